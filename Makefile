@@ -1,0 +1,51 @@
+# Two commands do everything: `make demo` (the main job) and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.radix-tlru-installed
+UV_VERSION := 0.13.8
+
+PORT ?= 30000
+ARGS ?=
+OUT := .out
+DEMO_MODEL := $(OUT)/demo-model
+
+.PHONY: help setup demo test serve bench lint fmt clean
+
+help: ## list the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## install everything into .venv (a no-op when nothing changed)
+
+$(STAMP): pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "radix-tlru needs Python 3.11 or newer; set PYTHON=")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,test]'
+	@touch $@
+
+demo: setup ## stock lru, stock tlru and ours on real servers, side by side
+	$(BIN)/python -m eval demo
+
+test: setup lint ## lint, types and the whole test suite
+	$(BIN)/python -m pytest
+
+serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
+	test -f $(DEMO_MODEL)/config.json || $(BIN)/radix-tlru demo-model $(DEMO_MODEL)
+	SGLANG_PLATFORM=torch_cpu $(BIN)/python -m sglang.launch_server --model-path $(DEMO_MODEL) \
+	  --load-format dummy --device cpu --dtype float32 --port $(PORT) $(ARGS)
+
+bench: setup ## cost of eviction beside stock, as ratios of one run
+	$(BIN)/python -m eval bench
+
+lint: setup ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fmt: setup ## format and fix what can be fixed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) $(OUT) .pytest_cache .mypy_cache .ruff_cache .hypothesis

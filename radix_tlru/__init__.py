@@ -1,0 +1,13 @@
+"""Tail-optimised eviction for SGLang's RadixAttention.
+
+``tel`` ← ``models`` ← ``order`` hold the policy and know nothing of SGLang; ``radix_tlru.sglang`` puts it behind the
+real cache. Start with :mod:`radix_tlru.tel`.
+"""
+
+from radix_tlru.config import Config, ConfigError
+from radix_tlru.models import Policy, policy_for
+from radix_tlru.order import EvictionOrder, Leaf, Victim
+
+__version__ = "0.1.0"
+
+__all__ = ["Config", "ConfigError", "EvictionOrder", "Leaf", "Policy", "Victim", "__version__", "policy_for"]

@@ -1,0 +1,253 @@
+"""The plugin: what makes ``--radix-eviction tlru`` a flag of an unmodified SGLang.
+
+SGLang calls :func:`register` through its entry-point group ``sglang.srt.plugins``, in the launching process before
+flags are parsed and again in every scheduler process. The way of a request for our eviction, each step refusing
+rather than letting stock eviction through:
+
+1. ``ServerArgs.add_cli_args``: the flags exist only if the hook that reads them is in place.
+2. ``ServerArgs.from_cli_args`` (the command line, a YAML ``--config``) or ``Engine.server_args_class`` (Python):
+   the flags become a :class:`~radix_tlru.config.Config`, which travels on the ``ServerArgs`` record, and the record
+   selects our cache backend by name. A scheduler process in which the plugin is missing does not know that name.
+3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
+4. The backend's factory builds the cache with the Config of the record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
+
+from radix_tlru.config import FLAGS, Config, ConfigError, PolicyName
+from radix_tlru.sglang.compat import check_version, sglang_version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
+    from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+    from sglang.srt.server_args import ServerArgs
+
+__all__ = ["BACKEND", "config_of", "register", "server_args"]
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "radix_tlru"
+"""Name of our factory among SGLang's radix-cache backends."""
+
+_CONFIG = "_radix_tlru_config"
+"""Attribute of the ServerArgs record that carries the Config to the scheduler processes."""
+
+_FROM_CLI = "_radix_tlru_from_cli"
+"""Attribute of a record that came from a command line, which ends with a line and a status, not with a traceback."""
+
+_RECORD = "sglang.srt.server_args.ServerArgs"
+
+# Flags of SGLang that choose another cache or another order, and what each would have to be.
+_CONFLICTS = {
+    "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
+    "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
+    "--radix-cache-backend": ("radix_cache_backend", None),
+    "--disable-radix-cache": ("disable_radix_cache", False),
+    "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
+    "--enable-session-radix-cache": ("enable_session_radix_cache", False),
+    "--enable-streaming-session": ("enable_streaming_session", False),
+    "--enable-lmcache": ("enable_lmcache", False),
+    "--enable-flexkv": ("enable_flexkv", False),
+    "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),
+    "--enable-unified-memory": ("enable_unified_memory", False),
+    "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
+    "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
+}
+
+
+def register() -> None:
+    """Entry point: put the hooks in place. Without ``--radix-eviction`` they change nothing."""
+    from sglang.srt.entrypoints.engine import Engine
+    from sglang.srt.mem_cache.registry import get_radix_cache_factory, register_radix_cache_backend
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(f"{_RECORD}.add_cli_args", _add_flags, HookType.AFTER)
+    HookRegistry.register(f"{_RECORD}.from_cli_args", _from_cli_args, HookType.AROUND)
+    HookRegistry.register(f"{_RECORD}.check_server_args", _check_server_args, HookType.AFTER)
+    if get_radix_cache_factory(BACKEND) is None:
+        register_radix_cache_backend(BACKEND, _create_cache)
+    if not isinstance(vars(Engine)["server_args_class"], staticmethod):
+        Engine.server_args_class = staticmethod(_engine_server_args(Engine.server_args_class))
+
+
+def server_args(config: Config, **arguments: Any) -> ServerArgs:
+    """SGLang's own record of ``arguments`` for a server that evicts as ``config`` says.
+
+    Raises:
+        ConfigError: an argument contradicts the configuration, or this SGLang is not supported.
+    """
+    from sglang.srt.server_args import ServerArgs
+
+    if "radix_eviction_policy" in arguments:
+        raise _conflict("--radix-eviction-policy", arguments["radix_eviction_policy"], config)
+    return _select(ServerArgs(**arguments), config)
+
+
+def config_of(record: ServerArgs) -> Config | None:
+    """The Config that travels on a ServerArgs record; None if stock eviction was asked for."""
+    return getattr(record, _CONFIG, None)
+
+
+# ---- the command line ----
+
+
+def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry
+
+    # SGLang only logs a hook that it failed to apply. A flag that nobody reads must not exist.
+    missing = {f"{_RECORD}.from_cli_args", f"{_RECORD}.check_server_args"} - HookRegistry._patched
+    if missing:
+        logger.error("radix_tlru: %s is not available, as SGLang did not hook %s", FLAGS["policy"], sorted(missing))
+        return
+    group = parser.add_argument_group("tail-optimised eviction (radix-tlru)")
+    defaults = Config()
+    group.add_argument(
+        FLAGS["policy"],
+        dest="radix_eviction",
+        # `lru` at page granularity is there for comparisons from Python, not for serving.
+        choices=[name for name in get_args(PolicyName) if name != "lru"],
+        default=None,
+        help="Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths "
+        "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152).",
+    )
+    group.add_argument(
+        FLAGS["threshold"],
+        metavar="TOKENS",
+        default=None,
+        help="Uncached tokens that still meet the TTFT objective "
+        f"(default {defaults.threshold}: about 200 ms of prefill for a 7B model on an A100).",
+    )
+    group.add_argument(
+        FLAGS["next_prompt_estimate"],
+        metavar="TOKENS",
+        default=None,
+        help=f"Tokens that the next prompt of a conversation is expected to add (default "
+        f"{defaults.next_prompt_estimate}).",
+    )
+    group.add_argument(
+        FLAGS["median_weight"],
+        metavar="W",
+        default=None,
+        help="From 0 (default: protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its "
+        "request is in the tail.",
+    )
+
+
+def _from_cli_args(original: Callable[..., ServerArgs], cls: type[ServerArgs], args: argparse.Namespace) -> ServerArgs:
+    given = {field: getattr(args, _dest(field), None) for field in FLAGS}
+    try:
+        config = _config_from(given)
+        if config is not None and getattr(args, "_radix_eviction_policy_explicitly_set", False):
+            raise _conflict("--radix-eviction-policy", args.radix_eviction_policy, config)
+        record = original(cls, args)
+        if config is None:
+            return record
+        setattr(record, _FROM_CLI, True)
+        return _select(record, config)
+    except ConfigError as error:
+        _exit(error)
+
+
+def _config_from(given: dict[str, Any]) -> Config | None:
+    """The Config of the flags that were given (None: absent), as text from a command line or as values."""
+    if given["policy"] is None:
+        for field, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{FLAGS[field]} {value}: needs {FLAGS['policy']} tlru")
+        return None
+    return Config(**{field: _number(field, value) for field, value in given.items() if value is not None})
+
+
+def _number(field: str, value: Any) -> Any:
+    """A number out of the text of a flag; what is none is left to Config, which says what is allowed."""
+    if field != "policy" and isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value
+
+
+# ---- Python: sglang.Engine(model_path=…, radix_eviction="tlru", tlru_threshold=4096) ----
+
+
+def _engine_server_args(original: Callable[..., ServerArgs]) -> Callable[..., ServerArgs]:
+    def engine_server_args(**arguments: Any) -> ServerArgs:
+        given = {field: arguments.pop(_dest(field), None) for field in FLAGS}
+        config = _config_from(given)
+        return original(**arguments) if config is None else server_args(config, **arguments)
+
+    return engine_server_args
+
+
+# ---- both ----
+
+
+def _dest(field: str) -> str:
+    return FLAGS[field].removeprefix("--").replace("-", "_")
+
+
+def _select(record: ServerArgs, config: Config) -> ServerArgs:
+    """Make the record one of a server with our cache, or say why it cannot be."""
+    check_version(sglang_version() or "(not installed)")
+    for flag, (field, neutral) in _CONFLICTS.items():
+        value = getattr(record, field, neutral)
+        if value != neutral:
+            raise _conflict(flag, value, config)
+    record.radix_cache_backend = BACKEND
+    setattr(record, _CONFIG, config)
+    return record
+
+
+def _conflict(flag: str, value: Any, config: Config) -> ConfigError:
+    shown = flag if value is True else f"{flag} {value}"
+    return ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {shown}; drop one of them")
+
+
+def _check_server_args(_result: None, record: ServerArgs) -> None:
+    """Refuse models whose cache is not of full attention alone, before their weights are loaded."""
+    config = config_of(record)
+    if config is None:
+        return
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+
+    model = model_config_of(record)
+    shapes = {
+        "a sliding-window (SWA) model": model.is_hybrid_swa,
+        "a Mamba / SSM hybrid model": uses_ssm_state(model),
+    }
+    for shape, present in shapes.items():
+        if present:
+            error = ConfigError(f"{FLAGS['policy']} {config.policy}: not supported with {shape} ({model.model_path})")
+            if getattr(record, _FROM_CLI, False):
+                _exit(error)
+            raise error
+
+
+def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
+    """The factory behind our backend name, in the scheduler process."""
+    from radix_tlru.sglang.cache import build_cache
+
+    config = config_of(context.server_args)
+    if config is None:
+        raise ConfigError(f"--radix-cache-backend {BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
+    if context.enable_hierarchical_cache or context.is_hybrid_swa or context.is_hybrid_ssm:
+        raise ConfigError(f"{FLAGS['policy']} {config.policy}: full-attention caches only, without a host tier")
+    cache = build_cache(context.params, config)
+    logger.info("radix_tlru: evicting by %s, page size %d", config, context.params.page_size)
+    return cache
+
+
+def _exit(error: ConfigError) -> NoReturn:
+    """End the launching process as argparse does: one line and status 2."""
+    print(f"sglang: error: {error}", file=sys.stderr, flush=True)
+    raise SystemExit(2)

@@ -1,0 +1,56 @@
+"""The arithmetic of Tail Excess Latency, all of it, in tokens.
+
+A conversation has a ``history`` of L tokens, of which ``cached`` X are resident; its next prompt adds Q. The next
+turn must prefill ``L - X + Q`` uncached tokens, and TTFT grows linearly with them. An objective on TTFT is therefore a
+``threshold`` ξ on uncached tokens, and what misses it by how much is the tail excess latency
+
+    TEL = Σ over requests of max(uncached - ξ, 0).
+
+Everything the package decides follows from what one more evicted token adds to the expected loss
+(:func:`marginal_cost`). Source: Zhang et al., "Tail-Optimized Caching for LLM Inference", NeurIPS 2025
+(arXiv:2510.15152), sections 3 and 4, where L, Q and ξ are counted in blocks.
+"""
+
+from __future__ import annotations
+
+__all__ = ["excess", "keep_within_budget", "marginal_cost", "round_up", "uncached"]
+
+
+def uncached(history: int, cached: int, next_prompt: int) -> int:
+    """Tokens that the next turn must prefill: what the cache lost of the history, and the prompt itself."""
+    return history - cached + next_prompt
+
+
+def excess(uncached_tokens: int, threshold: int) -> int:
+    """One request's share of TEL: its uncached tokens beyond the threshold ξ."""
+    return max(uncached_tokens - threshold, 0)
+
+
+def round_up(tokens: int, page_size: int) -> int:
+    """The smallest whole number of pages that holds ``tokens``, in tokens."""
+    return -(-tokens // page_size) * page_size
+
+
+def keep_within_budget(history: int, next_prompt: int, threshold: int, page_size: int = 1) -> int:
+    """Tokens of the path, counted from the root, that must stay for the next turn to meet the threshold.
+
+    ``⌈(L + Q - ξ)⁺ / page⌉`` pages, in tokens (paper, Algorithm 1). What lies beyond is TEL-safe: evicting all of it
+    leaves ``L - keep + Q ≤ ξ`` tokens to prefill, so it costs nothing at the tail.
+
+    >>> keep_within_budget(history=2000, next_prompt=100, threshold=600)
+    1500
+    >>> keep_within_budget(history=2000, next_prompt=100, threshold=600, page_size=64)
+    1536
+    """
+    return round_up(max(history + next_prompt - threshold, 0), page_size)
+
+
+def marginal_cost(return_rate: float, exceed_probability: float, median_weight: float) -> float:
+    """Expected loss of taking one more token from the tail of a conversation.
+
+    ``return_rate · ((1 - w) · P(Q > ξ - (L - X)) + w)`` with X the tokens that stay once it is taken.
+    ``exceed_probability`` is that P: the chance that the next prompt is long enough for the missing token to count
+    against the threshold. ``median_weight`` w in [0, 1] is the share of the loss that every token causes whether or
+    not its request is in the tail: 0 protects the tail alone (T-LRU), 1 sees no threshold at all (LRU).
+    """
+    return return_rate * ((1.0 - median_weight) * exceed_probability + median_weight)
