@@ -1,0 +1,108 @@
+"""`radix-tlru doctor`: the truth about an installation, with SGLang and without."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radix_tlru.sglang.checks import Check, Section
+
+
+def _doctor(*python: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the doctor in a fresh process, with SGLANG_PLATFORM only as given."""
+    inherited = {name: value for name, value in os.environ.items() if name != "SGLANG_PLATFORM"}
+    return subprocess.run(
+        [sys.executable, *python, "-m", "radix_tlru.cli", "doctor"],
+        cwd=Path(__file__).parents[1],
+        env=inherited | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def report() -> subprocess.CompletedProcess[str]:
+    """The doctor of this very installation; asked once, as importing SGLang takes its time."""
+    return _doctor()
+
+
+def _line(report: subprocess.CompletedProcess[str], start: str) -> str:
+    """The line about `start`, its columns one space apart."""
+    lines = [" ".join(line.split()) for line in report.stdout.splitlines()]
+    (line,) = [line for line in lines if line.startswith(start)]
+    return line
+
+
+def test_a_working_installation_is_healthy(report: subprocess.CompletedProcess[str]) -> None:
+    assert report.returncode == 0, report.stdout + report.stderr
+    assert "FAIL" not in report.stdout
+    assert report.stdout.endswith("everything needed is in place\n")
+
+
+def test_it_says_what_a_bug_report_needs(report: subprocess.CompletedProcess[str]) -> None:
+    assert "supported: 0.5.21 to 0.5.23" in _line(report, "ok sglang")
+    assert _line(report, "ok torch 2.")
+    assert _line(report, "accelerator")
+    assert _line(report, "sglang.srt.plugins radix_tlru")
+    assert _line(report, "sglang.srt.platforms torch_cpu") == "sglang.srt.platforms torch_cpu"
+
+
+@pytest.mark.parametrize(
+    "seam",
+    [
+        "entry point",
+        "HookRegistry.register",
+        "create_unified_radix_cache(cache_class=)",
+        "CacheInitParams(component_registry_override=)",
+        "UnifiedTreeCore._split_node",
+        "FullComponent._evict_device_next_node",
+        "ServerArgs.from_cli_args",
+        "Engine.server_args_class",
+    ],
+)
+def test_each_seam_is_found(report: subprocess.CompletedProcess[str], seam: str) -> None:
+    assert _line(report, f"ok {seam} ")
+
+
+def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
+    report: subprocess.CompletedProcess[str],
+) -> None:
+    assert _line(report, "ok --radix-eviction tlru would") == "ok --radix-eviction tlru would start"
+    refused = _line(report, "no --radix-eviction tlru --radix-eviction-policy lru")
+    assert refused.count("--radix-eviction-policy lru") == 2  # asked for, and named in the error
+    for other in ("--radix-cache-backend x", "--disable-radix-cache", "--enable-hierarchical-cache"):
+        assert _line(report, f"no --radix-eviction tlru {other} ")
+
+
+def test_without_sglang_it_says_what_to_install() -> None:
+    report = _doctor("-S")  # no site-packages: the checkout and nothing else
+    assert report.returncode == 1
+    assert _line(report, "FAIL sglang") == "FAIL sglang not installed: pip install 'radix-tlru[serve]'"
+    assert report.stderr == ""
+
+
+def test_a_platform_that_does_not_exist_is_reported_and_not_raised() -> None:
+    report = _doctor(SGLANG_PLATFORM="no_such_platform")
+    assert report.returncode == 1
+    assert "'no_such_platform' not found" in _line(report, "FAIL platform")
+    assert report.stderr == ""
+
+
+def test_only_a_failure_makes_a_section_unhealthy() -> None:
+    checks = (Check("a", "worth knowing"), Check("b", "found", "ok"), Check("c", "declined", "refused"))
+    assert Section("title", checks).healthy
+    assert not Section("title", (*checks, Check("d", "gone", "failed"))).healthy
+
+
+def test_the_columns_of_a_section_line_up() -> None:
+    section = Section("title", (Check("short", "1"), Check("much longer", "2", "failed")))
+    assert str(section).splitlines() == [
+        "title",
+        "        short        1",
+        "  FAIL  much longer  2",
+    ]

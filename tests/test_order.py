@@ -1,0 +1,199 @@
+"""The order alone, without a cache: a dictionary of leaves stands where the tree would be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency, Step
+from radix_tlru.order import EvictionOrder, Leaf
+from radix_tlru.tel import keep_within_budget
+
+PAGE = 16
+THRESHOLD, NEXT_PROMPT = 600, 100
+TLRU = Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.0)
+LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+
+
+class Leaves(dict[int, Leaf]):
+    """Leaves by id, with the order that is told about them."""
+
+    def __init__(self, policy: Policy, page_size: int = 1) -> None:
+        super().__init__()
+        self.order = EvictionOrder(policy, page_size, self.get)
+        self._remainders = 1000  # ids of leaves that are what a trim left
+
+    def appear(self, leaf_id: int, leaf: Leaf) -> None:
+        self[leaf_id] = leaf
+        self.order.add(leaf_id, leaf)
+
+    def vanish(self, leaf_id: int) -> None:
+        self.order.discard(self.pop(leaf_id))
+
+    def evict(self, tokens: int) -> tuple[int, int, str]:
+        """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""
+        victim = self.order.victim(tokens)
+        assert victim is not None
+        self.vanish(victim.leaf_id)
+        if victim.keep > victim.leaf.start:
+            self._remainders += 1
+            self.appear(self._remainders, victim.leaf._replace(end=victim.keep))
+        return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
+
+
+def conversation(history: int, last_access: float, start: int = 0) -> Leaf:
+    return Leaf(start, history, history, last_access)
+
+
+def test_the_tail_beyond_the_budget_goes_before_an_older_leaf_within_it() -> None:
+    leaves = Leaves(TLRU)
+    leaves.appear(1, conversation(400, last_access=1))  # 400 + 100 ≤ 600: all of it is safe
+    leaves.appear(2, Leaf(0, 1500, 2000, last_access=0))  # 2,000 + 100 - 600 = 1,500: nothing left to give
+    leaves.appear(3, conversation(2000, last_access=2))  # 500 tokens are safe
+    assert leaves.order.over_budget == 400 + 0 + 500
+    assert leaves.evict(10_000) == (1, 400, "tel_safe")
+    assert leaves.evict(10_000) == (3, 500, "tel_safe")
+    assert leaves.order.over_budget == 0
+    assert leaves.evict(10_000) == (2, 1500, "lru")
+    assert leaves.evict(10_000) == (1001, 1500, "lru")
+    assert leaves.order.victim(1) is None
+
+
+def test_an_eviction_takes_what_is_asked_for_to_the_page() -> None:
+    leaves = Leaves(TLRU, page_size=16)
+    leaves.appear(1, conversation(2048, last_access=1))
+    assert leaves.evict(20) == (1, 32, "tel_safe")
+    assert leaves.evict(1) == (1001, 16, "tel_safe")
+
+
+def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
+    leaves = Leaves(TLRU)
+    leaves.appear(1, conversation(2000, last_access=1, start=1900))
+    assert leaves.evict(300) == (1, 100, "tel_safe")
+
+
+def test_a_used_leaf_moves_behind_the_others_though_its_entry_is_old() -> None:
+    leaves = Leaves(LRU)
+    for leaf_id in (1, 2, 3):
+        leaves.appear(leaf_id, conversation(100, last_access=leaf_id))
+    leaves[1] = leaves[1]._replace(last_access=9)  # used without the order being told
+    assert [leaves.evict(100)[0] for _ in range(3)] == [2, 3, 1]
+
+
+@pytest.mark.parametrize(("weight", "first"), [(0.0, "young safe"), (0.3, "young safe"), (0.6, "old"), (1.0, "old")])
+def test_the_weight_lets_age_count_against_being_safe(weight: float, first: str) -> None:
+    leaves = Leaves(Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, weight))
+    leaves.appear(1, Leaf(0, 1500, 2000, last_access=0))  # age 99 + 1, protected: costs 1 / 100
+    leaves.appear(2, conversation(2000, last_access=50))  # age 49 + 1, safe: costs w / 50
+    leaves.appear(3, Leaf(0, 1500, 2000, last_access=99))  # the newest
+    assert leaves.order.victim(1).leaf_id == {"old": 1, "young safe": 2}[first]  # type: ignore[union-attr]
+
+
+def test_full_weight_is_lru_whatever_the_threshold() -> None:
+    weighted, lru = (Leaves(policy) for policy in (Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, 1.0), LRU))
+    for leaves in (weighted, lru):
+        for leaf_id, history in enumerate([300, 5000, 601, 2000, 100, 9000]):
+            leaves.appear(leaf_id, conversation(history, last_access=(leaf_id * 5) % 6))
+    for _ in range(6):
+        oldest = lru.order.victim(10**6)
+        assert oldest is not None
+        tokens = 0
+        while tokens < oldest.leaf.end:  # what is safe and what is not go in two cuts
+            tokens += weighted.evict(10**6)[1]
+        assert (tokens, oldest.leaf_id) == (lru.evict(10**6)[1], oldest.leaf_id)
+        assert oldest.leaf_id not in weighted
+
+
+def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None:
+    class Three:
+        steps = (Step(300, 0.0), Step(100, 0.25), Step(None, 1.0))
+
+    leaves = Leaves(Policy(Recency(), Three(), THRESHOLD, median_weight=0.0))
+    leaves.appear(1, conversation(2000, last_access=0))
+    leaves.appear(2, conversation(2000, last_access=1))
+    # Beyond 2,000 + 300 - 600 = 1,700 free, beyond 2,000 + 100 - 600 = 1,500 at a quarter of the cost.
+    taken = [leaves.evict(10**6) for _ in range(6)]
+    assert [tokens for _, tokens, _ in taken] == [300, 300, 200, 200, 1500, 1500]
+    assert [phase for _, _, phase in taken] == ["tel_safe"] * 2 + ["lru"] * 4
+
+
+class OrderAgainstAScan(RuleBasedStateMachine):
+    """Whatever leaves do, the order's next victim is the one that a look at all of them would choose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaves = Leaves(TLRU, PAGE)
+        self.next_id = 0
+        self.clock = 0.0
+
+    @rule(pages=st.integers(1, 80), trimmed=st.integers(0, 40), start=st.floats(0, 0.9))
+    def appear(self, pages: int, trimmed: int, start: float) -> None:
+        end = pages * PAGE
+        self.next_id += 1
+        self.clock += 1
+        leaf = Leaf(int(start * pages) * PAGE, end, end + trimmed * PAGE, self.clock)
+        self.leaves.appear(self.next_id, leaf)
+
+    @precondition(lambda self: self.leaves)
+    @rule(which=st.integers(0, 10**6))
+    def use(self, which: int) -> None:
+        self.clock += 1
+        leaf_id = sorted(self.leaves)[which % len(self.leaves)]
+        self.leaves[leaf_id] = self.leaves[leaf_id]._replace(last_access=self.clock)
+
+    @precondition(lambda self: self.leaves)
+    @rule(which=st.integers(0, 10**6))
+    def lock_and_unlock(self, which: int) -> None:
+        leaf_id = sorted(self.leaves)[which % len(self.leaves)]
+        leaf = self.leaves[leaf_id]
+        self.leaves.vanish(leaf_id)
+        self.leaves.appear(leaf_id, leaf)
+
+    @precondition(lambda self: self.leaves)
+    @rule(which=st.integers(0, 10**6))
+    def vanish(self, which: int) -> None:
+        self.leaves.vanish(sorted(self.leaves)[which % len(self.leaves)])
+
+    @precondition(lambda self: self.leaves)
+    @rule(tokens=st.integers(1, 2000))
+    def evict(self, tokens: int) -> None:
+        def safe_then_old(leaf_id: int) -> tuple[bool, float]:
+            leaf = self.leaves[leaf_id]
+            return keep(leaf) >= leaf.end, leaf.last_access
+
+        def keep(leaf: Leaf) -> int:
+            return keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
+
+        expected = min(self.leaves, key=safe_then_old)
+        leaf = self.leaves[expected]
+        floor = max(leaf.start, keep(leaf) if keep(leaf) < leaf.end else 0)
+        taken, count, _ = self.leaves.evict(tokens)
+        assert taken == expected
+        assert count == min(leaf.end - floor, -(-tokens // PAGE) * PAGE)
+
+    @invariant()
+    def the_counts_are_exact(self) -> None:
+        assert len(self.leaves.order) == len(self.leaves)
+        assert self.leaves.order.over_budget == sum(
+            max(leaf.end - keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE), 0)
+            for leaf in self.leaves.values()
+        )
+
+
+TestOrderAgainstAScan = OrderAgainstAScan.TestCase
+
+
+@given(st.integers(1, 50))
+def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
+    leaves = Leaves(TLRU)
+    for leaf_id in range(leaf_count):
+        leaves.appear(leaf_id, conversation(2000, last_access=leaf_id))
+    for round_ in range(200):
+        for leaf_id in range(leaf_count):
+            leaf = leaves[leaf_id]
+            leaves.vanish(leaf_id)
+            leaves.appear(leaf_id, leaf._replace(last_access=leaf_count * (round_ + 1) + leaf_id))
+    assert leaves.order.entries <= 2 * leaf_count + 1025
+    assert leaves.order.victim(1).leaf_id == 0  # type: ignore[union-attr]

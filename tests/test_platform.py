@@ -1,0 +1,56 @@
+"""The torch-only platform: there when it is named, absent otherwise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+
+from radix_tlru.sglang.platform import activate
+
+
+@pytest.mark.parametrize("named", [None, "", "another_vendor", "TORCH_CPU"])
+def test_it_steps_aside_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, named: str | None) -> None:
+    if named is None:
+        monkeypatch.delenv("SGLANG_PLATFORM", raising=False)
+    else:
+        monkeypatch.setenv("SGLANG_PLATFORM", named)
+    assert activate() is None
+
+
+def test_it_is_installed_under_the_name_that_it_answers_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    (entry,) = entry_points(group="sglang.srt.platforms", name="torch_cpu")
+    monkeypatch.setenv("SGLANG_PLATFORM", entry.name)
+    assert entry.load()() == "radix_tlru.sglang.torch_cpu:TorchCpuPlatform"
+
+
+def test_asking_it_imports_neither_sglang_nor_torch() -> None:
+    code = (
+        "import sys; from radix_tlru.sglang.platform import activate; activate(); "
+        "print({'sglang', 'torch'} & sys.modules.keys())"
+    )
+    assert _run(code, "torch_cpu") == "set()"
+
+
+def test_sglang_serves_on_it_when_it_is_named() -> None:
+    code = (
+        "from sglang.srt.platforms import current_platform as p; "
+        "print(type(p).__name__, p.is_out_of_tree(), p.device_type, p.get_default_attention_backend())"
+    )
+    assert _run(code, "torch_cpu") == "TorchCpuPlatform True cpu torch_native"
+
+
+def _run(code: str, platform: str) -> str:
+    """What `code` prints last, in a fresh process with `SGLANG_PLATFORM` set."""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "SGLANG_PLATFORM": platform},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip().splitlines()[-1]
