@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.radix-tlru-installed
 UV_VERSION := 0.13.8
 
+# With bytecode kept, a server is ready in half the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 PORT ?= 30000
 ARGS ?=
 OUT := .out

@@ -5,8 +5,8 @@ real cache. Start with :mod:`radix_tlru.tel`.
 """
 
 from radix_tlru.config import Config, ConfigError
-from radix_tlru.models import Policy, policy_for
-from radix_tlru.order import EvictionOrder, Leaf, Victim
+from radix_tlru.models import Leaf, Policy, policy_for
+from radix_tlru.order import EvictionOrder, Victim
 
 __version__ = "0.1.0"
 

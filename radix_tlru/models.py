@@ -11,44 +11,53 @@ LRU          recency         not asked                             1
 T-LRU        recency         step at Q̂ (``next_prompt_estimate``)  0
 ===========  ==============  ====================================  ===
 
-A prompt model is a step function, because a cost that changes at finitely many depths is what lets
-:class:`~radix_tlru.order.EvictionOrder` keep one heap for each step instead of scoring every leaf.
+Both are of a form that lets :class:`~radix_tlru.order.EvictionOrder` keep heaps instead of scoring every leaf: rates
+that keep the order of leaves as time goes by, and a P(Q > ·) that changes at finitely many depths of a path.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from radix_tlru.config import Config
 from radix_tlru.tel import keep_within_budget
 
-__all__ = ["AnyPrompt", "FixedPrompt", "Policy", "PromptModel", "Recency", "ReturnModel", "Step", "policy_for"]
+__all__ = ["AnyPrompt", "FixedPrompt", "Leaf", "Policy", "PromptModel", "Recency", "ReturnModel", "policy_for"]
+
+
+class Leaf(NamedTuple):
+    """What is known of an evictable leaf. Depths are tokens from the root, multiples of the page size."""
+
+    start: int  # depth at which the leaf's own tokens begin: what stays if all of it is evicted
+    end: int  # depth at which they end: X, the tokens of the path that are cached
+    history: int  # L ≥ end: the deepest this path has ever been, evicted tails included
+    last_access: float  # logical time of the last use
+    known: Any = None  # what else the models of a policy look at
 
 
 class ReturnModel(Protocol):
     """How soon a conversation is worth its space again."""
 
-    def rate(self, last_access: float, now: float) -> float:
-        """Return rate λ > 0, in 1 / (unit of time), of a conversation last used at ``last_access`` ≤ ``now``.
+    def key(self, leaf: Leaf) -> float:
+        """Where the leaf stands among others, whatever the time: of two leaves the lower key has the lower rate.
 
-        Must fall with age, so that within a step the least recent leaf is always the cheapest.
+        While a leaf stays evictable its key may only grow.
         """
 
-
-class Step(NamedTuple):
-    """One step of P(Q > ·): the depths of a path at which the next token to go costs the same."""
-
-    next_prompt: int | None  # tokens; the step ends where L + next_prompt - ξ tokens stay. None: at the root
-    exceed_probability: float  # P(Q > ξ - (L - X)) anywhere within the step
+    def rate(self, key: float, now: float) -> float:
+        """Return rate λ ≥ 0, in 1 / (unit of time), at time ``now`` of a leaf with that key."""
 
 
 class PromptModel(Protocol):
-    """How many tokens the next prompt adds."""
+    """How many tokens the next prompt adds: a distribution with finitely many steps."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
-        """From the tail of a path towards its root, so with rising probability; the last step ends at the root."""
+    def probabilities(self) -> tuple[float, ...]:
+        """P(Q > ξ - (L - X)) in each step of a path, from its tail to its root, rising."""
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,28 +68,32 @@ class Recency:
     matters only between steps and only if 0 < w < 1. The clock is logical (any unit, the same for all leaves).
     """
 
-    def rate(self, last_access: float, now: float) -> float:
-        return 1.0 / (now - last_access + 1.0)
+    def key(self, leaf: Leaf) -> float:
+        return leaf.last_access
+
+    def rate(self, key: float, now: float) -> float:
+        return 1.0 / (now - key + 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedPrompt:
-    """Every next prompt adds ``next_prompt`` tokens (the paper's Q̂): free beyond the budget, dear within it."""
+    """Every next prompt adds Q̂ tokens: what lies beyond the budget is free, what lies within it is dear."""
 
-    next_prompt: int
+    estimate: int
+    probabilities = (0.0, 1.0)
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return (Step(self.next_prompt, 0.0), Step(None, 1.0))
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        return self.estimate if step == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class AnyPrompt:
     """No opinion: every token of a path costs the same. With it a policy is its return model alone."""
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return (Step(None, 1.0),)
+    probabilities = (1.0,)
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +105,12 @@ class Policy:
     threshold: int
     median_weight: float
 
-    def keep(self, history: int, step: Step, page_size: int) -> int:
-        """Tokens that stay, from the root, when all of ``step`` has been taken from a path of ``history`` tokens."""
-        if step.next_prompt is None:
+    def keep(self, leaf: Leaf, step: int, page_size: int) -> int:
+        """Tokens that stay, from the root, when all of a step has been taken from the path of ``leaf``."""
+        next_prompt = self.prompts.next_prompt(leaf, step)
+        if next_prompt is None:
             return 0
-        return keep_within_budget(history, step.next_prompt, self.threshold, page_size)
+        return keep_within_budget(leaf.history, next_prompt, self.threshold, page_size)
 
 
 def policy_for(config: Config) -> Policy:

@@ -4,37 +4,28 @@ Knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`EvictionOr
 (:meth:`EvictionOrder.discard`) and asks it under pressure (:meth:`EvictionOrder.victim`); the live server and the
 simulator ask the same object.
 
-Nothing is rebuilt for an eviction. Leaves whose next token costs alike at equal age share a heap by age, one heap for
-each step of the prompt model (T-LRU: TEL-safe and protected), and a decision compares the heads of the heaps. Entries
-are lazy: a leaf that was used, trimmed, locked or evicted since leaves its old entry behind, which is corrected or
-dropped when it comes to the head. A decision is O(steps + log leaves), amortised.
+Nothing is rebuilt for an eviction. Leaves whose next token differs in price only by their return rates share a heap,
+one for each step of the prompt model (T-LRU: TEL-safe and protected), and a decision compares the heads of the heaps.
+Entries are lazy: a leaf that was used, trimmed, locked or evicted since leaves its old entry behind, which is put right
+or dropped when it comes to the head. A decision is O(steps + log leaves), amortised.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Literal, NamedTuple
 
-from radix_tlru.models import Policy, Step
+from radix_tlru.models import Leaf, Policy
 from radix_tlru.tel import marginal_cost, round_up
 
-__all__ = ["EvictionOrder", "Leaf", "Phase", "Victim"]
+__all__ = ["EvictionOrder", "Phase", "Victim"]
 
 Phase = Literal["tel_safe", "lru"]
 """Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
 
 # Stale entries are swept out when the heaps hold this many more entries than twice the leaves.
 _SLACK = 1024
-
-
-class Leaf(NamedTuple):
-    """What the order knows of an evictable leaf. Depths are tokens from the root, multiples of the page size."""
-
-    start: int  # depth at which the leaf's own tokens begin: what stays if all of it is evicted
-    end: int  # depth at which they end: X, the tokens of the path that are cached
-    history: int  # L ≥ end: the deepest this path has ever been, evicted tails included
-    last_access: float  # logical time of the last use
 
 
 class Victim(NamedTuple):
@@ -59,8 +50,8 @@ class EvictionOrder:
         self._policy = policy
         self._page_size = page_size
         self._leaf_of = leaf_of
-        self._steps: tuple[Step, ...] = policy.prompts.steps
-        self._heaps: tuple[list[tuple[float, int]], ...] = tuple([] for _ in self._steps)
+        self._probabilities = policy.prompts.probabilities
+        self._heaps: tuple[list[tuple[float, int]], ...] = tuple([] for _ in self._probabilities)
         self._leaves = 0
         self._over_budget = 0
         self._now = 0.0
@@ -83,8 +74,7 @@ class EvictionOrder:
         """A leaf became evictable."""
         self._leaves += 1
         self._over_budget += self._tel_safe(leaf)
-        self._now = max(self._now, leaf.last_access)
-        heappush(self._heaps[self._step(leaf)], (leaf.last_access, leaf_id))
+        self._push(leaf_id, leaf)
         if self.entries > 2 * self._leaves + _SLACK:
             self._sweep()
 
@@ -99,52 +89,56 @@ class EvictionOrder:
         Changes nothing: the caller evicts, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
-        best: tuple[float, float, int] | None = None
-        chosen: tuple[Leaf, Step] | None = None
-        for heap, step in zip(self._heaps, self._steps, strict=True):
-            leaf = self._head(heap, step)
-            if leaf is None:
+        cheapest: tuple[float, float, int] | None = None
+        for index in range(len(self._heaps)):
+            head = self._head(index)
+            if head is None:
                 continue
-            last_access, leaf_id = heap[0]
-            rate = self._policy.returns.rate(last_access, self._now)
-            cost = marginal_cost(rate, step.exceed_probability, self._policy.median_weight)
-            if best is None or (cost, last_access, leaf_id) < best:
-                best, chosen = (cost, last_access, leaf_id), (leaf, step)
-        if best is None or chosen is None:
+            key, leaf_id = self._heaps[index][0]
+            rate = self._policy.returns.rate(key, self._now)
+            price = (marginal_cost(rate, self._probabilities[index], self._policy.median_weight), key, leaf_id)
+            if cheapest is None or price < cheapest:
+                cheapest, leaf, step = price, head, index
+        if cheapest is None:
             return None
-        leaf, step = chosen
         keep = max(
             leaf.start,
-            self._policy.keep(leaf.history, step, self._page_size),
+            self._policy.keep(leaf, step, self._page_size),
             leaf.end - round_up(max(tokens, 1), self._page_size),
         )
-        return Victim(best[2], leaf, keep, "lru" if step.exceed_probability > 0 else "tel_safe")
+        return Victim(cheapest[2], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
 
     def _step(self, leaf: Leaf) -> int:
         """Index of the step that the last token of the leaf lies in."""
-        for index, step in enumerate(self._steps):
-            if self._policy.keep(leaf.history, step, self._page_size) < leaf.end:
-                return index
-        raise AssertionError(f"the last step of a prompt model must end at the root, which {leaf} lies below")
+        for step in range(len(self._heaps)):
+            if self._policy.keep(leaf, step, self._page_size) < leaf.end:
+                return step
+        raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
     def _tel_safe(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail."""
-        first = self._steps[0]
-        if first.exceed_probability > 0:
+        if self._probabilities[0] > 0:
             return 0
-        return max(leaf.end - self._policy.keep(leaf.history, first, self._page_size), 0)
+        return max(leaf.end - self._policy.keep(leaf, 0, self._page_size), 0)
 
-    def _head(self, heap: list[tuple[float, int]], step: Step) -> Leaf | None:
-        """The least recent leaf of a step, after the stale entries before it were dropped or put right."""
+    def _push(self, leaf_id: int, leaf: Leaf) -> None:
+        self._now = max(self._now, leaf.last_access)
+        heappush(self._heaps[self._step(leaf)], (self._policy.returns.key(leaf), leaf_id))
+
+    def _head(self, step: int) -> Leaf | None:
+        """The first leaf of a step, after the stale entries before it were dropped or put right.
+
+        A history only grows, so a leaf put right moves to a later step if to another one, whose head is yet to be seen.
+        """
+        heap = self._heaps[step]
         while heap:
-            last_access, leaf_id = heap[0]
+            key, leaf_id = heap[0]
             leaf = self._leaf_of(leaf_id)
-            if leaf is not None and leaf.last_access == last_access and self._steps[self._step(leaf)] is step:
+            if leaf is not None and self._policy.returns.key(leaf) == key and self._step(leaf) == step:
                 return leaf
             heappop(heap)
             if leaf is not None:
-                self._now = max(self._now, leaf.last_access)
-                heappush(self._heaps[self._step(leaf)], (leaf.last_access, leaf_id))
+                self._push(leaf_id, leaf)
         return None
 
     def _sweep(self) -> None:
@@ -155,6 +149,4 @@ class EvictionOrder:
         for leaf_id in sorted(live):
             leaf = self._leaf_of(leaf_id)
             if leaf is not None:
-                self._heaps[self._step(leaf)].append((leaf.last_access, leaf_id))
-        for heap in self._heaps:
-            heapify(heap)
+                self._push(leaf_id, leaf)

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
-from tests.caches import Driver, cache_params, our_cache, stock_cache
+from radix_tlru.sglang.offline import cache_params, stock_cache
+from tests.caches import Driver, our_cache
 from tests.reference import PageTrie
 
 PAGE_SIZES = [1, 16, 64]

@@ -9,7 +9,8 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
-from tests.caches import Driver, cache_params, our_cache, stock_cache
+from radix_tlru.sglang.offline import cache_params, stock_cache
+from tests.caches import Driver, our_cache
 
 THRESHOLD, NEXT_PROMPT = 600, 100
 
@@ -43,8 +44,8 @@ def test_figure_1_turn_by_turn_stops_at_half_of_the_first_conversation() -> None
 @pytest.mark.parametrize(("policy", "core"), [("lru", "python"), ("lru", "rust"), ("tlru", "python"), ("tlru", "rust")])
 def test_stock_drops_whole_what_ours_trims(policy: str, core: str) -> None:
     """Pool 4,000: A = 2,000, B = 1,500, then C = 900 is 400 too many."""
-    config = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT} if policy == "tlru" else {}
-    stock, ours = Driver(stock_cache(4000, policy=policy, core=core, **config)), tlru(4000)
+    config = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT} if policy == "tlru" else None
+    stock, ours = Driver(stock_cache(4000, policy=policy, policy_config=config, core=core)), tlru(4000)
     for driver in (stock, ours):
         for name, tokens in (("A", 2000), ("B", 1500), ("C", 900)):
             driver.turn(name, tokens)
@@ -128,7 +129,7 @@ def test_a_locked_leaf_is_passed_over_and_comes_back_when_unlocked() -> None:
     driver = tlru(3000)
     driver.turn("A", 1000)
     driver.turn("B", 1000)
-    match = driver.match("A")
+    match = driver.match_conversation("A")
     lock = driver.cache.lock(match.last_device_node)
     assert driver.cache.evict(EvictParams(num_tokens=2000)).num_tokens_evicted == 1000
     assert (driver.cached("A"), driver.cached("B")) == (1000, 0)
@@ -176,9 +177,9 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
             driver.turn(name, rng.randrange(1, 90))
         elif action < 0.60 and driver.histories.get(name):
             cut = rng.randrange(1, len(driver.histories[name]) + 1)
-            driver.match_tokens(driver.histories[name][:cut])
+            driver.match(driver.histories[name][:cut])
         elif action < 0.75 and driver.histories.get(name) and len(held) < 4:
-            held.append(cache.lock(driver.match(name).last_device_node))
+            held.append(cache.lock(driver.match_conversation(name).last_device_node))
         elif action < 0.88 and held:
             cache.unlock(held.pop(rng.randrange(len(held))))
         elif action < 0.92:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency, Step
-from radix_tlru.order import EvictionOrder, Leaf
+from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.order import EvictionOrder
 from radix_tlru.tel import keep_within_budget
 
 PAGE = 16
@@ -108,7 +108,10 @@ def test_full_weight_is_lru_whatever_the_threshold() -> None:
 
 def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None:
     class Three:
-        steps = (Step(300, 0.0), Step(100, 0.25), Step(None, 1.0))
+        probabilities = (0.0, 0.25, 1.0)
+
+        def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+            return (300, 100, None)[step]
 
     leaves = Leaves(Policy(Recency(), Three(), THRESHOLD, median_weight=0.0))
     leaves.appear(1, conversation(2000, last_access=0))

@@ -35,12 +35,24 @@ def test_asking_it_imports_neither_sglang_nor_torch() -> None:
     assert _run(code, "torch_cpu") == "set()"
 
 
-def test_sglang_serves_on_it_when_it_is_named() -> None:
-    code = (
-        "from sglang.srt.platforms import current_platform as p; "
-        "print(type(p).__name__, p.is_out_of_tree(), p.device_type, p.get_default_attention_backend())"
-    )
-    assert _run(code, "torch_cpu") == "TorchCpuPlatform True cpu torch_native"
+def test_sglang_serves_on_it_in_one_thread_when_it_is_named() -> None:
+    code = """
+import os, torch
+from sglang.srt.platforms import current_platform as platform
+
+def threads(asked):
+    os.environ.pop("OMP_NUM_THREADS", None)
+    os.environ.update(asked)
+    torch.set_num_threads(2)
+    platform.init_backend()
+    return torch.get_num_threads()
+
+print(
+    type(platform).__name__, platform.is_out_of_tree(), platform.device_type, platform.get_default_attention_backend(),
+    threads({}), threads({"OMP_NUM_THREADS": "2"}),
+)
+"""
+    assert _run(code, "torch_cpu") == "TorchCpuPlatform True cpu torch_native 1 2"
 
 
 def _run(code: str, platform: str) -> str:

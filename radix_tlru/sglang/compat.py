@@ -8,7 +8,7 @@ from radix_tlru.config import ConfigError
 
 __all__ = ["SUPPORTED", "check_version", "release_of", "sglang_version"]
 
-SUPPORTED = ((0, 5, 21), (0, 5, 23))
+SUPPORTED = ((0, 5, 23), (0, 5, 23))
 """First and last release whose seams were tried, both included."""
 
 
@@ -34,5 +34,5 @@ def check_version(text: str) -> None:
     """Raise ConfigError unless this SGLang is one whose seams were tried."""
     first, last = SUPPORTED
     if not first <= release_of(text) <= last:
-        allowed = " to ".join(".".join(map(str, bound)) for bound in SUPPORTED)
-        raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported are {allowed}")
+        allowed = " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
+        raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported is {allowed}")

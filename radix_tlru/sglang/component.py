@@ -24,8 +24,8 @@ from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
-from radix_tlru.models import policy_for
-from radix_tlru.order import EvictionOrder, Leaf
+from radix_tlru.models import Leaf, policy_for
+from radix_tlru.order import EvictionOrder
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams

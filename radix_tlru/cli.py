@@ -1,0 +1,57 @@
+"""The console script ``radix-tlru``: ``demo-model DIR`` writes a model to try, ``doctor`` says what is in place."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from radix_tlru import __version__
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit status: 0, 1 (the doctor found a failure) or 2 (it cannot be done)."""
+    parser = argparse.ArgumentParser(prog="radix-tlru", description="Tail-optimised eviction for SGLang.")
+    parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True)
+    model = commands.add_parser("demo-model", help="write a tiny random-weight model that SGLang serves on any machine")
+    model.add_argument("directory", metavar="DIR", type=Path, help="missing, empty, or an earlier demo model")
+    commands.add_parser(
+        "doctor", help="say what is installed, which seams of SGLang fit and what a server would accept"
+    )
+    given = parser.parse_args(arguments)
+    return _demo_model(given.directory) if given.command == "demo-model" else _doctor()
+
+
+def _demo_model(directory: Path) -> int:
+    from radix_tlru.demo_model import write_demo_model
+
+    try:
+        write_demo_model(directory)
+    except (OSError, ImportError) as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    print(f"demo model in {directory}; serve it with --load-format dummy, and without a GPU:")
+    print(
+        f"  SGLANG_PLATFORM=torch_cpu python -m sglang.launch_server --model-path {directory} --load-format dummy "
+        "--device cpu --dtype float32"
+    )
+    return 0
+
+
+def _doctor() -> int:
+    from radix_tlru.sglang.doctor import examine
+
+    healthy = True
+    for section in examine():
+        print(section, end="\n\n", flush=True)
+        healthy = healthy and section.healthy
+    print("everything needed is in place" if healthy else "this installation would not serve: see FAIL above")
+    return 0 if healthy else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""Real SGLang caches without a server: what tests, benchmarks and the evaluation put tokens into.
+
+The KV pool is real but tiny per token, and :class:`OfflineCache` does for one request what the scheduler does with
+the cache: match, lock, allocate (evicting what is missing), insert, unlock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from sglang.srt.environ import envs
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams, MatchResult
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+
+__all__ = ["Core", "OfflineCache", "cache_params", "stock_cache"]
+
+Core = Literal["python", "rust"]
+
+
+def cache_params(capacity: int, page_size: int = 1) -> CacheInitParams:
+    """What a scheduler hands to its cache: a CPU pool of ``capacity`` tokens, 8 bytes each, and its allocator."""
+    set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", page_size=page_size))
+    pool = MHATokenToKVPool(
+        size=capacity,
+        page_size=page_size,
+        dtype=torch.float32,
+        head_num=1,
+        head_dim=1,
+        layer_num=1,
+        device="cpu",
+        enable_memory_saver=False,
+    )
+    arguments: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": pool, "need_sort": False}
+    if page_size == 1:
+        allocator = TokenToKVPoolAllocator(size=capacity, **arguments)
+    else:
+        allocator = PagedTokenToKVPoolAllocator(size=capacity, page_size=page_size, **arguments)
+    return CacheInitParams(
+        disable=False,
+        req_to_token_pool=ReqToTokenPool(size=1, max_context_len=1, device="cpu", enable_memory_saver=False),
+        token_to_kv_pool_allocator=allocator,
+        page_size=page_size,
+    )
+
+
+def stock_cache(
+    capacity: int,
+    page_size: int = 1,
+    policy: str = "lru",
+    policy_config: Mapping[str, int] | None = None,
+    core: Core = "python",
+) -> UnifiedRadixCache:
+    """The unmodified cache of SGLang, under one of its own policies and on one of its two tree cores."""
+    params = cache_params(capacity, page_size)
+    params.tree_components = (ComponentType.FULL,)
+    params.eviction_policy = policy
+    params.eviction_policy_config = dict(policy_config) if policy_config else None
+    with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(core):
+        return UnifiedRadixCache(params)
+
+
+class OfflineCache:
+    """Serves requests one at a time through a real cache."""
+
+    def __init__(self, cache: UnifiedRadixCache) -> None:
+        self.cache = cache
+        self.page_size: int = cache.page_size
+
+    @property
+    def allocator(self) -> BaseTokenToKVPoolAllocator:
+        """The pool's allocator."""
+        return self.cache.token_to_kv_pool_allocator
+
+    def request(self, tokens: Iterable[int]) -> int:
+        """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
+
+        Raises MemoryError if the context is larger than the pool.
+        """
+        key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
+        match = self.cache.match_prefix(MatchPrefixParams(key=key))
+        cached: int = match.device_prefix_len
+        lock = self.cache.lock(match.last_device_node)
+        try:
+            fresh = self.allocate(len(key) - cached)
+            values = torch.cat([self.cache.path_device_indices(match.last_device_node), fresh])
+            self.cache.insert(InsertParams(key=key, value=values, prev_prefix_len=cached))
+        finally:
+            self.cache.unlock(lock)
+        return cached
+
+    def allocate(self, tokens: int) -> torch.Tensor:
+        """Slots for ``tokens``; evicts what is missing as SGLang's allocators do (``evict_for_alloc``)."""
+        missing = tokens - self.allocator.available_size()
+        if missing > 0:
+            self.cache.evict_for_alloc(EvictParams(num_tokens=missing))
+        slots = self.allocator.alloc(tokens)
+        if slots is None:
+            raise MemoryError(f"{tokens} tokens do not fit: {self.allocator.available_size()} are free")
+        return slots
+
+    def evict(self, tokens: int) -> int:
+        """Evict at least ``tokens`` if there are as many; returns how many were."""
+        return int(self.cache.evict(EvictParams(num_tokens=tokens)).num_tokens_evicted)
+
+    def match(self, tokens: Iterable[int]) -> MatchResult:
+        """Look up a prefix, which is a use of it."""
+        return self.cache.match_prefix(MatchPrefixParams(key=RadixKey(array("q", tokens))))
+
+    def resident(self, tokens: Iterable[int]) -> int:
+        """Tokens of the longest cached prefix, without using it."""
+        matched, _, _ = self.cache.tree_core.match_full_device_prefix(RadixKey(array("q", tokens)))
+        return int(matched)

@@ -1,0 +1,165 @@
+"""What this installation of SGLang offers and accepts, found by trying it: the half of the doctor that imports SGLang.
+
+Run as ``python -m radix_tlru.sglang.seams MODEL REPORT`` in a process of its own, which SGLang's imports, hooks and
+exits may do with what they like. MODEL is the directory of a demo model; REPORT is the file that gets the checks as
+JSON.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import inspect
+import io
+import json
+import os
+import pkgutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from radix_tlru.sglang.checks import Check, Section, State
+from radix_tlru.sglang.platform import PLATFORM_NAME, PLATFORM_VARIABLE
+
+__all__ = ["COMMAND_LINES", "SEAMS", "examine"]
+
+_CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
+_COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
+_RECORD = "sglang.srt.server_args:ServerArgs"
+
+# Where it is, and the parameter that it has to take, if that is the seam.
+SEAMS = (
+    ("sglang.srt.plugins:load_plugins", None),
+    ("sglang.srt.plugins.hook_registry:HookRegistry.register", None),
+    (f"{_RECORD}.add_cli_args", None),
+    (f"{_RECORD}.from_cli_args", None),
+    (f"{_RECORD}.check_server_args", None),
+    ("sglang.srt.entrypoints.engine:Engine.server_args_class", None),
+    ("sglang.srt.mem_cache.registry:register_radix_cache_backend", None),
+    ("sglang.srt.mem_cache.cache_init_params:CacheInitParams", "component_registry_override"),
+    (f"{_CORE}._split_node", None),
+    (f"{_COMPONENT}._evict_device_start", None),
+    (f"{_COMPONENT}._evict_device_next_node", None),
+    (f"{_COMPONENT}._evict_device_end", None),
+)
+
+# SGLang's test fixtures: our tests stand on them, a server does not.
+TEST_KITS = "sglang.test.kits.unified_radix_cache"
+
+PLUGIN = ("sglang.srt.plugins", "radix_tlru")
+
+_POLICY = "--radix-eviction tlru"
+
+# Flags, and whether a server has to start with them for this installation to be a working one.
+COMMAND_LINES = (
+    ("", True),
+    (_POLICY, True),
+    (f"{_POLICY} --tlru-threshold 4096", True),
+    (f"{_POLICY} --tlru-next-prompt-estimate 100", True),
+    (f"{_POLICY} --tlru-median-weight 0.2", True),
+    (f"{_POLICY} --radix-eviction-policy lru", False),
+    (f"{_POLICY} --radix-cache-backend x", False),
+    (f"{_POLICY} --disable-radix-cache", False),
+    (f"{_POLICY} --enable-hierarchical-cache", False),
+)
+
+
+def examine(model: Path) -> list[Section]:
+    """Platform, seams and command lines. Sets ``SGLANG_PLATFORM`` in this process if nothing else could serve."""
+    return [_platform(), _seams(), _command_lines(model)]
+
+
+def _platform() -> Section:
+    import torch
+
+    device = torch.accelerator.current_accelerator(check_available=True)
+    count = torch.accelerator.device_count() if device else 0
+    named = os.environ.get(PLATFORM_VARIABLE)
+    checks = [
+        Check("accelerator", f"{device.type}, {count} visible" if device else "none visible"),
+        Check("CUDA of torch", torch.version.cuda or "none"),
+        Check(PLATFORM_VARIABLE, named or "not set"),
+    ]
+    if device is None and not named:
+        os.environ[PLATFORM_VARIABLE] = PLATFORM_NAME
+        checks.append(Check("assumed below", f"{PLATFORM_VARIABLE}={PLATFORM_NAME}, as there is no accelerator"))
+    try:
+        from sglang.srt.platforms import current_platform
+
+        checks.append(Check("platform", f"{type(current_platform).__module__}.{type(current_platform).__qualname__}"))
+    except Exception as error:
+        checks.append(Check("platform", _line(error), "failed"))
+    return Section("platform", tuple(checks))
+
+
+def _seams() -> Section:
+    group, name = PLUGIN
+    registered = any(point.name == name for point in importlib.metadata.entry_points(group=group))
+    checks = [
+        Check("entry point", f"{name} in {group}", "ok")
+        if registered
+        else Check("entry point", f"no {name} in {group}; install radix-tlru beside SGLang", "failed"),
+        _seam("radix_tlru.sglang.plugin:register", None),
+        *(_seam(path, parameter) for path, parameter in SEAMS),
+    ]
+    kits = _seam(TEST_KITS, None)
+    checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
+    return Section("seams", tuple(checks))
+
+
+def _seam(path: str, parameter: str | None) -> Check:
+    """Import what ``path`` ("module:attribute") names, and look for ``parameter`` in its signature."""
+    module, _, attribute = path.partition(":")
+    name = f"{attribute}({parameter}=)" if parameter else attribute or module.rpartition(".")[2]
+    try:
+        found = pkgutil.resolve_name(path)
+        if parameter and parameter not in inspect.signature(found).parameters:
+            return Check(name, f"takes no {parameter}= in {module}", "failed")
+    except Exception as error:  # an import may fail with anything
+        return Check(name, _line(error), "failed")
+    return Check(name, module, "ok")
+
+
+def _command_lines(model: Path) -> Section:
+    serve = ["--model-path", str(model), "--load-format", "dummy", "--log-level", "error"]
+    if os.environ.get(PLATFORM_VARIABLE) == PLATFORM_NAME:
+        serve += ["--device", "cpu", "--dtype", "float32"]
+    checks = []
+    for flags, must_start in COMMAND_LINES:
+        refusal = _refusal([*serve, *flags.split()])
+        state: State = "ok" if refusal is None else "failed" if must_start else "refused"
+        checks.append(Check(flags or "(no flag of ours)", refusal or "would start", state))
+    return Section("would a server start?", tuple(checks))
+
+
+def _refusal(arguments: list[str]) -> str | None:
+    """What SGLang says against these arguments, in one line; None if it would go on to load the model.
+
+    The same steps as ``python -m sglang.launch_server`` before its first subprocess.
+    """
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            from sglang.srt.plugins import load_plugins
+            from sglang.srt.server_args import prepare_server_args
+
+            load_plugins()
+            record = prepare_server_args(arguments)
+            record.resolve_once()
+            record.check_server_args()
+    except SystemExit as end:
+        lines = printed.getvalue().strip().splitlines()
+        return lines[-1] if lines else f"ended with status {end.code}"
+    except Exception as error:
+        return _line(error)
+    return None
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+if __name__ == "__main__":
+    report = [asdict(section) for section in examine(Path(sys.argv[1]))]
+    Path(sys.argv[2]).write_text(json.dumps(report))
