@@ -73,11 +73,17 @@ def stock_cache(
 
 
 class OfflineCache:
-    """Serves requests one at a time through a real cache."""
+    """Serves requests one at a time through a real cache.
 
-    def __init__(self, cache: UnifiedRadixCache) -> None:
+    Args:
+        chunk: tokens that the server prefills at a time (``--chunked-prefill-size``), a multiple of the page size; None:
+            all at once. Each chunk becomes a node of the tree, which is what stock eviction takes whole.
+    """
+
+    def __init__(self, cache: UnifiedRadixCache, chunk: int | None = None) -> None:
         self.cache = cache
         self.page_size: int = cache.page_size
+        self.chunk = chunk
 
     @property
     def allocator(self) -> BaseTokenToKVPoolAllocator:
@@ -92,11 +98,16 @@ class OfflineCache:
         key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
         cached: int = match.device_prefix_len
-        lock = self.cache.lock(match.last_device_node)
+        done, node = cached, match.last_device_node
+        lock = self.cache.lock(node)
         try:
-            fresh = self.allocate(len(key) - cached)
-            values = torch.cat([self.cache.path_device_indices(match.last_device_node), fresh])
-            self.cache.insert(InsertParams(key=key, value=values, prev_prefix_len=cached))
+            while done < len(key):
+                end = min(done + (self.chunk or len(key)), len(key))
+                values = torch.cat([self.cache.path_device_indices(node), self.allocate(end - done)])
+                inserted = self.cache.insert(InsertParams(key=key[:end], value=values, prev_prefix_len=done))
+                self.cache.unlock(lock)
+                done, node = end, inserted.last_device_node
+                lock = self.cache.lock(node)
         finally:
             self.cache.unlock(lock)
         return cached

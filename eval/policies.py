@@ -1,0 +1,211 @@
+"""Every policy that can be simulated, by name: a pair of models and a weight (``radix_tlru.models``) for our order.
+
+===============  ====================================  ==========================  ===
+name             return rate λ                         P(Q > ·)                    w
+===============  ====================================  ==========================  ===
+lru              recency                               –                           1
+threshold-lru    0 for histories under 1,024 tokens,   –                           1
+                 else recency
+tlru             recency                               step at Q̂                   w
+etlru            λ_i e^{-μ (t - last turn)}, given     given distribution of Q     w
+end-aware        0 once ended, else recency            step at Q̂                   w
+length-aware     recency                               step at the true Q          w
+belady           1 / time to the next use              –                           1
+tail-belady      1 / time to the next use              step at the true Q          0
+===============  ====================================  ==========================  ===
+
+``lru`` and ``tlru`` are what the server runs (``policy_for``); the rest need knowledge that a server does not have.
+Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition 1 (etlru), section 5.3
+(end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from eval.futures import futures
+from eval.simulator import Knowledge, SimulatedCache, Span
+from eval.traces.request import Request
+from radix_tlru import Config, Leaf, Policy, policy_for
+from radix_tlru.models import AnyPrompt, FixedPrompt, PromptModel, Recency, ReturnModel
+
+__all__ = ["ORACLES", "POLICIES", "Exponential", "StepPrompt", "TraceKnowledge", "simulated_cache"]
+
+POLICIES = ("lru", "threshold-lru", "tlru", "etlru", "end-aware", "length-aware", "belady", "tail-belady")
+
+ORACLES = ("end-aware", "length-aware", "belady", "tail-belady")
+"""Policies that look into the future of the trace."""
+
+LONG_ENOUGH = 1024
+"""Tokens from which threshold-lru caches a conversation (paper, section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongEnough(Recency):
+    """Recency for histories of at least ``threshold`` tokens; shorter ones are not worth caching."""
+
+    threshold: int
+
+    def key(self, leaf: Leaf) -> float:
+        return leaf.last_access if leaf.history >= self.threshold else -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Unended(Recency):
+    """Recency until the conversation ends; then it never returns. ``leaf.known`` is its Future."""
+
+    def key(self, leaf: Leaf) -> float:
+        return -math.inf if math.isinf(leaf.known.at) else leaf.last_access
+
+
+@dataclass(frozen=True, slots=True)
+class NextUse:
+    """The rate of what returns for certain, and when. ``leaf.known`` is its Future."""
+
+    def key(self, leaf: Leaf) -> float:
+        return -float(leaf.known.at)
+
+    def rate(self, key: float, now: float) -> float:
+        return 1.0 / max(-key - now, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrueNextPrompt:
+    """The next prompt is as long as it will be; ``estimate`` tokens where there is none. ``leaf.known``: its Future."""
+
+    estimate: int
+    probabilities = (0.0, 1.0)
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        if step:
+            return None
+        return self.estimate if math.isinf(leaf.known.at) else leaf.known.prompt_tokens - leaf.history
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Turns at a conversation's own rate λ_i while it lives, and a life that ends at rate μ (paper, Definition 1).
+
+    λ_i e^{-μ (t - last turn)}: the belief that it is still alive falls alike for all, so leaves keep their order.
+    ``leaf.known`` is (λ_i in 1/s, time of the last turn in s).
+    """
+
+    death_rate: float  # μ, 1/s
+    origin_s: float = 0.0  # rates are stated as of then: at any later time all have fallen by one and the same factor
+
+    def key(self, leaf: Leaf) -> float:
+        rate, last_turn = leaf.known
+        return math.log(rate) + self.death_rate * (last_turn - self.origin_s)
+
+    def rate(self, key: float, now: float) -> float:
+        return math.exp(max(key, -700.0))
+
+
+@dataclass(frozen=True)
+class StepPrompt:
+    """A distribution of Q by its quantiles: P(Q > ·) in ``len(quantiles) + 1`` steps."""
+
+    quantiles: tuple[int, ...]  # tokens, falling; each as likely as the others
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], steps: int = 8) -> StepPrompt:
+        """From lengths of prompts (tokens), at most ``steps`` different ones."""
+        middles = (np.arange(steps) + 0.5) / steps
+        return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
+
+    @cached_property
+    def probabilities(self) -> tuple[float, ...]:
+        return tuple(np.linspace(0.0, 1.0, len(self.quantiles) + 1).tolist())
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        return self.quantiles[step] if step < len(self.quantiles) else None
+
+
+class TraceKnowledge:
+    """What policies may know of a trace beyond what a server sees; worked out once, when first asked for."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._requests = requests
+
+    @cached_property
+    def futures(self) -> list[list[Span]]:
+        return futures(self._requests)
+
+    def future(self, number: int) -> Sequence[Span]:
+        """The futures of a context, span by span."""
+        return self.futures[number]
+
+    def turn_rate(self, number: int) -> Sequence[Span]:
+        """λ_i (1/s; equal for all where the trace does not tell) and the time of this turn (s)."""
+        request = self._requests[number]
+        return [Span(len(request.context), (request.return_rate or 1.0, request.arrival_s))]
+
+    @cached_property
+    def last_arrival_s(self) -> float:
+        return self._requests[-1].arrival_s if self._requests else 0.0
+
+
+def simulated_cache(
+    name: str,
+    capacity: int,
+    *,
+    threshold: int,
+    next_prompt_estimate: int,
+    median_weight: float = 0.0,
+    page_size: int = 1,
+    knowledge: TraceKnowledge | None = None,
+    death_rate: float = 0.0,
+    prompts: PromptModel | None = None,
+    forced: bool = True,
+) -> SimulatedCache:
+    """A simulated cache under the policy ``name``; lengths in tokens.
+
+    Args:
+        knowledge: of the trace; needed by all but lru, threshold-lru and tlru.
+        death_rate: μ of etlru, 1/s.
+        prompts: distribution of Q for etlru; without one, Q̂.
+
+    Raises:
+        ValueError: no such policy, or it needs knowledge that was not given.
+    """
+    step: PromptModel = FixedPrompt(next_prompt_estimate)
+    models: dict[str, tuple[ReturnModel, PromptModel, float]] = {
+        "threshold-lru": (LongEnough(LONG_ENOUGH), AnyPrompt(), 1.0),
+        "etlru": (
+            Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0),
+            prompts or step,
+            median_weight,
+        ),
+        "end-aware": (Unended(), step, median_weight),
+        "length-aware": (Recency(), TrueNextPrompt(next_prompt_estimate), median_weight),
+        "belady": (NextUse(), AnyPrompt(), 1.0),
+        "tail-belady": (NextUse(), TrueNextPrompt(next_prompt_estimate), 0.0),
+    }
+    if name in models:
+        returns, prompt_model, weight = models[name]
+        policy = Policy(returns, prompt_model, threshold, weight)
+    elif name in ("lru", "tlru"):
+        policy = policy_for(
+            Config(
+                policy="lru" if name == "lru" else "tlru",
+                threshold=threshold,
+                next_prompt_estimate=next_prompt_estimate,
+                median_weight=median_weight,
+            )
+        )
+    else:
+        raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")
+    return SimulatedCache(policy, capacity, page_size, knowledge=_known_to(name, knowledge), forced=forced)
+
+
+def _known_to(name: str, knowledge: TraceKnowledge | None) -> Knowledge | None:
+    if name in ("lru", "threshold-lru", "tlru"):
+        return None
+    if knowledge is None:
+        raise ValueError(f"--policy {name}: needs knowledge of the trace")
+    return knowledge.turn_rate if name == "etlru" else knowledge.future

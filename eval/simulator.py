@@ -1,0 +1,208 @@
+"""A radix cache without KV: the tree of the server, on paths of units, under the server's own EvictionOrder.
+
+One request costs some tens of microseconds, whatever the length of its context. Semantics are those of SGLang's cache:
+only whole pages are cached, the path of the request being served cannot be evicted, only leaves give up tokens, from
+their tails. Time is logical: the number of the request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from eval.traces.request import Path, Request
+from radix_tlru import EvictionOrder, Leaf, Policy
+
+__all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "simulate"]
+
+
+class Span(NamedTuple):
+    """What a policy knows of the tokens of a context from the end of the span before to ``end``."""
+
+    end: int
+    known: Any
+
+
+Knowledge = Callable[[int], Sequence[Span]]
+"""From the number of a request to what is known of its context once it has been served, span by span."""
+
+
+class Cache(Protocol):
+    """Anything that requests can be served through."""
+
+    def request(self, request: Request) -> int:
+        """Serve a request; returns the tokens of its prompt that were cached."""
+
+
+def simulate(cache: Cache, requests: Iterable[Request]) -> list[int]:
+    """Cached tokens of each request in turn."""
+    return [cache.request(request) for request in requests]
+
+
+class _Node:
+    __slots__ = ("children", "end", "history", "known", "last_access", "leaf_id", "parent", "path", "start")
+
+    def __init__(self, path: Path, start: int, end: int, parent: _Node | None) -> None:
+        self.path = path  # of the request that brought the tokens: they are path[start:end]
+        self.start, self.end = start, end
+        self.parent = parent
+        self.children: dict[int, _Node] = {}  # by the id of the unit that holds the last token of the first page
+        self.history = end
+        self.last_access = 0.0
+        self.known: Any = None
+        self.leaf_id = 0  # in the order; 0 while it is not evictable
+
+
+class SimulatedCache:
+    """Tokens that would be cached, under a policy.
+
+    Args:
+        policy: as the server's component has it.
+        capacity: tokens of the pool, rounded down to pages.
+        page_size: tokens.
+        knowledge: what the policy knows beyond recency and history; oracles know the future.
+        forced: every context is cached as it is served (SGLang); else a context may be trimmed at once (the paper's
+            optional caching).
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        capacity: int,
+        page_size: int = 1,
+        *,
+        knowledge: Knowledge | None = None,
+        forced: bool = True,
+    ) -> None:
+        self.capacity, self.page_size, self.forced = capacity // page_size * page_size, page_size, forced
+        self.resident = 0
+        self.evicted: Counter[str] = Counter()  # tokens by phase
+        self.order = EvictionOrder(policy, page_size, self._leaf_of)
+        self._knowledge = knowledge
+        self._root = _Node(Path((), ()), 0, 0, None)
+        self._in_use = self._root  # end of the path that is being served
+        self._leaves: dict[int, _Node] = {}
+        self._last_id = 0
+        self._served = 0
+
+    def request(self, request: Request) -> int:
+        """Serve one request."""
+        path = self._match(request.context)
+        deepest = path[-1]
+        cached = min(deepest.end, len(request.prompt) // self.page_size * self.page_size)
+        end = min(len(request.context) // self.page_size * self.page_size, self.capacity)
+        if deepest.leaf_id:
+            self._withdraw(deepest)
+        if self.forced:
+            self._in_use = deepest
+            self._make_room(max(end - deepest.end, 0))
+            self._in_use = self._root
+        if end > deepest.end:
+            deepest = self._append(deepest, request.context, end)
+            path.append(deepest)
+        self._served += 1
+        for node in path:
+            node.last_access = self._served
+        if self._knowledge is not None:
+            self._learn(path, self._knowledge(self._served - 1))
+        if not deepest.children and deepest is not self._root:
+            self._offer(deepest)
+        if not self.forced:
+            self._make_room(0)
+        return cached
+
+    # ---- the tree ----
+
+    def _match(self, context: Path) -> list[_Node]:
+        """Nodes from the root to the end of the longest cached prefix, which is made the end of a node."""
+        page, length = self.page_size, len(context)
+        node, path = self._root, [self._root]
+        while node.end + page <= length:
+            child = node.children.get(context.ids[context.unit_at(node.end + page - 1)])
+            if child is None:
+                break
+            last = child.path.unit_at(child.end - 1)
+            if child.end <= length and last < len(context.ids) and child.path.ids[last] == context.ids[last]:
+                node = child
+                path.append(node)
+                continue
+            shared = min(child.path.common(context), child.end) // page * page
+            path.append(self._split(child, shared))
+            break
+        return path
+
+    def _split(self, node: _Node, depth: int) -> _Node:
+        """Cut a node in two and return the upper half. The lower keeps the identity, the history and the recency."""
+        upper = _Node(node.path, node.start, depth, node.parent)
+        upper.last_access, upper.known = node.last_access, node.known
+        self._adopt(upper)
+        node.start, node.parent = depth, upper
+        self._adopt(node)
+        return upper
+
+    def _append(self, parent: _Node, context: Path, end: int) -> _Node:
+        node = _Node(context, parent.end, end, parent)
+        self._adopt(node)
+        self.resident += end - parent.end
+        return node
+
+    def _adopt(self, node: _Node) -> None:
+        node.parent.children[self._child_key(node)] = node  # type: ignore[union-attr]
+
+    def _child_key(self, node: _Node) -> int:
+        return node.path.ids[node.path.unit_at(node.start + self.page_size - 1)]
+
+    def _learn(self, path: list[_Node], spans: Sequence[Span]) -> None:
+        """Write what is known onto the nodes of a path, cutting them where it changes."""
+        position = 0
+        for node in path[1:]:
+            while position < len(spans) - 1 and spans[position].end < node.end:
+                cut = spans[position].end // self.page_size * self.page_size
+                if node.start < cut:
+                    self._split(node, cut).known = spans[position].known
+                position += 1
+            node.known = spans[position].known if spans else None
+
+    # ---- the order ----
+
+    def _leaf_of(self, leaf_id: int) -> Leaf | None:
+        node = self._leaves.get(leaf_id)
+        return None if node is None else _leaf(node)
+
+    def _offer(self, node: _Node) -> None:
+        """To the order, as a leaf that could be evicted."""
+        self._last_id += 1
+        node.leaf_id = self._last_id
+        self._leaves[node.leaf_id] = node
+        self.order.add(node.leaf_id, _leaf(node))
+
+    def _withdraw(self, node: _Node) -> None:
+        del self._leaves[node.leaf_id]
+        node.leaf_id = 0
+        self.order.discard(_leaf(node))
+
+    def _make_room(self, tokens: int) -> None:
+        """Evict until ``tokens`` more fit, or nothing is left that may go."""
+        while (missing := self.resident + tokens - self.capacity) > 0:
+            victim = self.order.victim(missing)
+            if victim is None:
+                return
+            node = self._leaves[victim.leaf_id]
+            self._withdraw(node)
+            self.evicted[victim.phase] += node.end - victim.keep
+            self.resident -= node.end - victim.keep
+            if victim.keep > node.start:
+                node.end = victim.keep
+                self._offer(node)
+                continue
+            parent = node.parent
+            assert parent is not None
+            del parent.children[self._child_key(node)]
+            parent.history = max(parent.history, node.history)
+            if not parent.children and parent is not self._root and parent is not self._in_use:
+                self._offer(parent)
+
+
+def _leaf(node: _Node) -> Leaf:
+    return Leaf(node.start, node.end, node.history, node.last_access, node.known)

@@ -1,0 +1,57 @@
+"""The one form in which every trace reaches a cache: a stream of requests, each a path of weighted units."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Path", "Request", "TraceError"]
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read as asked; one line naming file, line and field, or what to install or download."""
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """Tokens of a context by units (blocks, or messages) that other contexts may share.
+
+    An id stands for the whole prefix up to the end of its unit, as chained block hashes do: contexts with equal ids at
+    a unit are equal up to there. That lets a match look at one id instead of all of them.
+    """
+
+    ids: Sequence[int]
+    ends: Sequence[int]  # tokens from the start to the end of each unit, rising; a range for blocks of one size
+
+    def __len__(self) -> int:
+        """Tokens."""
+        return self.ends[-1] if self.ends else 0
+
+    def unit_at(self, token: int) -> int:
+        """Index of the unit that holds a token."""
+        return bisect_right(self.ends, token)
+
+    def common(self, other: Path) -> int:
+        """Tokens of the longest prefix that both have."""
+        low, high = 0, min(len(self.ids), len(other.ids))
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.ids[middle - 1] == other.ids[middle - 1]:
+                low = middle
+            else:
+                high = middle - 1
+        return self.ends[low - 1] if low else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One turn: what is looked up in the cache when it arrives, and what is cached once it is answered."""
+
+    arrival_s: float
+    conversation: str | None  # where the trace tells; a block trace tells by its paths alone
+    prompt: Path  # the cacheable part of the input
+    context: Path  # what is cached afterwards, at least the prompt; the prompt and its answer where both are known
+    prompt_tokens: int  # of the whole input, cacheable or not: at least len(prompt)
+    output_tokens: int
+    return_rate: float | None = None  # λ of the conversation's turns, 1/s, where the generator knows it
