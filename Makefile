@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "radix-tlru needs Python 3.11 or newer; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,test]'
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,ray,test]'
 	@touch $@
 
 demo: setup ## stock lru, stock tlru and ours on real servers, side by side
@@ -35,8 +35,8 @@ test: setup lint ## lint, types and the whole test suite
 
 serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 	test -f $(DEMO_MODEL)/config.json || $(BIN)/radix-tlru demo-model $(DEMO_MODEL)
-	SGLANG_PLATFORM=torch_cpu $(BIN)/python -m sglang.launch_server --model-path $(DEMO_MODEL) \
-	  --load-format dummy --device cpu --dtype float32 --port $(PORT) $(ARGS)
+	SGLANG_PLATFORM=torch_cpu OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m sglang.launch_server --model-path $(DEMO_MODEL) \
+	  --load-format dummy --device cpu --dtype float32 --sleep-on-idle --port $(PORT) $(ARGS)
 
 bench: setup ## cost of eviction beside stock, as ratios of one run
 	$(BIN)/python -m eval bench

@@ -100,7 +100,7 @@ class Exponential:
 
     def key(self, leaf: Leaf) -> float:
         rate, last_turn = leaf.known
-        return math.log(rate) + self.death_rate * (last_turn - self.origin_s)
+        return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
     def rate(self, key: float, now: float) -> float:
         return math.exp(max(key, -700.0))
@@ -147,7 +147,29 @@ class TraceKnowledge:
 
     @cached_property
     def last_arrival_s(self) -> float:
+        """When the trace ends."""
         return self._requests[-1].arrival_s if self._requests else 0.0
+
+    @cached_property
+    def returns(self) -> list[tuple[int, float]]:
+        """Of each context whose end is looked up again: the tokens that the next prompt adds, and the wait (s)."""
+        found = []
+        for request, spans in zip(self._requests, self.futures, strict=True):
+            if spans and not math.isinf(spans[-1].known.at):
+                later = self._requests[int(spans[-1].known.at) - 1]
+                found.append((later.prompt_tokens - len(request.context), later.arrival_s - request.arrival_s))
+        return found
+
+    @cached_property
+    def next_prompts(self) -> StepPrompt | None:
+        """Distribution of Q over the trace; None if nothing in it returns."""
+        return StepPrompt.of([added for added, _ in self.returns]) if self.returns else None
+
+    @cached_property
+    def death_rate(self) -> float:
+        """μ (1/s) of the exponential model with the trace's own share p of returns and mean wait: (1 - p) / wait."""
+        wait = sum(wait for _, wait in self.returns) / max(len(self.returns), 1)
+        return (1 - len(self.returns) / len(self._requests)) / wait if wait else 0.0
 
 
 def simulated_cache(
@@ -174,13 +196,10 @@ def simulated_cache(
         ValueError: no such policy, or it needs knowledge that was not given.
     """
     step: PromptModel = FixedPrompt(next_prompt_estimate)
+    beliefs = Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0)
     models: dict[str, tuple[ReturnModel, PromptModel, float]] = {
         "threshold-lru": (LongEnough(LONG_ENOUGH), AnyPrompt(), 1.0),
-        "etlru": (
-            Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0),
-            prompts or step,
-            median_weight,
-        ),
+        "etlru": (beliefs, prompts or step, median_weight),
         "end-aware": (Unended(), step, median_weight),
         "length-aware": (Recency(), TrueNextPrompt(next_prompt_estimate), median_weight),
         "belady": (NextUse(), AnyPrompt(), 1.0),

@@ -8,6 +8,7 @@ It makes the real cache as quick on a context of 100,000 tokens as on one of 200
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from eval.traces.request import Path, Request
@@ -15,7 +16,7 @@ from eval.traces.request import Path, Request
 if TYPE_CHECKING:
     from radix_tlru.sglang.offline import Core
 
-__all__ = ["STOCK_POLICIES", "RealCache", "page_ids"]
+__all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
 
 STOCK_POLICIES = ("lru", "tlru", "slru", "lfu", "priority")
 """Eviction policies that SGLang ships."""
@@ -38,7 +39,7 @@ def page_ids(path: Path, page_size: int) -> list[int]:
 
 
 class RealCache:
-    """A real SGLang cache; see :func:`ours` and :func:`stock` for the two kinds.
+    """A real SGLang cache, ours or stock.
 
     Args:
         policy: ``ours``, or one of SGLang's own.
@@ -82,3 +83,25 @@ class RealCache:
         ids = page_ids(request.context, self.page_size)[: self._pages]
         cached = self._cache.request(ids) * self.page_size
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
+
+
+def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCache]:
+    def build(capacity: int, threshold: int, next_prompt_estimate: int, page_size: int) -> RealCache:
+        return RealCache(
+            policy,
+            capacity,
+            threshold=threshold,
+            next_prompt_estimate=next_prompt_estimate,
+            page_size=page_size,
+            core=core,
+        )
+
+    return build
+
+
+REAL_CACHES: dict[str, Callable[[int, int, int, int], RealCache]] = {
+    "real-tlru": _factory("ours", "python"),
+    **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
+    **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
+}
+"""Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens: ours, and stock on either core."""

@@ -76,8 +76,8 @@ class OfflineCache:
     """Serves requests one at a time through a real cache.
 
     Args:
-        chunk: tokens that the server prefills at a time (``--chunked-prefill-size``), a multiple of the page size; None:
-            all at once. Each chunk becomes a node of the tree, which is what stock eviction takes whole.
+        chunk: tokens that the server prefills at a time (``--chunked-prefill-size``), a multiple of the page size;
+            None: all at once. Each chunk becomes a node of the tree, which is what stock eviction takes whole.
     """
 
     def __init__(self, cache: UnifiedRadixCache, chunk: int | None = None) -> None:

@@ -1,0 +1,59 @@
+"""Arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+__all__ = ["TraceOptions", "add_trace_arguments", "tokens", "trace_options"]
+
+TraceOptions = tuple[tuple[str, Any], ...]
+"""Keywords of ``open_trace``; a tuple, so that a process can remember what it read."""
+
+_FACTORS = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
+
+
+def tokens(text: str) -> int:
+    """A number of tokens: 65536, 64k (64,000) or 2M (2,000,000)."""
+    factor = _FACTORS.get(text[-1:], 1)
+    try:
+        value = float(text[:-1]) * factor if factor > 1 else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, such as 65536, 64k or 2M") from None
+    if not 0 <= value < 2**53 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more")
+    return int(value)
+
+
+def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that name a trace and how to read it."""
+    parser.add_argument(
+        "--trace",
+        required=True,
+        metavar="PATH_OR_NAME",
+        help="a file (Mooncake JSONL; WildChat or ShareGPT as JSON, JSONL or Parquet) or a name: allenai/WildChat-1M, "
+        "synthetic[:key=value,…], figure1",
+    )
+    parser.add_argument("--format", default=None, help="of the file, if it is not to be detected")
+    parser.add_argument("--tokenizer", default=None, help="Hugging Face tokenizer (name or path) that counts texts")
+    parser.add_argument(
+        "--characters-per-token",
+        type=float,
+        default=4.0,
+        metavar="RATIO",
+        help="of texts that no tokenizer counts (default: %(default)s)",
+    )
+    parser.add_argument("--limit", type=int, default=None, metavar="N", help="the first N requests only")
+    parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
+
+
+def trace_options(args: argparse.Namespace) -> TraceOptions:
+    """What ``open_trace`` is to be called with."""
+    return (
+        ("source", args.trace),
+        ("format", args.format),
+        ("limit", args.limit),
+        ("skip_bad", args.skip_bad),
+        ("tokenizer", args.tokenizer),
+        ("characters_per_token", args.characters_per_token),
+    )

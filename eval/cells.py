@@ -1,0 +1,91 @@
+"""A cell of a simulation: one policy at one size under one objective on one trace, and what came of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.traces.request import Request
+
+__all__ = ["Cell", "Outcome", "outcome", "uncached_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is simulated; lengths in tokens."""
+
+    trace: str
+    policy: str
+    capacity: int
+    threshold: int  # ξ
+    next_prompt_estimate: int  # Q̂
+    median_weight: float  # w
+    page_size: int
+    forced: bool = True  # every context is cached as it is served; else the paper's optional caching
+
+    @property
+    def name(self) -> str:
+        """A file-safe name that tells cells apart at a glance and for certain."""
+        digest = hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:8]
+        return f"{self.policy}-c{self.capacity}-x{self.threshold}-p{self.page_size}-{digest}"
+
+    def under(self, policy: str) -> Cell:
+        """The same cell under a policy to compare it with."""
+        return replace(self, policy=policy, median_weight=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Figures of a cell. Percentiles and the mean are of uncached prompt tokens a request."""
+
+    requests: int
+    hit_ratio: float  # cached share of all prompt tokens
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    tel: int  # tokens over ξ, summed
+    violations: int  # requests over ξ
+    evicted: dict[str, int]  # tokens by phase; empty where the cache does not tell
+    seconds: float  # of simulation
+
+    def row(self, cell: Cell, gap_closed: float | None) -> dict[str, Any]:
+        """The line of ``cells.jsonl``."""
+        figures = asdict(self)
+        seconds = figures.pop("seconds")
+        return {**asdict(cell), **figures, "gap_closed": gap_closed, "cell": cell.name, "seconds": seconds}
+
+
+def uncached_tokens(requests: Sequence[Request], cached: Sequence[int]) -> NDArray[np.int64]:
+    """Prompt tokens of each request that had to be prefilled."""
+    prompts = np.fromiter((request.prompt_tokens for request in requests), dtype=np.int64, count=len(requests))
+    return prompts - np.asarray(cached, dtype=np.int64)
+
+
+def outcome(
+    requests: Sequence[Request], cached: Sequence[int], threshold: int, evicted: dict[str, int], seconds: float
+) -> Outcome:
+    """The figures of a run, from the tokens that each request found cached."""
+    uncached = uncached_tokens(requests, cached)
+    total = int(uncached.sum()) + int(np.sum(cached, dtype=np.int64))
+    over = np.maximum(uncached - threshold, 0)
+    p50, p90, p95, p99 = (float(value) for value in np.percentile(uncached, [50, 90, 95, 99]))
+    return Outcome(
+        requests=len(requests),
+        hit_ratio=round(1 - int(uncached.sum()) / total, 6) if total else 0.0,
+        mean=round(float(uncached.mean()), 2),
+        p50=p50,
+        p90=p90,
+        p95=p95,
+        p99=p99,
+        tel=int(over.sum()),
+        violations=int((over > 0).sum()),
+        evicted=dict(sorted(evicted.items())),
+        seconds=round(seconds, 3),
+    )

@@ -1,0 +1,304 @@
+"""`python -m eval simulate`: what each policy would do to the tail, for every combination of the flags.
+
+Each combination is a cell and becomes a line of ``DIR/cells.jsonl`` as soon as it is done; a cell that is there is not
+run again, so an interrupted run goes on where it was. Every cell is also told how much of the gap between LRU and the
+hindsight optimum it closed; these two references are run where they are missing, once for all cells that share them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from eval.arguments import TraceOptions, add_trace_arguments, tokens, trace_options
+from eval.baselines import BASELINES as OTHERS
+from eval.cells import Cell, Outcome, outcome, uncached_tokens
+from eval.policies import POLICIES, TraceKnowledge, simulated_cache
+from eval.real import REAL_CACHES
+from eval.simulator import Cache
+from eval.table import cells_table, console
+from eval.traces import Trace, open_trace
+from eval.traces.request import Request, TraceError
+from radix_tlru import Config, ConfigError
+
+BASELINES = {**OTHERS, **REAL_CACHES}
+"""What others ship, and the real cache of SGLang under its policies and ours."""
+
+REFERENCES = ("lru", "tail-belady")
+"""TEL of the first to TEL of the second is the gap."""
+
+
+def add_arguments(
+    parser: argparse.ArgumentParser,
+    policies: tuple[str, ...] = (*POLICIES, *OTHERS),
+    default: tuple[str, ...] = ("lru", "tlru", "tail-belady"),
+) -> None:
+    """Flags of the command; those that name several values span a grid."""
+    add_trace_arguments(parser)
+    parser.add_argument("--policy", nargs="+", default=default, choices=policies, metavar="P")
+    parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
+    parser.add_argument("--threshold", nargs="+", type=tokens, default=[Config().threshold], metavar="TOKENS", help="ξ")
+    parser.add_argument(
+        "--next-prompt-estimate",
+        nargs="+",
+        type=tokens,
+        default=[Config().next_prompt_estimate],
+        metavar="TOKENS",
+        help="Q̂ (default: %(default)s)",
+    )
+    parser.add_argument("--median-weight", nargs="+", type=float, default=[0.0], metavar="W", help="w of tlru, etlru")
+    parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
+    parser.add_argument(
+        "--optional-caching", action="store_true", help="a context may be trimmed as soon as it is served"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
+    parser.add_argument("--per-request", action="store_true", help="a Parquet file of all requests for each cell")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells side by side")
+    parser.add_argument("--ray", metavar="ADDRESS", help="run the cells on this Ray cluster ('local' starts one)")
+    parser.epilog = f"policies: {', '.join(policies)}"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cells that are missing and print the table of all; 2 if something asked for cannot be done."""
+    try:
+        return _run(args)
+    except (TraceError, ConfigError, ValueError, OSError) as error:
+        print(f"eval simulate: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    options = trace_options(args)
+    trace = _trace(options)
+    if trace.skipped:
+        print(f"{trace.name}: {trace.skipped} bad records skipped", file=sys.stderr)
+    wanted = grid(trace.name, args)
+    folder: Path = args.out
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same_trace(folder, trace)
+    references = Rows(folder / "references.jsonl")
+    cells = Rows(folder / "cells.jsonl")
+
+    compared = [cell.under(policy) for cell in wanted for policy in REFERENCES]
+    _evaluate(args, options, references, compared, "references", lambda cell, done: done.row(cell, None))
+
+    def row(cell: Cell, done: Outcome) -> dict[str, Any]:
+        lru, optimum = (references.of(cell.under(policy))["tel"] for policy in REFERENCES)
+        gap = lru - optimum
+        return done.row(cell, round((lru - done.tel) / gap, 6) if gap > 0 else None)
+
+    _evaluate(args, options, cells, wanted, "cells", row)
+    cells.sort(wanted)
+    console().print(cells_table([cells.of(cell) for cell in wanted]))
+    print(f"{len(wanted)} cells in {folder}/cells.jsonl")
+    return 0
+
+
+def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
+    """Every combination of the flags, validated before the first is run."""
+    axes = (args.policy, args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
+    cells = []
+    for policy, capacity, threshold, estimate, weight, page in itertools.product(*axes):
+        if page < 1:
+            raise ValueError(f"--page-size {page}: must be 1 or more")
+        if capacity < page:
+            raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
+        Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
+        cells.append(Cell(trace, policy, capacity, threshold, estimate, weight, page, not args.optional_caching))
+    return list(dict.fromkeys(cells))
+
+
+class Rows:
+    """A JSONL file of cells: what is there is known, what is new is appended line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            *whole, rest = path.read_text().split("\n")
+            for line in whole:
+                row = json.loads(line)
+                self._rows[row["cell"]] = row
+            if rest:  # a run was cut off in the middle of a line: that cell is run again
+                path.write_text("".join(f"{line}\n" for line in whole))
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell.name in self._rows
+
+    def of(self, cell: Cell) -> dict[str, Any]:
+        """The row of a cell that is there."""
+        return self._rows[cell.name]
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row, on the disk before this returns."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self._rows[row["cell"]] = row
+
+    def sort(self, first: Sequence[Cell]) -> None:
+        """Put the file into an order that does not depend on which cell was done first."""
+        names = dict.fromkeys([*(cell.name for cell in first), *sorted(self._rows)])
+        replacement = self.path.with_suffix(".tmp")
+        replacement.write_text("".join(json.dumps(self._rows[name]) + "\n" for name in names))
+        replacement.replace(self.path)
+
+
+def _evaluate(
+    args: argparse.Namespace,
+    options: TraceOptions,
+    rows: Rows,
+    cells: Iterable[Cell],
+    title: str,
+    row: Callable[[Cell, Outcome], dict[str, Any]],
+) -> None:
+    """Run the cells that have no row yet."""
+    per_request = args.out if args.per_request and title == "cells" else None
+    missing = [cell for cell in dict.fromkeys(cells) if cell not in rows]
+    with Progress(
+        TextColumn("{task.description:12}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as progress:
+        bar = progress.add_task(title, total=len(missing))
+        for cell, done in _outcomes(missing, options, per_request, args.jobs, args.ray):
+            rows.append(row(cell, done))
+            progress.advance(bar)
+
+
+def _outcomes(
+    cells: Sequence[Cell], options: TraceOptions, folder: Path | None, jobs: int, ray: str | None
+) -> Iterator[tuple[Cell, Outcome]]:
+    """Outcomes as they come in: here, in ``jobs`` processes, or on a Ray cluster."""
+    if ray is None and (jobs == 1 or len(cells) < 2):
+        yield from ((cell, evaluate(cell, options, folder)) for cell in cells)
+        return
+    import joblib
+
+    evaluate_one = joblib.delayed(_evaluate_one)
+    if ray is None:
+        with joblib.parallel_config(backend="loky", n_jobs=jobs):
+            work = (evaluate_one(cell, options, folder) for cell in cells)
+            yield from joblib.Parallel(return_as="generator_unordered")(work)
+        return
+    _join_ray(ray)
+    with joblib.parallel_config(backend="ray", n_jobs=jobs):
+        # Joblib's Ray backend returns nothing before all is done: in batches, so that little is lost by an interruption.
+        for start in range(0, len(cells), 4 * jobs):
+            batch = cells[start : start + 4 * jobs]
+            yield from joblib.Parallel()(evaluate_one(cell, options, folder) for cell in batch)
+
+
+def _join_ray(address: str) -> None:
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError:
+        raise ValueError(f"--ray {address}: needs the extra 'ray': pip install 'radix-tlru[ray]'") from None
+    ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
+    register_ray()
+
+
+def _evaluate_one(cell: Cell, options: TraceOptions, folder: Path | None) -> tuple[Cell, Outcome]:
+    return cell, evaluate(cell, options, folder)
+
+
+@lru_cache(maxsize=1)
+def _trace(options: TraceOptions) -> Trace:
+    """The trace, read once in each process."""
+    return open_trace(**dict(options))
+
+
+@lru_cache(maxsize=1)
+def _knowledge(options: TraceOptions) -> TraceKnowledge:
+    return TraceKnowledge(_trace(options).requests)
+
+
+def cache_for(cell: Cell, knowledge: TraceKnowledge) -> Cache:
+    """The cache that a cell is about."""
+    if cell.policy in BASELINES:
+        if not cell.forced:
+            raise ValueError(f"--optional-caching: {cell.policy} caches every context")
+        baseline: Cache = BASELINES[cell.policy](
+            cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size
+        )
+        return baseline
+    return simulated_cache(
+        cell.policy,
+        cell.capacity,
+        threshold=cell.threshold,
+        next_prompt_estimate=cell.next_prompt_estimate,
+        median_weight=cell.median_weight,
+        page_size=cell.page_size,
+        knowledge=knowledge,
+        prompts=knowledge.next_prompts if cell.policy == "etlru" else None,
+        death_rate=knowledge.death_rate if cell.policy == "etlru" else 0.0,
+        forced=cell.forced,
+    )
+
+
+def evaluate(cell: Cell, options: TraceOptions, folder: Path | None = None) -> Outcome:
+    """Run one cell; with a folder, also write its requests to ``<cell>.parquet`` there."""
+    requests = _trace(options).requests
+    cache = cache_for(cell, _knowledge(options))
+    evicted: dict[str, int] = getattr(cache, "evicted", {})
+    by_request: list[tuple[int, int]] = []
+    cached = []
+    start = time.perf_counter()
+    for request in requests:
+        cached.append(cache.request(request))
+        if folder is not None:
+            by_request.append((evicted.get("tel_safe", 0), evicted.get("lru", 0)))
+    seconds = time.perf_counter() - start
+    if folder is not None:
+        _write_requests(folder / f"{cell.name}.parquet", requests, cached, by_request)
+    return outcome(requests, cached, cell.threshold, dict(evicted), seconds)
+
+
+def _write_requests(
+    path: Path, requests: Sequence[Request], cached: Sequence[int], evicted: Sequence[tuple[int, int]]
+) -> None:
+    import numpy as np
+    import pyarrow
+    import pyarrow.parquet
+
+    phases = np.diff(np.asarray(evicted, dtype=np.int64), axis=0, prepend=0)
+    uncached = uncached_tokens(requests, cached)
+    table = pyarrow.table(
+        {
+            "arrival_s": [request.arrival_s for request in requests],
+            "prompt_tokens": [request.prompt_tokens for request in requests],
+            "cached_tokens": pyarrow.array(cached, pyarrow.int64()),
+            "uncached_tokens": uncached,
+            "evicted_tel_safe": phases[:, 0],
+            "evicted_lru": phases[:, 1],
+        }
+    )
+    pyarrow.parquet.write_table(table, path)
+
+
+def _check_same_trace(folder: Path, trace: Trace) -> None:
+    """Refuse to add cells of another trace, or of one that has changed, to a folder of results."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for request in trace.requests:
+        digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
+    facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest.hexdigest()[:16]}
+    path = folder / "trace.json"
+    if path.exists() and (known := json.loads(path.read_text())) != facts:
+        raise ValueError(f"--out {folder}: holds results of {known['trace']} as it was then; give another folder")
+    path.write_text(json.dumps(facts) + "\n")

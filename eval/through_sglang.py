@@ -1,0 +1,76 @@
+"""`python -m eval through-sglang`: the cells of `simulate` with the real SGLang cache, and how far the two agree.
+
+``real-tlru`` is the cache of our server (``build_cache``); ``sglang-*`` are stock, on the Rust core or, with
+``-python``, on the Python core. Ours evicts what the simulator's does, request by request. Stock evicts whole nodes, so
+its ``lru`` may keep less of one victim than the simulator's page-granular one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+from rich.table import Table
+
+from eval import simulate
+from eval.arguments import trace_options
+from eval.cells import Cell, uncached_tokens
+from eval.policies import simulated_cache
+from eval.real import REAL_CACHES
+from eval.simulator import simulate as replay
+from eval.table import console
+from eval.traces import open_trace
+from eval.traces.request import Request, TraceError
+from radix_tlru import ConfigError
+
+SIMULATED = {"real-tlru": "tlru", "sglang-lru": "lru", "sglang-lru-python": "lru"}
+"""Real caches that the simulator has a counterpart of."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Those of `simulate`, with other policies."""
+    simulate.add_arguments(parser, policies=tuple(REAL_CACHES), default=("sglang-lru", "sglang-tlru", "real-tlru"))
+    parser.add_argument("--no-agreement", action="store_true", help="do not compare with the simulator")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cells, then hold them against the simulator; 2 if something asked for cannot be done."""
+    if status := simulate.run(args):
+        return status
+    if args.no_agreement:
+        return 0
+    try:
+        trace = open_trace(**dict(trace_options(args)))
+        cells = [cell for cell in simulate.grid(trace.name, args) if cell.policy in SIMULATED]
+        console().print(agreement(cells, trace.requests))
+    except (TraceError, ConfigError, ValueError, OSError) as error:
+        print(f"eval through-sglang: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
+    """Real and simulated, side by side."""
+    table = Table(title="Real cache and simulator", title_justify="left")
+    for column in ("policy", "capacity", "ξ", "page", "p95 real", "p95 simulated", "requests that differ"):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    for cell in cells:
+        sizes = (cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size)
+        real = replay(REAL_CACHES[cell.policy](*sizes), requests)
+        simulated = replay(
+            simulated_cache(
+                SIMULATED[cell.policy],
+                cell.capacity,
+                threshold=cell.threshold,
+                next_prompt_estimate=cell.next_prompt_estimate,
+                page_size=cell.page_size,
+            ),
+            requests,
+        )
+        p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
+        differ = sum(one != other for one, other in zip(real, simulated, strict=True))
+        where = (f"{cell.capacity:,}", f"{cell.threshold:,}", f"{cell.page_size:,}")
+        table.add_row(cell.policy, *where, *p95, f"{differ:,} of {len(requests):,}")
+    return table

@@ -1,0 +1,129 @@
+"""WildChat (``allenai/WildChat-1M``, ``-4.8M``): conversations of real users with ChatGPT, with their times.
+
+A row is a conversation; its ``timestamp`` is that of its last turn, and rows come in that order. Each answer has a
+``timestamp`` of its own, which is taken for the arrival of its turn; messages of users have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from eval.traces.conversations import Message, Settled, TokenCount, Turn, by_arrival, requests, token_count, turns
+from eval.traces.options import Options
+from eval.traces.records import Count, Record, Skips, decode, records
+from eval.traces.request import Request, TraceError
+
+__all__ = ["LONGEST_S", "WAIT_S", "detects", "read"]
+
+WAIT_S = 120.0
+"""Assumed between two turns where the first has no time of its own: about the median of the Mooncake trace (123 s)."""
+
+LONGEST_S = 86_400.0
+"""With a limit, how long before the last one the turns of a conversation are waited for, so that reading can stop."""
+
+_Time = datetime | Count
+"""A datetime or its ISO text, UTC where it names no zone; a number is milliseconds since 1970, as pandas writes."""
+
+
+class _Message(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str
+    timestamp: _Time | None = None
+
+
+class _Row(msgspec.Struct):
+    conversation_hash: str
+    timestamp: _Time
+    conversation: list[_Message]
+
+
+def detects(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of this format."""
+    return "conversation_hash" in record and "conversation" in record
+
+
+def read(source: str, options: Options, skips: Skips) -> Iterator[Request]:
+    """Requests in order of arrival, the first one at 0 s.
+
+    Without a limit the whole file is read and sorted. With one, rows must come in order of ``timestamp``, give or take
+    ``LONGEST_S``; a conversation that reaches further back than that is left out, and counted.
+    """
+    start_s: float | None = None
+    for request in by_arrival(_conversations(source, options, skips)):
+        if start_s is None:
+            start_s = request.arrival_s
+        yield replace(request, arrival_s=request.arrival_s - start_s)
+
+
+def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Settled]:
+    count = token_count(options)
+    settled_s = -math.inf
+    for record in records(source):
+        try:
+            row = decode(record, _Row)
+            end_s = _seconds(row.timestamp)
+            if end_s < settled_s:
+                raise TraceError(
+                    f"{record.where}: timestamp: rows are out of order by more than a day; "
+                    "sort them, or read them all (no limit)"
+                )
+            made = _requests(record, row, end_s, count)
+        except TraceError as error:
+            skips.bad(error)
+            continue
+        if not made:
+            skips.left_out(f"{record.where}: conversation: no message of a user")
+            continue
+        if options.limit is not None:
+            settled_s = max(settled_s, end_s - LONGEST_S)
+        if made[0].arrival_s < settled_s:
+            skips.left_out(f"{record.where}: conversation: lasts more than a day, which a limit does not allow")
+            continue
+        yield Settled(settled_s, made)
+
+
+def _requests(record: Record, row: _Row, end_s: float, count: TokenCount) -> list[Request]:
+    messages = (
+        Message(each.role, each.content, None if each.timestamp is None else _seconds(each.timestamp))
+        for each in row.conversation
+    )
+    taken = turns(messages)
+    arrivals_s = _arrivals(taken, end_s)
+    for number in range(1, len(arrivals_s)):
+        if arrivals_s[number] < arrivals_s[number - 1]:
+            raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
+    return requests(row.conversation_hash, taken, arrivals_s, count)
+
+
+def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
+    """When each turn arrived: the time of its answer.
+
+    Where that is missing, the last turn has the time of the conversation, and another one comes WAIT_S before the turn
+    after it, but not before a turn that has a time.
+    """
+    known = [turn.answer[0].time_s if turn.answer else None for turn in taken]
+    arrivals: list[float] = []
+    after_s = end_s
+    for number in reversed(range(len(known))):
+        own_s = known[number]
+        if own_s is None:
+            own_s = after_s - (WAIT_S if arrivals else 0.0)
+            before_s = next((each for each in reversed(known[:number]) if each is not None), own_s)
+            own_s = max(own_s, min(before_s, after_s))
+        arrivals.append(own_s)
+        after_s = own_s
+    arrivals.reverse()
+    return arrivals
+
+
+def _seconds(time: datetime | int) -> float:
+    """Since 1970."""
+    if isinstance(time, int):
+        return time / 1000
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,75 @@
+"""Real servers for the tests marked `live`: the first test that asks for one starts it, and it ends with the session.
+
+An idle server sleeps (`--sleep-on-idle`), so that those that wait do not take the processor from the one under test.
+And SGLang checks its own books: after every step, that each slot of the pool is free, evictable, locked or in a
+request, and that no page has two owners. A server that finds otherwise raises, and dies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eval.server import Server, cpu_flags, ensure_demo_model
+from radix_tlru.demo_model import write_demo_model
+
+POOL = 4_000
+PAGED_POOL, PAGE_SIZE = 4_096, 16
+THRESHOLD, NEXT_PROMPT = 600, 100
+
+# Prompts up to this length are prefilled, and inserted into the tree, in one piece.
+CHUNK, PAGED_CHUNK = 2_048, 256
+
+REAL_WEIGHTS = ("--load-format", "auto")
+
+ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+
+
+def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
+    return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
+
+
+@pytest.fixture(scope="session")
+def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    directory = tmp_path_factory.mktemp("models") / "weighted"
+    write_demo_model(directory)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
+    save_file(model.state_dict(), directory / "model.safetensors", {"format": "pt"})
+    return directory
+
+
+@pytest.fixture(scope="session")
+def our_server(weighted_model: Path) -> Iterator[Server]:
+    """Ours, by command-line flags: page size 1."""
+    ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
+    estimate = ("--tlru-next-prompt-estimate", str(NEXT_PROMPT))
+    given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS, *ours, *estimate]
+    with Server(given, name="test-ours", environment=ALL_CHECKS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def stock_server(weighted_model: Path) -> Iterator[Server]:
+    """Stock SGLang with the plugin installed and none of its flags: `our_server` in all but the eviction."""
+    given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
+    with Server(given, name="test-stock", environment=ALL_CHECKS) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def paged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Ours, by a file of settings: page size 16, and prompts in chunks of 256 tokens."""
+    settings = tmp_path_factory.mktemp("paged") / "server.yaml"
+    ours = {"radix-eviction": "tlru", "tlru-threshold": THRESHOLD, "tlru-next-prompt-estimate": NEXT_PROMPT}
+    settings.write_text("".join(f"{name}: {value}\n" for name, value in ours.items()))
+    given = [*flags(ensure_demo_model(), PAGED_POOL, PAGE_SIZE, PAGED_CHUNK), *("--config", str(settings))]
+    with Server(given, name="test-paged", environment=ALL_CHECKS) as server:
+        yield server

@@ -1,0 +1,162 @@
+"""``python -m eval simulate`` and ``through-sglang`` as a user runs them, on a trace that the test writes."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from eval.__main__ import main
+
+KEYS = {
+    *("trace", "policy", "capacity", "threshold", "next_prompt_estimate", "page_size", "requests", "hit_ratio"),
+    *("mean", "p50", "p90", "p95", "p99", "tel", "violations", "gap_closed", "seconds"),
+}
+BLOCK = 512
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Mooncake trace of 30 conversations, 150 turns, each adding 1 to 6 blocks."""
+    rng = random.Random(11)
+    blocks = iter(range(10**6))
+    conversations: list[list[int]] = [[] for _ in range(30)]
+    lines = []
+    for number in range(150):
+        conversation = rng.choice(conversations)
+        conversation += [next(blocks) for _ in range(rng.randrange(1, 7))]
+        length = len(conversation) * BLOCK - rng.randrange(BLOCK)
+        record = {"timestamp": number * 1000, "input_length": length, "output_length": 64, "hash_ids": conversation}
+        lines.append(json.dumps(record))
+    path = tmp_path_factory.mktemp("trace") / "small.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def simulate(trace: Path, out: Path, *flags: str, command: str = "simulate") -> int:
+    sizes = ("--capacity", "40k", "80k", "--threshold", "1024", "4096", "--page-size", str(BLOCK))
+    return main([command, "--trace", str(trace), "--out", str(out), *sizes, *flags])
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+
+
+def without_times(out: Path) -> list[dict[str, Any]]:
+    return [{key: value for key, value in row.items() if key != "seconds"} for row in rows(out)]
+
+
+def test_every_combination_is_a_cell_with_the_promised_keys(trace: Path, tmp_path: Path) -> None:
+    assert simulate(trace, tmp_path, "--policy", "lru", "tlru", "tail-belady") == 0
+    cells = rows(tmp_path)
+    assert len(cells) == 3 * 2 * 2
+    for cell in cells:
+        assert cell.keys() >= KEYS
+        assert cell["requests"] == 150
+        assert cell["gap_closed"] == {"lru": 0.0, "tail-belady": 1.0}.get(cell["policy"], cell["gap_closed"])
+        assert cell["gap_closed"] <= 1
+        assert cell["p50"] <= cell["p90"] <= cell["p95"] <= cell["p99"]
+    assert [cell["capacity"] for cell in cells[:4]] == [40_000, 40_000, 80_000, 80_000]
+
+
+def test_a_cell_that_is_there_is_not_run_again(trace: Path, tmp_path: Path) -> None:
+    assert simulate(trace, tmp_path, "--policy", "lru") == 0
+    before = rows(tmp_path)
+    assert simulate(trace, tmp_path, "--policy", "lru", "tlru") == 0
+    assert rows(tmp_path)[: len(before)] == before  # their seconds, too, are those of the first run
+    assert len(rows(tmp_path)) == 2 * len(before)
+
+
+def test_a_run_cut_off_in_the_middle_of_a_line_goes_on(trace: Path, tmp_path: Path) -> None:
+    assert simulate(trace, tmp_path / "whole", "--policy", "tlru") == 0
+    assert simulate(trace, tmp_path / "cut", "--policy", "tlru") == 0
+    file = tmp_path / "cut" / "cells.jsonl"
+    file.write_text(file.read_text()[:-50])
+    assert simulate(trace, tmp_path / "cut", "--policy", "tlru") == 0
+    assert without_times(tmp_path / "cut") == without_times(tmp_path / "whole")
+
+
+def test_cells_side_by_side_and_on_ray_give_the_same_rows(trace: Path, tmp_path: Path) -> None:
+    policies = ("--policy", "lru", "tlru", "tail-belady")
+    assert simulate(trace, tmp_path / "one", *policies) == 0
+    assert simulate(trace, tmp_path / "jobs", *policies, "--jobs", "2") == 0
+    sizes = ("--capacity", "40k", "80k", "--threshold", "1024", "4096", "--page-size", str(BLOCK))
+    files = ("--trace", str(trace), "--out", str(tmp_path / "ray"))
+    on_ray = subprocess.run(  # a process of its own, which the cluster ends with
+        [sys.executable, "-m", "eval", "simulate", *files, *sizes, *policies, "--ray", "local", "--jobs", "2"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert on_ray.returncode == 0, on_ray.stderr[-2000:]
+    assert without_times(tmp_path / "one") == without_times(tmp_path / "jobs") == without_times(tmp_path / "ray")
+
+
+def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -> None:
+    assert simulate(trace, tmp_path, "--policy", "tlru", "--per-request") == 0
+    for row in rows(tmp_path):
+        requests = pyarrow.parquet.read_table(tmp_path / f"{row['cell']}.parquet").to_pydict()
+        assert len(requests["arrival_s"]) == row["requests"]
+        over = [max(tokens - row["threshold"], 0) for tokens in requests["uncached_tokens"]]
+        assert sum(over) == row["tel"]
+        assert sum(map(bool, over)) == row["violations"]
+        assert sum(requests["evicted_tel_safe"]) == row["evicted"].get("tel_safe", 0)
+        assert sum(requests["evicted_lru"]) == row["evicted"].get("lru", 0)
+        assert requests["prompt_tokens"] == [
+            cached + uncached
+            for cached, uncached in zip(requests["cached_tokens"], requests["uncached_tokens"], strict=True)
+        ]
+
+
+def test_the_real_cache_and_the_simulator_agree_in_every_request(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(trace, tmp_path, "--policy", "real-tlru", command="through-sglang") == 0
+    assert capsys.readouterr().out.count("0 of 150") == 4
+    assert simulate(trace, tmp_path, "--policy", "tlru") == 0
+    figures = {
+        (row["policy"], row["capacity"], row["threshold"]): (row["tel"], row["mean"], row["p95"])
+        for row in rows(tmp_path)
+    }
+    assert len(figures) == 8
+    for (policy, capacity, threshold), figure in figures.items():
+        assert figure == figures["tlru", capacity, threshold], policy
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--policy", "fifo"), "argument --policy: invalid choice: 'fifo'"),
+        (("--capacity", "much"), "'much' is not a number of tokens, such as 65536, 64k or 2M"),
+        (("--capacity", "-5"), "'-5' is not a whole number of tokens, 0 or more"),
+        (("--capacity", "100"), "--capacity 100: must be at least one page of 512 tokens"),
+        (("--threshold", "100"), "--tlru-threshold 100: must be more than --tlru-next-prompt-estimate 200"),
+        (("--page-size", "0"), "--page-size 0: must be 1 or more"),
+        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1"),
+        (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
+    ],
+)
+def test_a_wrong_flag_is_one_line_and_status_2(
+    trace: Path, tmp_path: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = simulate(trace, tmp_path, *flags)
+    except SystemExit as end:
+        status = int(end.code or 0)
+    assert status == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_results_of_another_trace_are_not_mixed_in(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(trace, tmp_path, "--policy", "lru") == 0
+    assert simulate(trace, tmp_path, "--policy", "lru", "--limit", "100") == 2
+    assert "holds results of small" in capsys.readouterr().err
