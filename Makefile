@@ -38,8 +38,8 @@ serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 	SGLANG_PLATFORM=torch_cpu OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m sglang.launch_server --model-path $(DEMO_MODEL) \
 	  --load-format dummy --device cpu --dtype float32 --sleep-on-idle --port $(PORT) $(ARGS)
 
-bench: setup ## cost of eviction beside stock, as ratios of one run
-	$(BIN)/python -m eval bench
+bench: setup ## what things cost beside stock, as ratios of one run (ARGS="--trace …")
+	$(BIN)/python -m eval bench $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

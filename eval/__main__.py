@@ -18,7 +18,7 @@ COMMANDS = {
     "through-sglang": "the same cells through the real SGLang cache",
     "report": "a page and figures of a folder of cells",
     "picture": "the picture of the README, from what the real caches keep",
-    "bench": "cost of one eviction beside stock, as ratios of one run",
+    "bench": "what an eviction and a simulated request cost, as ratios of one run",
 }
 
 

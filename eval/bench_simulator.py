@@ -1,0 +1,80 @@
+"""What a simulated request costs, beside the same request through the real caches, and whether the cost stays flat."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.policies import simulated_cache
+from eval.real import REAL_CACHES
+from eval.simulator import Cache, simulate
+from eval.traces import GENERATORS, open_trace
+from eval.traces.request import Request
+
+PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 512, 2_000_000, 8192, 200
+LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
+
+SIMULATED = ("lru", "tlru")
+REAL = ("sglang-lru", "sglang-tlru", "real-tlru")
+
+
+def run(source: str, turns: int, console: Console) -> None:
+    """Print both tables."""
+    console.print(throughput(source))
+    console.print(flatness(turns))
+
+
+def throughput(source: str) -> Table:
+    """Requests a second of CPU time, policy by policy, on one trace."""
+    trace = open_trace(source)
+    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    caches: dict[str, Cache] = {f"simulated {name}": simulated_cache(name, CAPACITY, **sizes) for name in SIMULATED}  # type: ignore[arg-type]
+    caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
+    rates = {}
+    for name, cache in track(caches.items(), "replay", console=Console(stderr=True), transient=True):
+        start = time.process_time()
+        simulate(cache, trace.requests)
+        rates[name] = len(trace.requests) / (time.process_time() - start)
+    title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for column in ("cache", "requests / s of CPU", "× sglang-lru"):
+        table.add_column(column, justify="left" if column == "cache" else "right")
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:,.0f}", f"{rate / rates['sglang-lru']:.2f}")
+    return table
+
+
+def flatness(turns: int) -> Table:
+    """CPU time a request in each tenth of a long synthetic trace, which is never held in memory, under tlru."""
+    cache = simulated_cache(
+        "tlru", LONG_CAPACITY, threshold=LONG_THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=LONG_PAGE
+    )
+    stream = islice(GENERATORS["synthetic"](f"conversations={turns}"), turns)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{turns:,} synthetic turns under tlru, tenth by tenth", title_justify="left"
+    )
+    for column in ("turns", "µs of CPU / request", "× the first", "heap entries / leaf", "peak memory"):
+        table.add_column(column, justify="right")
+    first = 0.0
+    for tenth in track(range(10), "long trace", console=Console(stderr=True), transient=True):
+        requests = list(islice(stream, turns // 10))
+        spent = _spent(cache, requests)
+        first = first or spent
+        entries = cache.order.entries / max(len(cache.order), 1)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        done = f"{(tenth + 1) * (turns // 10):,}"
+        table.add_row(done, f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB")
+    return table
+
+
+def _spent(cache: Cache, requests: Sequence[Request] | Iterable[Request]) -> float:
+    start = time.process_time()
+    served = len(simulate(cache, requests))
+    return (time.process_time() - start) / max(served, 1)
