@@ -43,6 +43,9 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RATIO",
         help="of texts that no tokenizer counts (default: %(default)s)",
     )
+    parser.add_argument(
+        "--block-size", type=int, default=512, metavar="N", help="tokens of a block of a block trace (default: 512)"
+    )
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="the first N requests only")
     parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
 
@@ -54,6 +57,7 @@ def trace_options(args: argparse.Namespace) -> TraceOptions:
         ("format", args.format),
         ("limit", args.limit),
         ("skip_bad", args.skip_bad),
+        ("block_size", args.block_size),
         ("tokenizer", args.tokenizer),
         ("characters_per_token", args.characters_per_token),
     )

@@ -156,7 +156,7 @@ def test_what_cannot_be_is_refused_with_what_can(source: str, arguments: dict[st
         ("", "trace t.jsonl: empty"),
         ('{"a": 1, "b": 2}\n', "t.jsonl:1: of no known format (mooncake, wildchat, sharegpt): a, b"),
         ("[]", "trace t.jsonl: empty"),
-        ("[{}", "t.jsonl: not JSON: Input data was truncated"),
+        ("[{}", "t.jsonl: not JSON: Expecting ',' delimiter: line 1 column 4 (char 3)"),
     ],
 )
 def test_a_file_of_no_known_format(

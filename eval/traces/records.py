@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -24,7 +25,7 @@ _SHOWN = 5  # reasons that a trace remembers of what it skipped
 
 class Record(NamedTuple):
     where: str  # "trace.jsonl:12", "trace.json: record 12"
-    content: bytes | msgspec.Raw | Mapping[str, Any]  # JSON, or the row of a table
+    content: Any  # bytes of JSON, or what they or the row of a table stand for
 
 
 class Skips:
@@ -59,9 +60,9 @@ def decode(record: Record, kind: type[T]) -> T:
         TraceError: one line with file, line and field.
     """
     try:
-        if isinstance(record.content, Mapping):
-            return msgspec.convert(record.content, kind)
-        return msgspec.json.decode(record.content, type=kind)
+        if isinstance(record.content, bytes):
+            return msgspec.json.decode(record.content, type=kind)
+        return msgspec.convert(record.content, kind)
     except msgspec.ValidationError as error:
         raise TraceError(f"{record.where}: {_by_field(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -105,16 +106,23 @@ def _json_records(path: Path) -> Iterator[Record]:
                 pass
             if first == b"[":
                 file.seek(0)
-                whole = Record(path.name, file.read())
-                for number, item in enumerate(decode(whole, list[msgspec.Raw]), start=1):
+                for number, item in enumerate(_json_array(path, file.read()), start=1):
                     yield Record(f"{path.name}: record {number}", item)
                 return
             file.seek(0)
             for number, line in enumerate(file, start=1):
                 if not line.isspace():
-                    yield Record(f"{path.name}:{number}", line)
+                    yield Record(f"{path.name}:{number}", line.rstrip(b"\r\n"))
     except OSError as error:
         raise TraceError(f"trace {path}: {error.strerror or error}") from None
+
+
+def _json_array(path: Path, text: bytes) -> list[Any]:
+    # Not by msgspec, which refuses the whole file for half a surrogate pair in one of its texts.
+    try:
+        return list(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path.name}: not JSON: {error}") from None
 
 
 def _parquet_rows(path: Path) -> Iterator[Record]:
