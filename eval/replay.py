@@ -106,5 +106,10 @@ async def _not_sent(conversation: int, turn: int) -> RequestResult:
 
 
 def _session() -> aiohttp.ClientSession:
-    # One event of a stream is one line and repeats the whole answer so far: the default limit of a line is too short.
-    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_read=120), read_bufsize=2**22)
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None, sock_read=120),
+        # One event of a stream is one line and repeats the whole answer so far: the default limit is too short.
+        read_bufsize=2**22,
+        # The server closes idle connections, perhaps just as one is used again, and a POST is not sent twice.
+        connector=aiohttp.TCPConnector(force_close=True),
+    )

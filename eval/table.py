@@ -37,7 +37,7 @@ def _block(size: tuple[int, int, int], rows: list[dict[str, Any]]) -> Table:
         default=None,
     )
     capacity, threshold, page = size
-    title = f"{_short(capacity)} tokens of cache, ξ = {_short(threshold)}, page {page}; uncached tokens of a request"
+    title = f"{_short(capacity)} tokens of cache, ξ = {threshold:,}, page {page}; uncached tokens of a request"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1), pad_edge=False)
     table.add_column("policy", no_wrap=True)
     for column in ("hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"):

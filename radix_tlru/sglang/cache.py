@@ -13,8 +13,7 @@ from radix_tlru.sglang.component import TailComponent, component_for
 from radix_tlru.sglang.metrics import TailMetrics
 
 if TYPE_CHECKING:
-    from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
+    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, EvictParams, EvictResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
 __all__ = ["TailRadixCache", "build_cache", "check_shape"]
@@ -25,11 +24,12 @@ FULL = ComponentType.FULL
 class TailRadixCache(UnifiedRadixCache):
     """SGLang's cache, telling its component what an allocation needs and the operator what the component did."""
 
+    tail_metrics: TailMetrics | None = None
+
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
-        self.tail_metrics = (
-            TailMetrics(self.metrics_collector.labels, self.tail) if self.metrics_collector is not None else None
-        )
+        if self.metrics_collector is not None:
+            self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail)
 
     @property
     def tail(self) -> TailComponent:
@@ -45,8 +45,15 @@ class TailRadixCache(UnifiedRadixCache):
             self.tail.available_target = None
             self._report()
 
-    def checkpoint(self, req: Req, **kwargs: Any) -> None:
-        super().checkpoint(req, **kwargs)
+    # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
+
+    def dec_lock_ref(self, *args: Any, **kwargs: Any) -> DecLockRefResult:
+        result = super().dec_lock_ref(*args, **kwargs)
+        self._report()
+        return result
+
+    def reset(self) -> None:
+        super().reset()
         self._report()
 
     def _report(self) -> None:
