@@ -10,8 +10,8 @@ name              rule, and where it is written
 ================  ====================================================================================================
 sglang-lru        least recently used node first
 sglang-tlru       nodes beyond the budget first, then lru (paper, Algorithm 1, on whole nodes)
-sglang-slru       nodes hit fewer than twice first, then lru in each of the two segments
-sglang-lfu        least often hit first, then lru
+sglang-slru       nodes that only one request has used first, then lru in each of the two segments
+sglang-lfu        nodes that the fewest requests have used first, then lru
 sglang-priority   lowest priority of a request first, then lru; requests of a trace have none, so it is lru
 vllm              :class:`VllmCache`
 trtllm            :class:`TensorRTCache`, without hints
@@ -142,7 +142,8 @@ class TensorRTCache:
     def __init__(self, capacity: int, page_size: int = 1, retention: Sequence[Retention] = ()) -> None:
         for first, second in pairwise(retention):
             if first.end is None or first.end > second.start:
-                raise ValueError(f"retention of tokens {first.start} to {first.end}: overlaps {second.start}")
+                overlap = f"overlaps the one from {second.start}"
+                raise ValueError(f"retention of tokens {first.start} to {first.end}: {overlap}")
         self.page_size = page_size
         self._pages = capacity // page_size
         self._retention = tuple(retention)
@@ -207,7 +208,7 @@ class TensorRTCache:
     def _evict(self) -> None:
         while True:
             _, released, block = heappop(self._leaves)
-            if block.released == released and not block.children:
+            if block.released == released:  # with it a leaf still: who hangs something on it releases it anew
                 break
         block.released = 0
         del self._blocks[block.name]

@@ -1,12 +1,12 @@
-"""Small traces for tests, as the evaluation's readers would give them."""
+"""Small traces for tests, as the readers of the evaluation would give them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from random import Random
 from typing import NamedTuple
-
-from hypothesis import strategies as st
 
 from eval.traces.request import Path, Request
 
@@ -17,16 +17,17 @@ class Turn(NamedTuple):
     answer: int
 
 
-def turns(
-    conversations: int = 4, prompt: int = 5, answer: int = 4, max_size: int = 14
-) -> st.SearchStrategy[list[Turn]]:
-    """Turns of up to so many conversations in any order; a turn adds at most so many tokens."""
-    turn = st.builds(Turn, st.integers(0, conversations - 1), st.integers(1, prompt), st.integers(0, answer))
-    return st.lists(turn, min_size=1, max_size=max_size)
+def random_turns(random: Random, longest: int = 24) -> list[Turn]:
+    """Turns of two to five conversations in any order; one adds up to 5 tokens and hears up to 4."""
+    conversations = random.randint(2, 5)
+    return [
+        Turn(random.randrange(conversations), random.randint(1, 5), random.randint(0, 4))
+        for _ in range(random.randint(5, longest))
+    ]
 
 
 def conversations_in_line(turns: Sequence[Turn]) -> list[Request]:
-    """A turn looks up all that its conversation has said so far, and nothing is shared between conversations.
+    """A turn looks up all that its conversation has said so far; nothing is shared between conversations.
 
     A unit is a message. Turns come a second apart.
     """
@@ -47,6 +48,46 @@ def _path(messages: Iterable[tuple[int, int]]) -> Path:
     return Path(ids, tuple(accumulate(tokens)))
 
 
+def branching(contexts: Sequence[Sequence[int | str]], prompts: Sequence[int], whole_messages: bool) -> list[Request]:
+    """Requests for contexts given as tokens, of which the first ``prompts[i]`` are looked up and the rest is answer.
+
+    Ids are chained: a unit has the id that stands for all tokens up to its end. A unit is a token; or, with
+    ``whole_messages``, as many as always come together, and page boundaries then fall anywhere in them.
+    """
+    chain: dict[tuple[int, int | str], int] = {}
+    ids = []
+    for context in contexts:
+        ids.append([])
+        for token in context:
+            ids[-1].append(chain.setdefault((ids[-1][-1] if ids[-1] else -1, token), len(chain)))
+    branches = Counter(before for before, _ in chain)
+    ends = {before for before, after in branches.items() if after > 1}
+    ends.update(path[length - 1] for path, prompt in zip(ids, prompts, strict=True) for length in (prompt, len(path)))
+
+    def path(tokens: list[int]) -> Path:
+        if not whole_messages:
+            return Path(tokens, range(1, len(tokens) + 1))
+        cuts = [index for index, token in enumerate(tokens) if token in ends]
+        return Path([tokens[index] for index in cuts], [index + 1 for index in cuts])
+
+    return [
+        Request(float(number), None, path(tokens[:prompt]), path(tokens), prompt, len(tokens) - prompt)
+        for number, (tokens, prompt) in enumerate(zip(ids, prompts, strict=True))
+    ]
+
+
+def random_tree(random: Random, longest: int = 14, page: int = 1, whole_messages: bool = False) -> list[Request]:
+    """Contexts that go on from some prefix of some context before them, by up to 4 pages and an answer of up to 2."""
+    said, prompts = [""], []
+    for _ in range(random.randint(5, longest)):
+        before = random.choice(said)
+        new = "".join(random.choices("ab", k=random.randint(1, 4 * page)))
+        prompt = before[: random.randint(0, len(before))] + new
+        said.append(prompt + "".join(random.choices("abx", k=random.randint(0, 2 * page))))
+        prompts.append(len(prompt))
+    return branching(said[1:], prompts, whole_messages)
+
+
 def single_blocks(ids: Iterable[int]) -> list[Request]:
     """A trace without prefixes: each request is one block of one token, found whole or not at all."""
     blocks = [Path((block,), (1,)) for block in ids]
@@ -54,7 +95,7 @@ def single_blocks(ids: Iterable[int]) -> list[Request]:
 
 
 def tel(requests: Sequence[Request], cached: Sequence[int], threshold: int) -> int:
-    """Tokens that were not cached beyond ξ, summed over the requests."""
+    """Tokens beyond ξ that were not cached, summed over the requests."""
     return sum(
         max(request.prompt_tokens - found - threshold, 0) for request, found in zip(requests, cached, strict=True)
     )

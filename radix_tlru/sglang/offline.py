@@ -98,15 +98,17 @@ class OfflineCache:
         key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
         cached: int = match.device_prefix_len
-        done, node = cached, match.last_device_node
+        done, inserted, node = cached, 0, match.last_device_node
         lock = self.cache.lock(node)
         try:
-            while done < len(key):
+            while inserted < len(key):  # once at least: a request that finds all of itself cached still uses it
                 end = min(done + (self.chunk or len(key)), len(key))
                 values = torch.cat([self.cache.path_device_indices(node), self.allocate(end - done)])
-                inserted = self.cache.insert(InsertParams(key=key[:end], value=values, prev_prefix_len=done))
+                # What this request inserted before is no further use of it: lfu and slru count uses.
+                params = InsertParams(key=key[:end], value=values, prev_prefix_len=done, inserted_len=inserted)
+                node = self.cache.insert(params).last_device_node
                 self.cache.unlock(lock)
-                done, node = end, inserted.last_device_node
+                done = inserted = end
                 lock = self.cache.lock(node)
         finally:
             self.cache.unlock(lock)
@@ -114,6 +116,8 @@ class OfflineCache:
 
     def allocate(self, tokens: int) -> torch.Tensor:
         """Slots for ``tokens``; evicts what is missing as SGLang's allocators do (``evict_for_alloc``)."""
+        if not tokens:
+            return torch.empty(0, dtype=torch.int64)
         missing = tokens - self.allocator.available_size()
         if missing > 0:
             self.cache.evict_for_alloc(EvictParams(num_tokens=missing))
