@@ -196,7 +196,7 @@ def _outcomes(
         return
     _join_ray(ray)
     with joblib.parallel_config(backend="ray", n_jobs=jobs):
-        # Joblib's Ray backend returns nothing before all is done: in batches, so that little is lost by an interruption.
+        # Joblib's Ray backend returns nothing before all is done: batches, so that an interruption loses little.
         for start in range(0, len(cells), 4 * jobs):
             batch = cells[start : start + 4 * jobs]
             yield from joblib.Parallel()(evaluate_one(cell, options, folder) for cell in batch)
