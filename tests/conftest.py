@@ -7,13 +7,20 @@ request, and that no page has two owners. A server that finds otherwise raises, 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import write_demo_model
+
+# Where nobody watches, the same examples in every run: a search for new ones belongs on a desk.
+settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 POOL = 4_000
 PAGED_POOL, PAGE_SIZE = 4_096, 16
