@@ -76,14 +76,19 @@ def branching(contexts: Sequence[Sequence[int | str]], prompts: Sequence[int], w
     ]
 
 
-def random_tree(random: Random, longest: int = 14, page: int = 1, whole_messages: bool = False) -> list[Request]:
-    """Contexts that go on from some prefix of some context before them, by up to 4 pages and an answer of up to 2."""
+def random_tree(
+    random: Random, longest: int = 14, page: int = 1, whole_messages: bool = False, answers: str | None = None
+) -> list[Request]:
+    """Contexts that go on from some prefix of some context before them, by up to 4 pages and an answer of up to 2.
+
+    Prompts say a and b. An answer is like no other; or it is made of the letters of ``answers``.
+    """
     said, prompts = [""], []
-    for _ in range(random.randint(5, longest)):
+    for number in range(random.randint(5, longest)):
         before = random.choice(said)
         new = "".join(random.choices("ab", k=random.randint(1, 4 * page)))
         prompt = before[: random.randint(0, len(before))] + new
-        said.append(prompt + "".join(random.choices("abx", k=random.randint(0, 2 * page))))
+        said.append(prompt + "".join(random.choices(answers or chr(1000 + number), k=random.randint(0, 2 * page))))
         prompts.append(len(prompt))
     return branching(said[1:], prompts, whole_messages)
 

@@ -26,7 +26,7 @@ def test_without_hints_the_rule_is_lru_by_the_page(cache: type[VllmCache | Tenso
     evicting = 0
     for seed in range(150):
         random = Random(seed)
-        requests = random_tree(random, longest=40, page=page_size, whole_messages=True)
+        requests = random_tree(random, longest=40, page=page_size, whole_messages=True, answers="abx")
         capacity = random.randint(1, 40) * page_size
         theirs = cache(capacity, page_size)
         lru = simulated_cache("lru", capacity, threshold=0, next_prompt_estimate=0, page_size=page_size)
@@ -85,7 +85,7 @@ def test_tensorrt_evicts_what_a_look_at_every_block_would() -> None:
     unlike_lru = 0
     for seed in range(300):
         random = Random(seed)
-        requests, capacity = random_tree(random, longest=40), random.randint(1, 40)
+        requests, capacity = random_tree(random, longest=40, answers="abx"), random.randint(1, 40)
         first, second = sorted(random.sample(range(1, 12), 2))
         durations = [None, 0.5, 3.0, 10.0]
         hints = [

@@ -153,6 +153,7 @@ def test_tail_optimised_belady_has_the_least_tel_of_all_plans(forced: bool) -> N
 
 @CACHING
 def test_without_a_threshold_belady_is_optimal_on_shared_prefixes_too(forced: bool) -> None:
+    """As long as no two answers are alike: the second would bring back what the first left, and nobody looked up."""
     told_apart = 0
     for seed in range(150):
         random = Random(seed)

@@ -31,14 +31,14 @@ def examine() -> Iterator[Section]:
 
 
 def _versions() -> Section:
-    first, last = (".".join(map(str, bound)) for bound in SUPPORTED)
+    supported = " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
     sglang = _installed("sglang")
     if sglang is None:
         sglang_check = Check("sglang", _INSTALL, "failed")
     elif SUPPORTED[0] <= release_of(sglang) <= SUPPORTED[1]:
-        sglang_check = Check("sglang", f"{sglang} (supported: {first} to {last})", "ok")
+        sglang_check = Check("sglang", f"{sglang} (supported: {supported})", "ok")
     else:
-        sglang_check = Check("sglang", f"{sglang} is outside the supported {first} to {last}", "failed")
+        sglang_check = Check("sglang", f"{sglang} is not supported, {supported} is", "failed")
     return Section(
         "versions",
         (
