@@ -101,6 +101,8 @@ class SimulatedCache:
         if end > deepest.end:
             deepest = self._append(deepest, request.context, end)
             path.append(deepest)
+        # L is the whole context, also where the pool is too small for it.
+        deepest.history = max(deepest.history, len(request.context) // self.page_size * self.page_size)
         self._served += 1
         for node in path:
             node.last_access = self._served

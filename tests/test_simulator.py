@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from eval.policies import TraceKnowledge, simulated_cache
 from eval.simulator import SimulatedCache
-from eval.traces.request import Request
+from eval.traces.request import Path, Request
 from tests.random_traces import branching
 from tests.reference import Page, PageTrie
 from tests.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
@@ -151,3 +151,16 @@ def test_no_more_is_resident_than_fits_even_of_contexts_that_do_not(
 def prompt_share(found: int, request: Request, page_size: int) -> int:
     """Of the tokens found of a context, those that are pages of its prompt."""
     return min(found, len(request.prompt) // page_size * page_size)
+
+
+def test_a_context_larger_than_the_pool_keeps_its_whole_history() -> None:
+    """A's 2,500 tokens do not fit into 1,000, and its budget is still 2,500 + 200 - 2,048 = 652 of them."""
+
+    def turn(number: int, name: int, tokens: int) -> Request:
+        path = Path((name,), (tokens,))
+        return Request(float(number), str(name), path, path, tokens, 0)
+
+    cache = simulated_cache("tlru", 1000, threshold=2048, next_prompt_estimate=200, forced=False)
+    for number, (name, tokens) in enumerate([(1, 2500), (2, 900)]):
+        cache.request(turn(number, name, tokens))
+    assert cache.request(turn(2, 1, 2500)) == 652
