@@ -22,7 +22,7 @@ STOCK_POLICIES = ("lru", "tlru", "slru", "lfu", "priority")
 """Eviction policies that SGLang ships."""
 
 CHUNK_TOKENS = 8192
-"""SGLang's default ``--chunked-prefill-size`` on GPUs of 40 to 80 GB."""
+"""A ``--chunked-prefill-size`` to compare stock at; SGLang chooses its default by the memory of the GPU."""
 
 # Page identity = identity of the unit its last token lies in, and which page of the path it is.
 _PAGES_PER_PATH = 1 << 24
