@@ -13,7 +13,7 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test serve bench lint fmt clean
+.PHONY: help setup demo test gpu serve bench lint fmt clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,9 @@ demo: setup ## stock lru, stock tlru and ours on real servers, side by side
 
 test: setup lint ## lint, types and the whole test suite
 	$(BIN)/python -m pytest
+
+gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)
+	$(BIN)/python -m eval gpu $(if $(MODEL),--model $(MODEL)) $(ARGS)
 
 serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 	test -f $(DEMO_MODEL)/config.json || $(BIN)/radix-tlru demo-model $(DEMO_MODEL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from types import FrameType
 # instant. It has `add_arguments(parser)` and `run(args) -> int`, or parses for itself in `main(argv) -> int | None`.
 COMMANDS = {
     "demo": "stock lru, stock tlru and ours on real servers, side by side",
+    "replay": "conversations against live servers, side by side: the TTFT that a client measures",
+    "gpu": "the live comparison on an NVIDIA GPU, in one command and one folder",
     "trace": "what is in a trace: lengths, waits, and what an infinite cache would hit",
     "simulate": "what each policy would do to the tail, on any trace, without a GPU",
     "through-sglang": "the same cells through the real SGLang cache",
@@ -39,7 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(module.main(chosen.arguments) or 0)
     command = argparse.ArgumentParser(prog=f"python -m eval {chosen.command}", description=COMMANDS[chosen.command])
     module.add_arguments(command)
-    return int(module.run(command.parse_args(chosen.arguments)))
+    given = command.parse_args(chosen.arguments)
+    given.command_line = shlex.join(["python", "-m", "eval", chosen.command, *chosen.arguments])  # for the results
+    return int(module.run(given))
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> None:

@@ -57,6 +57,7 @@ class VllmCache:
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         self.page_size = page_size
         self._pages = capacity // page_size
+        self._units: dict[int, int] = {}
         self._free: OrderedDict[int, None] = OrderedDict()  # blocks by what they hold, the next to go first
 
     @property
@@ -66,7 +67,7 @@ class VllmCache:
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
-        blocks = page_ids(request.context, self.page_size)[: self._pages]
+        blocks = page_ids(request.context, self.page_size, self._units)[: self._pages]
         hits = _hits(blocks, self._free)
         for block in blocks[:hits]:
             del self._free[block]
@@ -146,6 +147,7 @@ class TensorRTCache:
                 raise ValueError(f"retention of tokens {first.start} to {first.end}: {overlap}")
         self.page_size = page_size
         self._pages = capacity // page_size
+        self._units: dict[int, int] = {}
         self._retention = tuple(retention)
         self._blocks: dict[int, _Block] = {}
         self._releases = count(1)
@@ -161,7 +163,7 @@ class TensorRTCache:
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
         self._expire(request.arrival_s)
-        names = page_ids(request.context, self.page_size)[: self._pages]
+        names = page_ids(request.context, self.page_size, self._units)[: self._pages]
         hits = _hits(names, self._blocks)
         path = [self._blocks[name] for name in names[:hits]]
         for block in path:

@@ -8,6 +8,7 @@ It makes the real cache as quick on a context of 100,000 tokens as on one of 200
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
@@ -28,13 +29,18 @@ CHUNK_TOKENS = 8192
 _PAGES_PER_PATH = 1 << 24
 
 
-def page_ids(path: Path, page_size: int) -> list[int]:
-    """One number for each whole page of a path; equal where the paths up to its end are equal."""
+def page_ids(path: Path, page_size: int, units: dict[int, int]) -> list[int]:
+    """One number for each whole page of a path; equal where the paths up to its end are equal.
+
+    Args:
+        units: numbers of the units met so far; new ones are added. A unit may have more bits than a token id.
+    """
     pages = len(path) // page_size
     ids: list[int] = []
     for unit, end in zip(path.ids, path.ends, strict=True):
         last = min(end // page_size, pages)
-        ids.extend(unit * _PAGES_PER_PATH + page for page in range(len(ids), last))
+        number = units.setdefault(unit, len(units))
+        ids.extend(number * _PAGES_PER_PATH + page for page in range(len(ids), last))
     return ids
 
 
@@ -60,8 +66,11 @@ class RealCache:
         chunk: int = CHUNK_TOKENS,
     ) -> None:
         from radix_tlru import Config
-        from radix_tlru.sglang import build_cache
-        from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
+
+        with warnings.catch_warnings():  # SGLang's imports tell of every kernel that is not there
+            warnings.simplefilter("ignore")
+            from radix_tlru.sglang import build_cache
+            from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
         self.page_size = page_size
         pages = capacity // page_size
@@ -77,10 +86,11 @@ class RealCache:
             cache = stock_cache(pages, policy="lru" if policy == "tlru" else policy, core=core)
         self._cache = OfflineCache(cache, max(chunk // page_size, 1))
         self._pages = pages
+        self._units: dict[int, int] = {}
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
-        ids = page_ids(request.context, self.page_size)[: self._pages]
+        ids = page_ids(request.context, self.page_size, self._units)[: self._pages]
         cached = self._cache.request(ids) * self.page_size
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import socket
@@ -24,8 +25,10 @@ LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
 
+CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
+"""For servers with `--device cpu`."""
+
 ENVIRONMENT = {
-    "SGLANG_PLATFORM": "torch_cpu",
     # Threads that wait for work sleep instead of spinning. A server is several processes: where they share two cores,
     # spinning makes a prefill two to ten times slower and its time erratic.
     "OMP_WAIT_POLICY": "PASSIVE",
@@ -62,7 +65,45 @@ def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
     return directory
 
 
-class Server:
+class RunningServer:
+    """A server at a URL, to be asked."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+
+    def alive(self) -> bool:
+        """Whether it answers."""
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.base_url}/health", timeout=30).ok
+        return False
+
+    def get_metrics(self) -> dict[str, float]:
+        """Prometheus samples by name, each summed over its labels."""
+        totals: dict[str, float] = {}
+        for family in text_string_to_metric_families(self._get("/metrics").text):
+            for sample in family.samples:
+                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
+
+    def flush_cache(self, idle_s: float = 30.0) -> None:
+        """Empty the radix cache, once running requests have finished; waits up to `idle_s` seconds for them."""
+        reply = requests.post(f"{self.base_url}/flush_cache", params={"timeout": idle_s}, timeout=idle_s + 10)
+        if not reply.ok:
+            raise ServerError(f"/flush_cache answered {reply.status_code}: {reply.text.strip()}")
+
+    def server_info(self) -> dict[str, Any]:
+        """What `/server_info` says: the resolved server arguments and the live state of the scheduler."""
+        info: dict[str, Any] = self._get("/server_info").json()
+        return info
+
+    def _get(self, path: str) -> requests.Response:
+        reply = requests.get(self.base_url + path, timeout=30)
+        if not reply.ok:
+            raise ServerError(f"{path} answered {reply.status_code}: {reply.text.strip()}")
+        return reply
+
+
+class Server(RunningServer):
     """`with Server(flags) as server:` runs one server on a free local port, in a session of its own.
 
     Leaving the block, by whatever exception, ends every process of that session: SIGTERM, then SIGKILL for what still
@@ -74,7 +115,7 @@ class Server:
         name: of the log file, `.out/logs/<name>.log`, which is overwritten.
         startup_s: how long `/health` may take to answer with 200.
         grace_s: SGLang itself takes five seconds over a crash report when one of its processes is told to stop.
-        environment: added to that of this process and to `ENVIRONMENT`.
+        environment: added to that of this process and to `ENVIRONMENT` (and `CPU_PLATFORM`).
         command: what is started with the flags; tests put a stand-in here.
 
     Raises:
@@ -93,10 +134,11 @@ class Server:
     ) -> None:
         self.flags = list(flags)
         self.log_path = LOG_DIRECTORY / f"{name}.log"
-        self.base_url = ""
+        super().__init__("")
         self._startup_s = startup_s
         self._grace_s = grace_s
-        self._environment = {**os.environ, **ENVIRONMENT, **(environment or {})}
+        platform = CPU_PLATFORM if ("--device", "cpu") in itertools.pairwise(self.flags) else {}
+        self._environment = {**os.environ, **ENVIRONMENT, **platform, **(environment or {})}
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -146,34 +188,13 @@ class Server:
             if self._temporary is not None:
                 self._temporary.cleanup()
 
-    def get_metrics(self) -> dict[str, float]:
-        """Prometheus samples by name, each summed over its labels."""
-        totals: dict[str, float] = {}
-        for family in text_string_to_metric_families(self._get("/metrics").text):
-            for sample in family.samples:
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-        return totals
-
-    def flush_cache(self, idle_s: float = 30.0) -> None:
-        """Empty the radix cache, once running requests have finished; waits up to `idle_s` seconds for them."""
-        reply = requests.post(f"{self.base_url}/flush_cache", params={"timeout": idle_s}, timeout=idle_s + 10)
-        if not reply.ok:
-            raise ServerError(f"/flush_cache answered {reply.status_code}: {reply.text.strip()}")
-
-    def server_info(self) -> dict[str, Any]:
-        """What `/server_info` says: the resolved server arguments and the live state of the scheduler."""
-        info: dict[str, Any] = self._get("/server_info").json()
-        return info
+    def alive(self) -> bool:
+        """Whether its main process still runs."""
+        return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
         """The last lines that the server printed."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
-
-    def _get(self, path: str) -> requests.Response:
-        reply = requests.get(self.base_url + path, timeout=30)
-        if not reply.ok:
-            raise ServerError(f"{path} answered {reply.status_code}: {reply.text.strip()}")
-        return reply
 
     def _wait_until_healthy(self) -> None:
         assert self._process is not None

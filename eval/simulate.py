@@ -86,6 +86,7 @@ def _run(args: argparse.Namespace) -> int:
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)
     _check_same_trace(folder, trace)
+    _note_command(folder, args)
     references = Rows(folder / "references.jsonl")
     cells = Rows(folder / "cells.jsonl")
 
@@ -126,9 +127,12 @@ class Rows:
         self._rows: dict[str, dict[str, Any]] = {}
         if path.exists():
             *whole, rest = path.read_text().split("\n")
-            for line in whole:
-                row = json.loads(line)
-                self._rows[row["cell"]] = row
+            for number, line in enumerate(whole, start=1):
+                try:
+                    row = json.loads(line)
+                    self._rows[row["cell"]] = row
+                except (ValueError, TypeError, KeyError):
+                    raise ValueError(f"{path}:{number}: not a row of cells; mend or delete it") from None
             if rest:  # a run was cut off in the middle of a line: that cell is run again
                 path.write_text("".join(f"{line}\n" for line in whole))
 
@@ -288,6 +292,14 @@ def _write_requests(
         }
     )
     pyarrow.parquet.write_table(table, path)
+
+
+def _note_command(folder: Path, args: argparse.Namespace) -> None:
+    """Add the command to those that filled the folder: a report says how its numbers were made."""
+    path, line = folder / "commands.txt", getattr(args, "command_line", None)
+    known = path.read_text().splitlines() if path.is_file() else []
+    if line is not None and line not in known:
+        path.write_text("".join(f"{command}\n" for command in (*known, line)))
 
 
 def _check_same_trace(folder: Path, trace: Trace) -> None:

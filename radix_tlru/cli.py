@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
+from radix_tlru.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
 
@@ -17,28 +18,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="radix-tlru", description="Tail-optimised eviction for SGLang.")
     parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    model = commands.add_parser("demo-model", help="write a tiny random-weight model that SGLang serves on any machine")
+    model = commands.add_parser("demo-model", help="write a random-weight model that SGLang serves without a download")
     model.add_argument("directory", metavar="DIR", type=Path, help="missing, empty, or an earlier demo model")
+    model.add_argument(
+        "--shape",
+        choices=SHAPES,
+        default="tiny",
+        help="tiny, for any machine, or llama-7b, for a GPU (default: %(default)s)",
+    )
     commands.add_parser(
         "doctor", help="say what is installed, which seams of SGLang fit and what a server would accept"
     )
     given = parser.parse_args(arguments)
-    return _demo_model(given.directory) if given.command == "demo-model" else _doctor()
+    return _demo_model(given.directory, given.shape) if given.command == "demo-model" else _doctor()
 
 
-def _demo_model(directory: Path) -> int:
-    from radix_tlru.demo_model import write_demo_model
-
+def _demo_model(directory: Path, shape: str) -> int:
     try:
-        write_demo_model(directory)
+        write_demo_model(directory, SHAPES[shape])
     except (OSError, ImportError) as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
-    print(f"demo model in {directory}; serve it with --load-format dummy, and without a GPU:")
-    print(
-        f"  SGLANG_PLATFORM=torch_cpu python -m sglang.launch_server --model-path {directory} --load-format dummy "
-        "--device cpu --dtype float32"
-    )
+    serve = f"python -m sglang.launch_server --model-path {directory} --load-format dummy"
+    if shape == "tiny":
+        print(f"demo model in {directory}; serve it with --load-format dummy, and without a GPU:")
+        print(f"  SGLANG_PLATFORM=torch_cpu {serve} --device cpu --dtype float32")
+    else:
+        print(f"demo model of the shape {shape} in {directory}; serve it with --load-format dummy, on a GPU:")
+        print(f"  {serve} --attention-backend flashinfer")
     return 0
 
 

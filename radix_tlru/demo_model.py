@@ -1,4 +1,4 @@
-"""Writes a tiny random-weight Llama with a byte-level tokenizer, so that a real SGLang serves without a download.
+"""Writes a random-weight Llama with a byte-level tokenizer, so that a real SGLang serves without a download.
 
 There is no weight file: SGLang fills the weights itself with ``--load-format dummy``. What the model says is noise;
 what it costs is real, because its prefill time grows with the uncached tokens of a request as a large model's does.
@@ -37,11 +37,16 @@ class Shape:
     intermediate_size: int  # of the MLP
     heads: int  # attention heads; as many key-value heads
     head_dim: int
+    dtype: str = "float32"
 
 
 # The proportions of a 7B Llama but for its attention, which is narrow: SGLang's torch_native backend computes attention
 # for the cached tokens as well, and a prefill should cost what its uncached tokens cost. Two heads, for `--tp 2`.
-SHAPES = {"tiny": Shape(layers=2, hidden_size=384, intermediate_size=1024, heads=2, head_dim=32)}
+SHAPES = {
+    "tiny": Shape(layers=2, hidden_size=384, intermediate_size=1024, heads=2, head_dim=32),
+    # Llama-7B but for its vocabulary, for a GPU: what a prefill and its KV cost is what a 7B model's cost.
+    "llama-7b": Shape(layers=32, hidden_size=4096, intermediate_size=11_008, heads=32, head_dim=128, dtype="bfloat16"),
+}
 
 
 def write_demo_model(directory: Path, shape: Shape = SHAPES["tiny"]) -> None:
@@ -98,7 +103,7 @@ def _config(shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
-        "dtype": "float32",
+        "dtype": shape.dtype,
         "num_hidden_layers": shape.layers,
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,

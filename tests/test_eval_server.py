@@ -11,10 +11,10 @@ import pytest
 import requests
 
 import eval.server
-from eval.client import RequestResult
-from eval.replay import WARM_UP_TOKENS, replay
-from eval.server import Server, ServerError, cpu_flags, ensure_demo_model, live_members
-from eval.workload import Conversation, Turn
+from eval.replay.client import RETRY_AFTER_S
+from eval.replay.load import Conversation, Load, Segment, Turn
+from eval.replay.play import NOT_SENT, Api, Pace, ReplayError, Sent, play, warm_up
+from eval.server import Server, ServerError, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
 STUBBORN = """
@@ -35,16 +35,26 @@ print("no such model: /nowhere", flush=True)
 sys.exit(3)
 """
 # Speaks the protocol of /generate: half of every prompt is cached, answers are 900, 901, ... and take 0.1 s, a prompt
-# of 13 tokens is refused and one of 14 is aborted within its stream. It prints the length of each prompt.
+# of 13 tokens is refused, one of 14 is aborted within its stream, one of 16 is told to come later unless it is the
+# third, one of 99 ends the server, one of 18 is kept waiting. It prints the length of each prompt.
 SCRIPTED = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from aiohttp import web
+busy = []
 async def generate(request):
     body = await request.json()
     prompt, answer = len(body["input_ids"]), body["sampling_params"]["max_new_tokens"]
     print("prompt", prompt, flush=True)
     if prompt == 13:
         return web.Response(status=400, text="thirteen")
+    if prompt == 16:
+        busy.append(prompt)
+        if len(busy) != 3:
+            return web.Response(status=503, text="sixteen")
+    if prompt == 99:
+        os._exit(1)
+    if prompt == 18:
+        await asyncio.sleep(30)
     response = web.StreamResponse()
     await response.prepare(request)
     await asyncio.sleep(0.1)
@@ -116,60 +126,130 @@ def test_an_exception_in_the_block_ends_every_process_even_one_that_ignores_sigt
 
 def conversation(index: int, start_s: float, *turns: tuple[int, float]) -> Conversation:
     """Each turn adds (tokens, seconds after the turn before) and asks for an answer of 3 tokens."""
-    return Conversation(index, start_s, tuple(Turn((index,) * tokens, 3, wait_s) for tokens, wait_s in turns))
+    added = [Turn((Segment(100 * index + n, tokens),), False, 3, wait_s) for n, (tokens, wait_s) in enumerate(turns)]
+    return Conversation(index, start_s, tuple(added))
 
 
-def test_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_real_answers() -> None:
+def prompts(server: Server) -> list[int]:
+    """Lengths of the prompts that a scripted server was sent."""
+    return [int(line.split()[1]) for line in server.log_tail(1000).splitlines() if line.startswith("prompt")]
+
+
+def test_in_order_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_real_answers() -> None:
     # Due at 0.00 (10 tokens), 0.01 (20) and 0.02 s, but each takes 0.1 s: the third is 10 + 3 of the answer + 4 new.
-    workload = [conversation(0, 0.0, (10, 0.0), (4, 0.02)), conversation(1, 0.01, (20, 0.0))]
-    seen: list[RequestResult] = []
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.02)), conversation(1, 0.01, (20, 0.0))))
+    seen: list[Sent] = []
     with stand_in(SCRIPTED) as server:
-        results = replay(server, workload, concurrency=1, on_result=seen.append)
-        prompts = [int(line.split()[1]) for line in server.log_tail().splitlines() if line.startswith("prompt")]
-    assert prompts[len(WARM_UP_TOKENS) :] == [10, 20, 10 + 3 + 4]
+        sent = play(server.base_url, load, Pace("ordered", users=1), on_sent=seen.append)
+        assert prompts(server) == [10, 20, 10 + 3 + 4]
+    results = [one.result for one in sent]
+    assert [one.number for one in sent] == [0, 1, 2]
     assert [(result.conversation, result.turn) for result in results] == [(0, 0), (1, 0), (0, 1)]
     assert [result.uncached_tokens for result in results] == [5, 10, 17 - 8]
     assert all(result.output_ids == (900, 901, 902) and result.error is None for result in results)
     assert all(100 <= (result.ttft_ms or 0) <= result.e2e_ms for result in results)
-    assert seen == results
+    assert all(len(result.itl_ms) == 2 for result in results)
+    assert seen == sent
+
+
+def test_an_open_loop_does_not_wait_for_other_conversations_but_for_the_answer_and_then_thinks() -> None:
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.4)), conversation(1, 0.02, (20, 0.0))))
+    with stand_in(SCRIPTED) as server:
+        sent = {(one.result.conversation, one.result.turn): one for one in play(server.base_url, load, Pace("open"))}
+        fast = {
+            (one.result.conversation, one.result.turn): one
+            for one in play(server.base_url, load, Pace("open", speed=4.0))
+        }
+    first, second, other = sent[0, 0], sent[0, 1], sent[1, 0]
+    assert other.sent_s < first.sent_s + first.result.e2e_ms / 1000, "sent while the first was being answered"
+    assert second.sent_s >= first.sent_s + first.result.e2e_ms / 1000 + 0.4 - 0.01
+    gap = fast[0, 1].sent_s - fast[0, 0].sent_s - fast[0, 0].result.e2e_ms / 1000
+    assert 0.1 - 0.01 <= gap < 0.4, "at four times the speed people think a quarter as long"
+
+
+def test_in_a_closed_loop_each_user_has_one_conversation_at_a_time() -> None:
+    load = Load(tuple(conversation(n, 100.0 * n, (10 + n, 0.0), (4, 0.01)) for n in range(4)))
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace("closed", users=2))
+    assert len(sent) == 8
+    started = [one.result.conversation for one in sorted(sent, key=lambda one: one.number) if one.result.turn == 0]
+    assert started == [0, 1, 2, 3]
+    for one in sent:
+        during = [x for x in sent if x.sent_s <= one.sent_s < x.sent_s + x.result.e2e_ms / 1000]
+        assert len(during) <= 2
 
 
 def test_failed_requests_are_results_with_their_reason_and_end_their_conversation() -> None:
-    workload = [
-        conversation(0, 0.0, (13, 0.0), (1, 0.1), (1, 0.1)),
-        conversation(1, 0.0, (14, 0.0)),
-        conversation(2, 0.0, (15, 0.0), (1, 0.1)),
-    ]
+    load = Load(
+        (
+            conversation(0, 0.0, (13, 0.0), (1, 0.1), (1, 0.1)),
+            conversation(1, 0.0, (14, 0.0)),
+            conversation(2, 0.0, (15, 0.0), (1, 0.1)),
+        )
+    )
     with stand_in(SCRIPTED) as server:
-        results = replay(server, workload, concurrency=3)
-    errors = {(result.conversation, result.turn): result.error for result in results}
-    assert errors == {
-        (0, 0): "HTTP 400: thirteen",
-        (0, 1): "not sent: an earlier turn of the conversation failed",
-        (0, 2): "not sent: an earlier turn of the conversation failed",
-        (1, 0): "aborted: fourteen",
-        (2, 0): None,
-        (2, 1): None,
-    }
+        for loop in ("ordered", "open"):
+            sent = play(server.base_url, load, Pace(loop))
+            errors = {(one.result.conversation, one.result.turn): one.result.error for one in sent}
+            assert errors == {
+                (0, 0): "HTTP 400: thirteen",
+                (0, 1): NOT_SENT,
+                (0, 2): NOT_SENT,
+                (1, 0): "aborted: fourteen",
+                (2, 0): None,
+                (2, 1): None,
+            }
+
+
+def test_a_server_that_is_busy_is_asked_again_and_the_clock_goes_on() -> None:
+    load = Load((conversation(0, 0.0, (16, 0.0)),))
+    with stand_in(SCRIPTED) as server:
+        (given_up,) = play(server.base_url, load, Pace())
+        (answered,) = play(server.base_url, load, Pace(), retries=2)
+    assert given_up.result.error == "HTTP 503: sixteen"
+    assert (answered.result.error, answered.result.retries) == (None, 1)
+    assert (answered.result.ttft_ms or 0) > 1000 * RETRY_AFTER_S
+
+
+def test_a_server_that_ends_ends_the_replay_and_what_came_before_is_kept() -> None:
+    load = Load(tuple(conversation(n, 0.2 * n, (10 if n < 2 else 99, 0.0)) for n in range(5)))
+    seen: list[Sent] = []
+    with (
+        stand_in(SCRIPTED) as server,
+        pytest.raises(ReplayError, match="the server ended while it served"),
+    ):
+        play(server.base_url, load, Pace(users=1), on_sent=seen.append, alive=server.alive)
+    assert [one.result.error for one in seen[:2]] == [None, None]
+    assert len(seen) == 3
+
+
+def test_a_server_that_says_nothing_more_is_given_up_after_the_timeout() -> None:
+    load = Load((conversation(0, 0.0, (18, 0.0)),))
+    with stand_in(SCRIPTED) as server:
+        (sent,) = play(server.base_url, load, Pace(), timeout_s=0.5)
+    assert "Timeout" in (sent.result.error or "")
 
 
 @pytest.mark.live
-def test_a_real_server_plays_two_turns_and_reuses_the_first() -> None:
-    first = Turn(new_ids=tuple(range(200)), output_tokens=8, wait_s=0.0)
-    second = Turn(new_ids=(5,) * 50, output_tokens=8, wait_s=0.1)
-    with Server([*cpu_flags(ensure_demo_model(), pool_tokens=4096), "--radix-eviction-policy", "lru"]) as server:
-        results = replay(server, [Conversation(0, 0.0, (first, second))], concurrency=1)
-        assert [result.error for result in results] == [None, None]
-        assert [result.prompt_tokens for result in results] == [200, 200 + 8 + 50]
-        assert results[0].cached_tokens == 0, "the cache was not flushed after the warm-up"
-        assert results[1].cached_tokens == 200 + 8 - 1  # the last answer token was never an input
-        assert all(0 < (result.ttft_ms or 0) <= result.e2e_ms for result in results)
+@pytest.mark.parametrize("api", ["generate", "chat"])
+def test_a_real_server_plays_two_turns_and_reuses_the_first(stock_server: Server, api: Api) -> None:
+    turns = (Turn((Segment(1, 200),), False, 8, 0.0), Turn((Segment(2, 50),), False, 8, 0.1))
+    warm_up(stock_server.base_url)
+    stock_server.flush_cache()
+    sent = play(stock_server.base_url, Load((Conversation(0, 0.0, turns),), seed=5), Pace(), api=api)
+    first, second = (one.result for one in sent)
+    assert (first.error, second.error) == (None, None)
+    assert first.cached_tokens == 0, "the cache was not flushed after the warm-up"
+    assert (first.output_tokens, second.output_tokens) == (8, 8)
+    if api == "generate":
+        assert (first.prompt_tokens, second.prompt_tokens) == (200, 200 + 8 + 50)
+        assert second.cached_tokens == 200 + 8 - 1  # the last answer token was never an input
+    else:
+        assert second.cached_tokens >= 200, "the first question is in the second prompt"
+    assert all(0 < (result.ttft_ms or 0) <= result.e2e_ms for result in (first, second))
+    assert all(result.itl_ms and min(result.itl_ms) > 0 for result in (first, second))
 
-        too_long = Conversation(1, 0.0, (Turn((1,) * 5000, 8, 0.0), second))
-        failed, not_sent = replay(server, [too_long], concurrency=1)
-        assert "5000" in (failed.error or "")
-        assert "not sent" in (not_sent.error or "")
-
-        assert server.server_info()["radix_eviction_policy"] == "lru"
-        assert server.get_metrics()["sglang:num_requests_total"] > 2
-    assert live_members(server.process_group) == []
+    too_long = (Turn((Segment(3, 5000),), False, 8, 0.0), turns[1])
+    failed, not_sent = play(stock_server.base_url, Load((Conversation(1, 0.0, too_long),)), Pace(), api=api)
+    assert "50" in (failed.result.error or "")
+    assert not_sent.result.error == NOT_SENT

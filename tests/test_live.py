@@ -18,7 +18,7 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from eval.client import Request, RequestResult, generate
+from eval.replay.client import Request, RequestResult, send
 from eval.server import Server, ensure_demo_model, live_members
 from radix_tlru.demo_model import VOCABULARY
 from tests.conftest import CHUNK, NEXT_PROMPT, PAGE_SIZE, PAGED_POOL, POOL, THRESHOLD
@@ -53,7 +53,7 @@ class Conversation:
 
         async def send() -> RequestResult:
             async with aiohttp.ClientSession() as session:
-                return await generate(session, server.base_url, Request(self.seed, 0, self.ask(tokens), ANSWER))
+                return await send(session, server.base_url, Request(self.seed, 0, self.ask(tokens), ANSWER))
 
         result = asyncio.run(send())
         assert result.error is None
@@ -224,7 +224,7 @@ async def crowd(server: Server) -> list[RequestResult | None]:
                     answer = await cut_off(session, server, prompt)
                     results.append(None)
                 else:
-                    result = await generate(session, server.base_url, Request(number, turn, prompt, 2 * ANSWER))
+                    result = await send(session, server.base_url, Request(number, turn, prompt, 2 * ANSWER))
                     answer = result.output_ids
                     results.append(result)
                 conversation.history += answer

@@ -108,7 +108,7 @@ def test_the_same_cells_make_the_same_page(folder: Path, tmp_path: Path) -> None
 
 
 def without_command(folder: Path) -> str:
-    return re.sub("<pre>.*</pre>", "", page(folder))
+    return re.sub("<pre>.*</pre>", "", page(folder), flags=re.DOTALL)
 
 
 def test_stock_arms_that_were_not_run_are_named_with_what_to_run(folder: Path) -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import aiohttp
 import numpy as np
 
-from eval.client import Request, generate
 from eval.paper.timing import Point, Timing, TimingError, fit
+from eval.replay.client import Request, send, session
 
 __all__ = ["LENGTHS", "REPEATS", "calibrate"]
 
@@ -45,14 +45,12 @@ class _Measured(NamedTuple):
 
 async def _measure(url: str, lengths: Sequence[int], repeats: int, rng: np.random.Generator) -> _Measured:
     points: list[Point] = []
-    # One event of a stream is one line: the default limit of a line is too short for some.
-    timeout = aiohttp.ClientTimeout(total=None, sock_read=120)
-    async with aiohttp.ClientSession(timeout=timeout, read_bufsize=2**22) as session:
+    async with session() as connection:
         for length in lengths:
             for number in range(-1, repeats):  # the first prefill of a size pays for allocations: it does not count
-                await _flush(session, url)
+                await _flush(connection, url)
                 ids = tuple(rng.integers(_VOCABULARY.start, _VOCABULARY.stop, length).tolist())
-                result = await generate(session, url, Request(0, 0, ids, output_tokens=1))
+                result = await send(connection, url, Request(0, 0, ids, output_tokens=1))
                 if result.error is not None or result.ttft_ms is None:
                     if len({point.uncached for point in points}) < 2:
                         raise TimingError(f"--calibrate {url}: a prompt of {length:,} tokens: {result.error}")
@@ -62,8 +60,8 @@ async def _measure(url: str, lengths: Sequence[int], repeats: int, rng: np.rando
     return _Measured(points, "")
 
 
-async def _flush(session: aiohttp.ClientSession, url: str) -> None:
-    async with session.post(f"{url}/flush_cache", params={"timeout": 30}) as reply:
+async def _flush(connection: aiohttp.ClientSession, url: str) -> None:
+    async with connection.post(f"{url}/flush_cache", params={"timeout": 30}) as reply:
         if reply.status != 200:
             raise TimingError(
                 f"--calibrate {url}: /flush_cache answered {reply.status}: {(await reply.text()).strip()}"

@@ -63,7 +63,9 @@ def _run(args: argparse.Namespace) -> int:
 
     out: Path = args.out or args.folder
     pictures = draw(scene, out / FIGURES)
-    (out / PAGE).write_text(page(scene, others, pictures, _command(args)))
+    commands = args.folder / "commands.txt"
+    made_by = (commands.read_text() if commands.is_file() else "") + _command(args)
+    (out / PAGE).write_text(page(scene, others, pictures, made_by))
     for picture in pictures:
         if picture.image is None:
             print(f"{picture.plot.file}: not drawn: {picture.reason}")
@@ -93,6 +95,6 @@ def _group(page_size: int | None, found: Sequence[Group]) -> Group:
 def _command(args: argparse.Namespace) -> str:
     words = ["python", "-m", "eval", "report", str(args.folder)]
     for name, value in vars(args).items():
-        if name != "folder" and value is not None:
+        if name not in ("folder", "command_line") and value is not None:
             words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)

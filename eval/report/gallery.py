@@ -19,7 +19,7 @@ from eval.report.scene import Missing, Scene
 from eval.report.style import RC, compact, label, short
 from eval.report.timeline import timeline
 
-__all__ = ["FIGURES", "Picture", "draw"]
+__all__ = ["FIGURES", "Picture", "data_uri", "draw"]
 
 _DPI = 220  # of the PNGs: 7.2 inches are 1,584 pixels
 
@@ -124,7 +124,7 @@ def draw(scene: Scene, folder: Path) -> list[Picture]:
                 pictures.append(Picture(plot, caption, reason=str(missing)))
                 continue
             figure.savefig(path, dpi=_DPI)
-            pictures.append(Picture(plot, caption, _svg(figure), figure.get_figwidth()))
+            pictures.append(Picture(plot, caption, data_uri(figure), figure.get_figwidth()))
     return pictures
 
 
@@ -145,7 +145,7 @@ def _left_out(scene: Scene) -> str:
     return f" No per-request data of {', '.join(without)}: run `simulate` with --per-request and these policies."
 
 
-def _svg(figure: Figure) -> str:
+def data_uri(figure: Figure) -> str:
     """As a data URI: inside an <img>, so that the ids of one figure cannot meet those of another."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})

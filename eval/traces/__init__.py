@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eval.traces import figure1, mooncake, sharegpt, synthetic, wildchat
+from eval.traces import chat_mix, figure1, mooncake, sharegpt, synthetic, wildchat
 from eval.traces.options import Options
 from eval.traces.records import Skips, decode, records
 from eval.traces.request import Request, TraceError
@@ -36,6 +36,7 @@ READERS: dict[str, Reader] = {"mooncake": mooncake, "wildchat": wildchat, "share
 
 GENERATORS: dict[str, Callable[[str], Iterator[Request]]] = {
     "synthetic": lambda parameters: synthetic.generate(synthetic.parse(Synthetic, parameters)),
+    "chat-mix": lambda parameters: chat_mix.generate(synthetic.parse(chat_mix.ChatMix, parameters)),
     "figure1": lambda parameters: figure1.generate(),
 }
 """By name, which may be followed by a colon and parameters."""
@@ -64,12 +65,13 @@ def open_trace(
     tokenizer: str | None = None,
     characters_per_token: float = 4.0,
     arrivals: Arrivals | None = None,
+    texts: bool = False,
 ) -> Trace:
     """Read or generate a trace.
 
     Args:
         source: a file (JSONL, JSON or Parquet), the name of a data set on the Hugging Face hub, ``figure1``, or
-            ``synthetic``, which takes parameters: ``synthetic:conversations=500,seed=3``.
+            ``synthetic`` or ``chat-mix``, which take parameters: ``synthetic:conversations=500,seed=3``.
         format: one of FORMATS; by default it is told from the first record of a file, or from the name.
         limit: of requests: only the first to arrive.
         skip_bad: count bad records instead of stopping at the first.
@@ -77,11 +79,12 @@ def open_trace(
         tokenizer: name or path of a Hugging Face tokenizer that counts tokens; by default texts are measured.
         characters_per_token: of texts that are measured.
         arrivals: when turns arrive, for data sets that do not tell.
+        texts: keep the messages that each turn adds, where the trace has them.
 
     Raises:
         TraceError: one line that says what cannot be read, where and why, or which argument is out of range.
     """
-    options = Options(limit, block_size, tokenizer, characters_per_token, arrivals or Arrivals())
+    options = Options(limit, block_size, tokenizer, characters_per_token, arrivals or Arrivals(), texts)
     skips = Skips(skip_bad)
     if format is not None and format not in FORMATS:
         raise TraceError(f"format {format}: not one of {', '.join(FORMATS)}")

@@ -67,8 +67,9 @@ def requests(
     arrivals_s: Sequence[float],
     count: TokenCount,
     return_rate: float | None = None,
+    texts: bool = False,
 ) -> list[Request]:
-    """One for each turn.
+    """One for each turn, with its messages if ``texts``.
 
     The id of a unit is a hash chained from the start of the conversation, so that conversations share what they
     begin with, be it a system prompt or a popular first question.
@@ -82,7 +83,8 @@ def requests(
         ids, ends = _extend(ids, ends, turn.answer, count)
         context = Path(ids, ends)
         output_tokens = len(context) - len(prompt)
-        made.append(Request(arrival_s, conversation, prompt, context, len(prompt), output_tokens, return_rate))
+        added = tuple((message.role, message.text) for message in turn.prompt) if texts else ()
+        made.append(Request(arrival_s, conversation, prompt, context, len(prompt), output_tokens, return_rate, added))
     return made
 
 

@@ -34,6 +34,9 @@ class Options:
     arrivals: Arrivals = field(default_factory=Arrivals)
     """When turns arrive, for data sets that do not tell."""
 
+    texts: bool = False
+    """Keep the messages themselves, for who is to send them."""
+
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise TraceError(f"limit: {self.limit} requests, must be 1 or more")

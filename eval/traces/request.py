@@ -55,3 +55,6 @@ class Request:
     prompt_tokens: int  # of the whole input, cacheable or not: at least len(prompt)
     output_tokens: int
     return_rate: float | None = None  # λ of the conversation's turns, 1/s, where the generator knows it
+    messages: tuple[
+        tuple[str, str], ...
+    ] = ()  # (role, text) that this turn adds, where they were asked for and are known

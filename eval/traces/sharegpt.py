@@ -58,5 +58,5 @@ def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Sett
             skips.left_out(f"{record.where}: conversations: no message of a user")
             continue
         stamped = stamper.stamp(len(taken))
-        made = requests(str(row.id), taken, stamped.times_s, count, stamped.return_rate)
+        made = requests(str(row.id), taken, stamped.times_s, count, stamped.return_rate, texts=options.texts)
         yield Settled(made[0].arrival_s, made)

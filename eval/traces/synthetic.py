@@ -88,22 +88,22 @@ class Synthetic(Arrivals):
     answer_lengths: tuple[int, ...] = ()
 
 
-_Parameters = TypeVar("_Parameters", bound=Arrivals)
+_Parameters = TypeVar("_Parameters")
 
 
 def parse(kind: type[_Parameters], text: str) -> _Parameters:
-    """Parameters out of ``key=value,…``; the values of a sample are divided by slashes.
+    """Parameters, a dataclass, out of ``key=value,…``; the values of a sample or a range are divided by slashes.
 
     Raises:
         TraceError: one line naming the key, the value and what is allowed.
     """
-    names = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for pair in filter(None, text.split(",")):
         name, equals, value = pair.partition("=")
         if not equals or name not in names:
             raise TraceError(f"{kind.__name__.lower()}: {pair!r} is not key=value with a key of {', '.join(names)}")
-        values[name] = value.split("/") if name.endswith("_lengths") else value
+        values[name] = value.split("/") if name.endswith(("_lengths", "_range")) else value
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -73,7 +73,7 @@ def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Sett
                     f"{record.where}: timestamp: rows are out of order by more than a day; "
                     "sort them, or read them all (no limit)"
                 )
-            made = _requests(record, row, end_s, count)
+            made = _requests(record, row, end_s, count, options.texts)
         except TraceError as error:
             skips.bad(error)
             continue
@@ -88,7 +88,7 @@ def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Sett
         yield Settled(settled_s, made)
 
 
-def _requests(record: Record, row: _Row, end_s: float, count: TokenCount) -> list[Request]:
+def _requests(record: Record, row: _Row, end_s: float, count: TokenCount, texts: bool) -> list[Request]:
     messages = (
         Message(each.role, each.content, None if each.timestamp is None else _seconds(each.timestamp))
         for each in row.conversation
@@ -98,7 +98,7 @@ def _requests(record: Record, row: _Row, end_s: float, count: TokenCount) -> lis
     for number in range(1, len(arrivals_s)):
         if arrivals_s[number] < arrivals_s[number - 1]:
             raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
-    return requests(row.conversation_hash, taken, arrivals_s, count)
+    return requests(row.conversation_hash, taken, arrivals_s, count, texts=texts)
 
 
 def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:

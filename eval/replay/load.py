@@ -1,0 +1,159 @@
+"""From a trace to what is sent: conversations of turns, each with what it adds to the real history.
+
+A trace that tells its conversations is played with the real answers: the prompt of a turn is all that was said before,
+the server's own answers included, and then what the user adds. A block trace (Mooncake) does not know its answers, so
+its prompts are the trace's own tokens; which request continues which is told by their blocks.
+
+Where the trace has no text, tokens are drawn from a seed: equal units of a path become equal tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval.traces.request import Request
+
+__all__ = ["Conversation", "Load", "Message", "Segment", "Turn", "load_from"]
+
+Message = tuple[str, str]
+"""Role and text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Tokens that are the same wherever the unit is the same."""
+
+    unit: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One request of a conversation."""
+
+    segments: tuple[Segment, ...]  # what it adds to the history, or its whole prompt
+    whole: bool  # the segments are the whole prompt: history and answers of before are in them
+    output_tokens: int  # length of the answer to ask for, at least 1
+    wait_s: float  # from the turn before to this one in the trace: its answer, reading, thinking; 0 for the first turn
+    messages: tuple[Message, ...] = ()  # what it adds as text, where the trace has it
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the segments."""
+        return sum(segment.tokens for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    index: int
+    start_s: float  # when its first turn arrives, after the first turn of the trace
+    turns: tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Conversations in order of their first turns, and how their tokens are drawn."""
+
+    conversations: tuple[Conversation, ...]
+    seed: int = 0
+    vocabulary: int = 256  # ids 0 to vocabulary - 1 are drawn from
+
+    @property
+    def requests(self) -> int:
+        """Requests that are sent when no turn fails."""
+        return sum(len(conversation.turns) for conversation in self.conversations)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all conversations at their end, answers included: what a pool without eviction would hold at most.
+
+        What several of them share counts for each.
+        """
+        return sum(
+            max(turn.new_tokens + turn.output_tokens for turn in conversation.turns)
+            if conversation.turns[0].whole
+            else sum(turn.new_tokens + turn.output_tokens for turn in conversation.turns)
+            for conversation in self.conversations
+        )
+
+    def ids(self, turn: Turn) -> tuple[int, ...]:
+        """The tokens of a turn's segments."""
+        drawn = [
+            np.random.default_rng((self.seed, segment.unit)).integers(self.vocabulary, size=segment.tokens)
+            for segment in turn.segments
+        ]
+        return tuple(np.concatenate(drawn).tolist()) if drawn else ()
+
+    def messages(self, turn: Turn) -> tuple[Message, ...]:
+        """The texts of the trace, else one message of as many printable characters as the turn has tokens."""
+        if turn.messages:
+            return turn.messages
+        letters = np.frombuffer(b"abcdefghijklmnopqrstuvwxyz      ", dtype=np.uint8)
+        text = bytes(letters[np.asarray(self.ids(turn)) % len(letters)]).decode()
+        return (("user", text),)
+
+
+def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256) -> Load:
+    """The load that a trace stands for."""
+    first_s = requests[0].arrival_s if requests else 0.0
+    chains: dict[str, list[Request]] = {}
+    for request, name in zip(requests, _names(requests), strict=True):
+        chains.setdefault(name, []).append(request)
+    conversations = (
+        Conversation(index, chain[0].arrival_s - first_s, tuple(_turns(index, chain)))
+        for index, chain in enumerate(chains.values())
+    )
+    return Load(tuple(conversations), seed, vocabulary)
+
+
+def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
+    before: Request | None = None
+    for number, request in enumerate(chain):
+        yield Turn(
+            segments=_segments(request, before, own=(1 << 64) + (index << 24) + number),
+            whole=request.conversation is None,
+            output_tokens=max(request.output_tokens, 1),
+            wait_s=request.arrival_s - before.arrival_s if before else 0.0,
+            messages=request.messages,
+        )
+        before = request
+
+
+def _segments(request: Request, before: Request | None, own: int) -> tuple[Segment, ...]:
+    """Units of the prompt behind the context of the turn before; of a block trace all of them, and the rest.
+
+    The rest, a partial block, is no other request's: its unit is ``own``.
+    """
+    known = len(before.context.ids) if before is not None and request.conversation is not None else 0
+    ends = list(request.prompt.ends)
+    starts = [0, *ends]
+    segments = [
+        Segment(request.prompt.ids[unit], ends[unit] - starts[unit]) for unit in range(known, len(request.prompt.ids))
+    ]
+    rest = request.prompt_tokens - len(request.prompt)
+    if rest:
+        segments.append(Segment(own, rest))
+    return tuple(segments)
+
+
+def _names(requests: Sequence[Request]) -> list[str]:
+    """Which conversation each request belongs to.
+
+    Where the trace does not tell, a request goes on with the one whose whole blocks are its own first blocks, the
+    longest such, unless another request has gone on with that one already.
+    """
+    tails: dict[int, str] = {}  # by the last block of a request that nobody has continued yet
+    names: list[str] = []
+    for number, request in enumerate(requests):
+        if request.conversation is not None:
+            names.append(request.conversation)
+            continue
+        blocks = request.prompt.ids
+        parent = next((block for block in reversed(blocks) if block in tails), None)
+        names.append(tails.pop(parent) if parent is not None else f"#{number}")
+        if blocks:
+            tails[blocks[-1]] = names[-1]
+    return names

@@ -1,0 +1,89 @@
+"""A chat mix for small servers: questions and long documents, a few turns each, with time to read between them.
+
+First prompts are log-normal: most are questions, some bring a long document. The number of turns is geometric. Waits
+between turns are log-normal: people read before they answer, and some come back much later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from eval.traces.request import Path, Request, TraceError
+
+__all__ = ["ChatMix", "generate"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMix:
+    """Lengths in tokens, times in seconds. Ranges have both ends in them.
+
+    Raises:
+        TraceError: a value is out of range.
+    """
+
+    conversations: int = 72
+    arrival_span_s: float = 15.0  # conversations start at uniformly random times within this span
+    first_prompt_median: float = 600.0
+    first_prompt_sigma: float = 0.9
+    first_prompt_range: tuple[int, int] = (200, 3000)  # longer and shorter ones are clipped to it
+    next_prompt_range: tuple[int, int] = (20, 200)  # uniform
+    answer_range: tuple[int, int] = (8, 48)  # uniform
+    continue_probability: float = 0.75  # that another turn follows
+    max_turns: int = 6
+    wait_median_s: float = 1.8
+    wait_sigma: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name.endswith("_range"):
+                if not 1 <= value[0] <= value[1] <= 1_000_000:
+                    raise TraceError(f"{field.name}: {value[0]}/{value[1]}, must be low/high from 1 to 1000000")
+                continue
+            low, high = _ALLOWED.get(field.name, (0, 1e9))
+            if not low <= value <= high:
+                raise TraceError(f"{field.name}: {value}, must be from {low:g} to {high:g}")
+
+
+_ALLOWED = {
+    "conversations": (1, 1e6),
+    "first_prompt_median": (1, 1e6),
+    "first_prompt_sigma": (0, 5),
+    "wait_sigma": (0, 5),
+    "continue_probability": (0, 0.999),
+    "max_turns": (1, 1000),
+    "seed": (0, 2**63),
+}
+
+
+def generate(mix: ChatMix) -> Iterator[Request]:
+    """The requests of all conversations in order of arrival; the same for the same mix.
+
+    Every conversation has a stream of its own, so that a larger mix starts with the texts of the smaller one.
+    """
+    seeds = np.random.SeedSequence(mix.seed).spawn(mix.conversations)
+    made = [turn for index, one in enumerate(seeds) for turn in _conversation(mix, index, np.random.default_rng(one))]
+    yield from sorted(made, key=lambda request: request.arrival_s)
+
+
+def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterator[Request]:
+    arrival_s = float(rng.uniform(0.0, mix.arrival_span_s))
+    turns = min(int(rng.geometric(1.0 - mix.continue_probability)), mix.max_turns)
+    ends: tuple[int, ...] = ()
+    first_unit = index * 2 * mix.max_turns
+    for turn in range(turns):
+        if turn == 0:
+            drawn = rng.lognormal(np.log(mix.first_prompt_median), mix.first_prompt_sigma)
+            prompt_tokens = round(float(np.clip(drawn, *mix.first_prompt_range)))
+        else:
+            prompt_tokens = int(rng.integers(*mix.next_prompt_range, endpoint=True))
+            arrival_s += float(rng.lognormal(np.log(mix.wait_median_s), mix.wait_sigma))
+        answer_tokens = int(rng.integers(*mix.answer_range, endpoint=True))
+        asked = (*ends, (ends[-1] if ends else 0) + prompt_tokens)
+        ends = (*asked, asked[-1] + answer_tokens)
+        units = range(first_unit, first_unit + len(ends))
+        yield Request(arrival_s, str(index), Path(units[:-1], asked), Path(units, ends), asked[-1], answer_tokens)
