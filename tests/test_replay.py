@@ -311,7 +311,7 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     assert "…" not in text, "a cell was cut off"
     for figure in ("stock lru", "ours", "600", "500", "(0–1,000)", "52.8%", "−20%"):
         assert figure in text
-    assert "| TEL (tokens over ξ) | 500 (0–1,000) |" in markdown(arms)
+    assert "| TEL (tokens) | 500 (0–1,000) |" in markdown(arms)
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
     assert median.startswith("The median gained too")

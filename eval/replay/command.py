@@ -30,7 +30,7 @@ from eval.traces import TraceError, open_trace
 
 __all__ = ["Plan", "add_arguments", "finish", "play_all", "run"]
 
-TABLE_WIDTH = 100  # columns; in a narrower terminal lines wrap, but no figure is cut
+TABLE_WIDTH = 112  # columns; in a narrower terminal lines wrap, but no figure is cut
 
 
 @dataclass(frozen=True)
