@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     options = trace_options(args)
-    trace = _trace(options)
+    trace = trace_of(options)
     if trace.skipped:
         print(f"{trace.name}: {trace.skipped} bad records skipped", file=sys.stderr)
     wanted = grid(trace.name, args)
@@ -221,14 +221,15 @@ def _evaluate_one(cell: Cell, options: TraceOptions, folder: Path | None) -> tup
 
 
 @lru_cache(maxsize=1)
-def _trace(options: TraceOptions) -> Trace:
+def trace_of(options: TraceOptions) -> Trace:
     """The trace, read once in each process."""
     return open_trace(**dict(options))
 
 
 @lru_cache(maxsize=1)
-def _knowledge(options: TraceOptions) -> TraceKnowledge:
-    return TraceKnowledge(_trace(options).requests)
+def knowledge_of(options: TraceOptions) -> TraceKnowledge:
+    """What policies may know of it, likewise."""
+    return TraceKnowledge(trace_of(options).requests)
 
 
 def cache_for(cell: Cell, knowledge: TraceKnowledge) -> Cache:
@@ -256,8 +257,8 @@ def cache_for(cell: Cell, knowledge: TraceKnowledge) -> Cache:
 
 def evaluate(cell: Cell, options: TraceOptions, folder: Path | None = None) -> Outcome:
     """Run one cell; with a folder, also write its requests to ``<cell>.parquet`` there."""
-    requests = _trace(options).requests
-    cache = cache_for(cell, _knowledge(options))
+    requests = trace_of(options).requests
+    cache = cache_for(cell, knowledge_of(options))
     evicted: dict[str, int] = getattr(cache, "evicted", {})
     by_request: list[tuple[int, int]] = []
     cached = []
