@@ -94,12 +94,12 @@ class PrefixAware:
     2. Is the longest known prefix more than ``cache_threshold`` of the prompt: to the one who had its end first.
     3. Else to the replica with the fewest requests in flight, too.
 
-    Of several with the fewest the first is taken: an idle fleet sends all that is new to replica 0. Whoever it is, the
-    prompt is entered as his. Every ``eviction_interval_s`` each replica that was sent more than ``max_tree_tokens``
+    Of several with the fewest the first is taken: an idle fleet sends all that is new to replica 0. Whichever it is, the
+    prompt is entered as sent there. Every ``eviction_interval_s`` each replica that was sent more than ``max_tree_tokens``
     forgets its least recent leaves, whole nodes of the tree.
 
     Source: sglang-router 0.3.2, ``sgl-model-gateway/src/policies/cache_aware.rs`` and ``tree.rs``; defaults from
-    ``router_args.py``. (Its documentation has 2 go to the smallest tree; the code goes by load.) A match is measured in
+    ``router_args.py``. (Its documentation has 3 go to the smallest tree; the code goes by load.) A match is measured in
     characters there and in whole units of the trace here. Where the first owner of a node has been forgotten, the order
     of a hash map chooses there, the lowest index here.
     """

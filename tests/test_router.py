@@ -6,12 +6,12 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path as File
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import openai
 import pytest
@@ -197,6 +197,11 @@ def test_a_fleet_of_no_workers_is_refused() -> None:
         Router([], workers=0)
 
 
+class Served(NamedTuple):
+    prompt: int  # tokens
+    cached: int  # of them
+
+
 class Chat:
     """A conversation over chat completions, at a fleet."""
 
@@ -216,12 +221,12 @@ class Chat:
         )
         return stream
 
-    def turn(self) -> tuple[int, int]:
-        """Prompt tokens of the next turn, and how many of them were cached."""
+    def turn(self) -> Served:
+        """The next turn."""
         *chunks, last = self.ask(8)
         answer = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
         self._messages.append({"role": "assistant", "content": answer})
-        return last.usage.prompt_tokens, last.usage.prompt_tokens_details.cached_tokens
+        return Served(last.usage.prompt_tokens, last.usage.prompt_tokens_details.cached_tokens)
 
 
 def requests_served(router: Router) -> list[int]:
@@ -229,6 +234,7 @@ def requests_served(router: Router) -> list[int]:
 
 
 @pytest.mark.live
+@pytest.mark.timeout(900)  # two servers, one after another
 def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(weighted_model: File) -> None:
     ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
     given = [
@@ -241,21 +247,16 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
     with Router(given, workers=2, name="test-router", startup_s=300) as router:
         router.flush_cache()
         before = requests_served(router)
-        with openai.OpenAI(base_url=f"{router.base_url}/v1", api_key="none") as client:
-            # While the first worker is busy with an answer that is long in coming, what is new goes to the second.
-            with Chat(client, "long").ask(2_000) as busy:
-                next(iter(busy))
-                chat = Chat(client, "elsewhere")
-                last = chat.turn()
-                for _ in range(2):
-                    prompt, cached = chat.turn()
-                    assert last[0] <= cached < prompt
-                    last = prompt, cached
-            home = Chat(client, "long")
-            turns = [home.turn() for _ in range(3)]
-        for (earlier, _), (prompt, cached) in pairwise(turns):
-            assert earlier <= cached < prompt
-        assert turns[0][1] >= turns[0][0] - 1  # the prompt that the busy one was busy with
+        client = openai.OpenAI(base_url=f"{router.base_url}/v1", api_key="none")
+        # While the first worker is busy with an answer that is long in coming, what is new goes to the second.
+        with Chat(client, "long").ask(2_000) as busy:
+            next(iter(busy))
+            elsewhere = Chat(client, "elsewhere")
+            assert_later_turns_hit([elsewhere.turn() for _ in range(3)])
+        home = Chat(client, "long")
+        turns = [home.turn() for _ in range(3)]
+        assert_later_turns_hit(turns)
+        assert turns[0].cached >= turns[0].prompt - 1  # the prompt that the busy one was busy with
         served = [after - earlier for after, earlier in zip(requests_served(router), before, strict=True)]
         assert sorted(served) == [3, 4]
 
@@ -265,17 +266,23 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
             said = requests.post(f"{router.base_url}/generate", json=body, timeout=60).json()["meta_info"]
             assert said["cached_tokens"] == expected
 
-        for worker in router.workers:
-            metrics = worker.get_metrics()
-            assert metrics["sglang:tlru_threshold_tokens"] == THRESHOLD
-            assert metrics["sglang:tlru_evictable_leaves"] > 0
-        leaves = [worker.get_metrics()["sglang:tlru_evictable_leaves"] for worker in router.workers]
+        each = [worker.get_metrics() for worker in router.workers]
+        assert [metrics["sglang:tlru_threshold_tokens"] for metrics in each] == [THRESHOLD, THRESHOLD]
+        leaves = [metrics["sglang:tlru_evictable_leaves"] for metrics in each]
+        assert min(leaves) > 0
         assert router.get_metrics()["sglang:tlru_evictable_leaves"] == sum(leaves)
         info = router.server_info()
         assert [worker["page_size"] for worker in info["workers"]] == [info["page_size"]] * 2 == [1, 1]
 
         router.flush_cache()
         assert router.get_metrics()["sglang:tlru_evictable_leaves"] == 0
-        assert home.turn()[1] == 0
+        assert home.turn().cached == 0
+        client.close()
         groups = router.process_groups
     assert [live_members(group) for group in groups] == [[], [], []]
+
+
+def assert_later_turns_hit(turns: Sequence[Served]) -> None:
+    """A turn finds at least the whole prompt of the turn before."""
+    for earlier, later in pairwise(turns):
+        assert earlier.prompt <= later.cached < later.prompt
