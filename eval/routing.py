@@ -94,9 +94,9 @@ class PrefixAware:
     2. Is the longest known prefix more than ``cache_threshold`` of the prompt: to the one who had its end first.
     3. Else to the replica with the fewest requests in flight, too.
 
-    Of several with the fewest the first is taken: an idle fleet sends all that is new to replica 0. Whichever it is, the
-    prompt is entered as sent there. Every ``eviction_interval_s`` each replica that was sent more than ``max_tree_tokens``
-    forgets its least recent leaves, whole nodes of the tree.
+    Of several with the fewest the first is taken: an idle fleet sends all that is new to replica 0. Wherever it goes,
+    the prompt is entered as sent there. Every ``eviction_interval_s`` each replica that was sent more than
+    ``max_tree_tokens`` forgets its least recent leaves, whole nodes of the tree.
 
     Source: sglang-router 0.3.2, ``sgl-model-gateway/src/policies/cache_aware.rs`` and ``tree.rs``; defaults from
     ``router_args.py``. (Its documentation has 3 go to the smallest tree; the code goes by load.) A match is measured in

@@ -40,8 +40,12 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
         default=None,
     )
     capacity, threshold, page, replicas, routing = size
-    fleet = f"{replicas} replicas, {routing}, each " if routing else ""
-    title = f"{fleet}{_short(capacity)} tokens of cache, ξ = {threshold:,}, page {page}; uncached tokens of a request"
+    held = (
+        f"{replicas} × {_short(capacity)} tokens of cache, {routing}"
+        if routing
+        else f"{_short(capacity)} tokens of cache"
+    )
+    title = f"{held}, ξ = {threshold:,}, page {page}; uncached tokens of a request"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1), pad_edge=False)
     table.add_column("policy", no_wrap=True)
     for column in ("hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"):
