@@ -21,18 +21,24 @@ class Cell:
 
     trace: str
     policy: str
-    capacity: int
+    capacity: int  # of each replica
     threshold: int  # ξ
     next_prompt_estimate: int  # Q̂
     median_weight: float  # w
     page_size: int
     forced: bool = True  # every context is cached as it is served; else the paper's optional caching
+    replicas: int = 1  # caches behind a router
+    routing: str | None = None  # which of them a request goes to; None where there is one
 
     @property
     def name(self) -> str:
         """A file-safe name that tells cells apart at a glance and for certain."""
-        digest = hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:8]
-        return f"{self.policy}-c{self.capacity}-x{self.threshold}-p{self.page_size}-{digest}"
+        told = asdict(self)
+        routed = f"-n{self.replicas}-{self.routing}" if self.routing else ""
+        if not routed:  # a single cache has the name that it had before there were replicas
+            del told["replicas"], told["routing"]
+        digest = hashlib.sha256(repr(told).encode()).hexdigest()[:8]
+        return f"{self.policy}-c{self.capacity}-x{self.threshold}-p{self.page_size}{routed}-{digest}"
 
     def under(self, policy: str) -> Cell:
         """The same cell under a policy to compare it with."""

@@ -34,7 +34,7 @@ from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
 from radix_tlru.models import AnyPrompt, FixedPrompt, PromptModel, Recency, ReturnModel
 
-__all__ = ["ORACLES", "POLICIES", "Exponential", "StepPrompt", "TraceKnowledge", "simulated_cache"]
+__all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]
 
 POLICIES = ("lru", "threshold-lru", "tlru", "etlru", "end-aware", "length-aware", "belady", "tail-belady")
 
@@ -170,6 +170,27 @@ class TraceKnowledge:
         """μ (1/s) of the exponential model with the trace's own share p of returns and mean wait: (1 - p) / wait."""
         wait = sum(wait for _, wait in self.returns) / max(len(self.returns), 1)
         return (1 - len(self.returns) / len(self._requests)) / wait if wait else 0.0
+
+
+class PartOfTrace(TraceKnowledge):
+    """The same for a cache that is sent only some of the requests: its n-th is number ``numbers[n]`` of the trace.
+
+    The next use of a token is still the next in the trace, by whichever cache.
+    """
+
+    def __init__(self, whole: TraceKnowledge, numbers: Sequence[int]) -> None:
+        super().__init__(whole._requests)
+        self._whole, self._numbers = whole, numbers
+
+    @cached_property
+    def futures(self) -> list[list[Span]]:
+        return self._whole.futures  # once for all parts
+
+    def future(self, number: int) -> Sequence[Span]:
+        return self._whole.future(self._numbers[number])
+
+    def turn_rate(self, number: int) -> Sequence[Span]:
+        return self._whole.turn_rate(self._numbers[number])
 
 
 def simulated_cache(

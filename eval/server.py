@@ -150,7 +150,7 @@ class Server(RunningServer):
         return self._process.pid
 
     def __enter__(self) -> Self:
-        port = _free_port()
+        port = free_port()
         self.base_url = f"http://127.0.0.1:{port}"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="server-", ignore_cleanup_errors=True)
@@ -200,13 +200,17 @@ class Server(RunningServer):
         assert self._process is not None
         deadline = time.monotonic() + self._startup_s
         while time.monotonic() < deadline:
-            if (status := self._process.poll()) is not None:
-                raise self._failure(f"the server ended with status {status} before it was healthy")
+            self._raise_if_ended()
             with contextlib.suppress(requests.RequestException):  # refused until the port is open, slow just after
                 if requests.get(f"{self.base_url}/health", timeout=10).ok:
                     return
             time.sleep(0.2)
         raise self._failure(f"the server was not healthy after {self._startup_s:g} s")
+
+    def _raise_if_ended(self) -> None:
+        assert self._process is not None
+        if (status := self._process.poll()) is not None:
+            raise self._failure(f"the server ended with status {status} before it was healthy")
 
     def _failure(self, what: str) -> ServerError:
         return ServerError(f"{what}; the end of {self.log_path}:\n{self.log_tail()}")
@@ -236,7 +240,8 @@ def _signal_group(process_group: int, signum: signal.Signals) -> None:
         os.killpg(process_group, signum)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

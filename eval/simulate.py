@@ -3,6 +3,10 @@
 Each combination is a cell and becomes a line of ``DIR/cells.jsonl`` as soon as it is done; a cell that is there is not
 run again, so an interrupted run goes on where it was. Every cell is also told how much of the gap between LRU and the
 hindsight optimum it closed; these two references are run where they are missing, once for all cells that share them.
+
+With ``--replicas`` a cell is that many caches of ``--capacity`` tokens each behind a router, and its figures are of all
+requests. Its references are run behind the same router. There Tail-Optimized Belady is no optimum: it knows when a
+token is used next in the trace, not on which replica, so ``gap_closed`` is a share of the way to it and may exceed 1.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +27,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from eval.arguments import TraceOptions, add_trace_arguments, tokens, trace_options
 from eval.baselines import BASELINES as OTHERS
 from eval.cells import Cell, Outcome, outcome, uncached_tokens
-from eval.policies import POLICIES, TraceKnowledge, simulated_cache
+from eval.policies import POLICIES, PartOfTrace, TraceKnowledge, simulated_cache
 from eval.real import REAL_CACHES
+from eval.routing import ROUTINGS, RoutedCache
 from eval.simulator import Cache
 from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
@@ -35,7 +40,7 @@ BASELINES = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
 
 REFERENCES = ("lru", "tail-belady")
-"""TEL of the first to TEL of the second is the gap."""
+"""TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
 
 
 def add_arguments(
@@ -46,7 +51,9 @@ def add_arguments(
     """Flags of the command; those that name several values span a grid."""
     add_trace_arguments(parser)
     parser.add_argument("--policy", nargs="+", default=default, choices=policies, metavar="P")
-    parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
+    parser.add_argument(
+        "--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="of each replica, e.g. 500k 2M"
+    )
     parser.add_argument("--threshold", nargs="+", type=tokens, default=[Config().threshold], metavar="TOKENS", help="ξ")
     parser.add_argument(
         "--next-prompt-estimate",
@@ -58,6 +65,15 @@ def add_arguments(
     )
     parser.add_argument("--median-weight", nargs="+", type=float, default=[0.0], metavar="W", help="w of tlru, etlru")
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
+    parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")
+    parser.add_argument(
+        "--routing",
+        nargs="+",
+        choices=ROUTINGS,
+        default=["prefix-aware"],
+        metavar="R",
+        help=f"of more than one replica: {', '.join(ROUTINGS)} (default: prefix-aware, the rule of SGLang's router)",
+    )
     parser.add_argument(
         "--optional-caching", action="store_true", help="a context may be trimmed as soon as it is served"
     )
@@ -107,15 +123,20 @@ def _run(args: argparse.Namespace) -> int:
 
 def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
     """Every combination of the flags, validated before the first is run."""
+    for replicas in args.replicas:
+        if replicas < 1:
+            raise ValueError(f"--replicas {replicas}: must be 1 or more")
+    fleets = [(n, routing if n > 1 else None) for n in args.replicas for routing in args.routing]
     axes = (args.policy, args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
     cells = []
-    for policy, capacity, threshold, estimate, weight, page in itertools.product(*axes):
+    for policy, capacity, threshold, estimate, weight, page, fleet in itertools.product(*axes, fleets):
         if page < 1:
             raise ValueError(f"--page-size {page}: must be 1 or more")
         if capacity < page:
             raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
         Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
-        cells.append(Cell(trace, policy, capacity, threshold, estimate, weight, page, not args.optional_caching))
+        sizes = (capacity, threshold, estimate, weight, page)
+        cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
 
 
@@ -233,7 +254,14 @@ def knowledge_of(options: TraceOptions) -> TraceKnowledge:
 
 
 def cache_for(cell: Cell, knowledge: TraceKnowledge) -> Cache:
-    """The cache that a cell is about."""
+    """The cache that a cell is about, or all of its replicas behind their router."""
+    if cell.routing is None:
+        return _replica(cell, knowledge)
+    router = ROUTINGS[cell.routing]()
+    return RoutedCache(lambda numbers: _replica(cell, PartOfTrace(knowledge, numbers)), cell.replicas, router)
+
+
+def _replica(cell: Cell, knowledge: TraceKnowledge) -> Cache:
     if cell.policy in BASELINES:
         if not cell.forced:
             raise ValueError(f"--optional-caching: {cell.policy} caches every context")
@@ -259,18 +287,24 @@ def evaluate(cell: Cell, options: TraceOptions, folder: Path | None = None) -> O
     """Run one cell; with a folder, also write its requests to ``<cell>.parquet`` there."""
     requests = trace_of(options).requests
     cache = cache_for(cell, knowledge_of(options))
-    evicted: dict[str, int] = getattr(cache, "evicted", {})
     by_request: list[tuple[int, int]] = []
     cached = []
     start = time.perf_counter()
     for request in requests:
         cached.append(cache.request(request))
         if folder is not None:
+            evicted = _evicted(cache)
             by_request.append((evicted.get("tel_safe", 0), evicted.get("lru", 0)))
     seconds = time.perf_counter() - start
     if folder is not None:
         _write_requests(folder / f"{cell.name}.parquet", requests, cached, by_request)
-    return outcome(requests, cached, cell.threshold, dict(evicted), seconds)
+    return outcome(requests, cached, cell.threshold, dict(_evicted(cache)), seconds)
+
+
+def _evicted(cache: Cache) -> Mapping[str, int]:
+    """Tokens by phase so far; empty where the cache does not tell."""
+    evicted: Mapping[str, int] = getattr(cache, "evicted", {})
+    return evicted
 
 
 def _write_requests(

@@ -18,6 +18,9 @@ NARROWEST = 120
 BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
 """Policies that a group is compared with: the first of these that it has."""
 
+_Size = tuple[int, int, int, int, str]
+"""Capacity, ξ, page size, replicas and their routing."""
+
 
 def console() -> Console:
     """Where tables go: standard output."""
@@ -30,14 +33,19 @@ def cells_table(rows: Sequence[dict[str, Any]]) -> Group:
     return Group(*(_block(size, list(group)) for size, group in groupby(sorted(rows, key=_size), key=_size)))
 
 
-def _block(size: tuple[int, int, int], rows: list[dict[str, Any]]) -> Table:
+def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     base = min(
         (row for row in rows if row["policy"] in BASELINES),
         key=lambda row: BASELINES.index(row["policy"]),
         default=None,
     )
-    capacity, threshold, page = size
-    title = f"{_short(capacity)} tokens of cache, ξ = {threshold:,}, page {page}; uncached tokens of a request"
+    capacity, threshold, page, replicas, routing = size
+    held = (
+        f"{replicas} × {_short(capacity)} tokens of cache, {routing}"
+        if routing
+        else f"{_short(capacity)} tokens of cache"
+    )
+    title = f"{held}, ξ = {threshold:,}, page {page}; uncached tokens of a request"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1), pad_edge=False)
     table.add_column("policy", no_wrap=True)
     for column in ("hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"):
@@ -47,8 +55,9 @@ def _block(size: tuple[int, int, int], rows: list[dict[str, Any]]) -> Table:
     return table
 
 
-def _size(row: dict[str, Any]) -> tuple[int, int, int]:
-    return row["capacity"], row["threshold"], row["page_size"]
+def _size(row: dict[str, Any]) -> _Size:
+    fleet = (row.get("replicas", 1), row.get("routing") or "")  # rows of before there were replicas have neither
+    return row["capacity"], row["threshold"], row["page_size"], *fleet
 
 
 def _cells(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from rich.table import Table
 from eval import simulate
 from eval.arguments import trace_options
 from eval.cells import Cell, uncached_tokens
-from eval.policies import simulated_cache
+from eval.policies import TraceKnowledge
 from eval.real import REAL_CACHES
 from eval.simulator import simulate as replay
 from eval.table import console
@@ -54,23 +54,15 @@ def run(args: argparse.Namespace) -> int:
 def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
     """Real and simulated, side by side."""
     table = Table(title="Real cache and simulator", title_justify="left")
-    for column in ("policy", "capacity", "ξ", "page", "p95 real", "p95 simulated", "requests that differ"):
+    for column in ("policy", "replicas", "capacity", "ξ", "page", "p95 real", "p95 simulated", "requests that differ"):
         table.add_column(column, justify="left" if column == "policy" else "right")
+    knowledge = TraceKnowledge(requests)
     for cell in cells:
-        sizes = (cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size)
-        real = replay(REAL_CACHES[cell.policy](*sizes), requests)
-        simulated = replay(
-            simulated_cache(
-                SIMULATED[cell.policy],
-                cell.capacity,
-                threshold=cell.threshold,
-                next_prompt_estimate=cell.next_prompt_estimate,
-                page_size=cell.page_size,
-            ),
-            requests,
-        )
+        real = replay(simulate.cache_for(cell, knowledge), requests)
+        simulated = replay(simulate.cache_for(cell.under(SIMULATED[cell.policy]), knowledge), requests)
         p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
         differ = sum(one != other for one, other in zip(real, simulated, strict=True))
         where = (f"{cell.capacity:,}", f"{cell.threshold:,}", f"{cell.page_size:,}")
-        table.add_row(cell.policy, *where, *p95, f"{differ:,} of {len(requests):,}")
+        fleet = f"{cell.replicas}, {cell.routing}" if cell.routing else "1"
+        table.add_row(cell.policy, fleet, *where, *p95, f"{differ:,} of {len(requests):,}")
     return table

@@ -50,7 +50,7 @@ class Host(Protocol):
 class Facts:
     """What a server says of itself; lengths in tokens."""
 
-    pool: int
+    pool: int  # of all replicas together
     page_size: int
     chunk: int  # prefilled at a time
     policy: str  # of eviction: "ours", or the name that SGLang has for it
@@ -141,6 +141,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         info, metrics = host.server_info(), {}  # a server without --enable-metrics
     states = info.get("internal_states") or [{}]
     pool = metrics.get("sglang:max_total_num_tokens") or info.get("max_total_num_tokens")
+    replicas = len(info.get("workers") or [info])
     pool = pool or states[0].get("memory_usage", {}).get("token_capacity")
     if not pool:
         raise ServerError(
@@ -151,7 +152,7 @@ def facts(host: Host, arm: Arm) -> Facts:
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     if ours:
         policy = "ours"
-        threshold = metrics.get("sglang:tlru_threshold_tokens")
+        threshold = metrics.get("sglang:tlru_threshold_tokens", 0) / replicas or None  # a router adds up its workers'
         estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
     elif policy == "tlru":
         config = info.get("radix_eviction_policy_config") or {}
@@ -168,7 +169,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         model=str(info.get("model_path", "unknown")),
         device=str(info.get("device", "unknown")),
         attention_backend=str(info.get("attention_backend", "unknown")),
-        replicas=int(info.get("replicas", 1)),
+        replicas=replicas,
     )
 
 

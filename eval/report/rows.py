@@ -101,14 +101,15 @@ def _read(path: Path, *, asked_for: bool) -> list[Row]:
 
 
 def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
-    record = {"forced": True, **record, "evicted": record.get("evicted") or {}}
-    text = {"trace", "policy", "cell"}
+    record = {"forced": True, "replicas": 1, "routing": None, **record, "evicted": record.get("evicted") or {}}
+    text = {"trace", "policy", "cell", "routing"}
+    absent = {"gap_closed", "routing"}
     names = [field.name for kind in (Cell, Outcome) for field in fields(kind)]
     for name in [*names, "cell", "gap_closed"]:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]
-        if name == "evicted" or (name == "gap_closed" and value is None):
+        if name == "evicted" or (name in absent and value is None):
             continue
         if not isinstance(value, str if name in text else int | float):
             raise ReportError(f"{where}: {name} is {value!r}, not {'a text' if name in text else 'a number'}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from eval.cells import Cell
 from eval.policies import ORACLES
 from eval.report.rows import ReportError, Requests, Row, Variant, read_requests
 from radix_tlru import Config
@@ -26,9 +27,21 @@ class Group(NamedTuple):
     trace: str
     page_size: int
     forced: bool
+    replicas: int
+    routing: str | None
+
+    @classmethod
+    def of(cls, cell: Cell) -> Group:
+        """The group that a cell is in."""
+        return cls(cell.trace, cell.page_size, cell.forced, cell.replicas, cell.routing)
 
     def __str__(self) -> str:
-        return f"{self.trace}, page size {self.page_size:,}" + ("" if self.forced else ", optional caching")
+        words = [self.trace, f"page size {self.page_size:,}"]
+        if not self.forced:
+            words.append("optional caching")
+        if self.routing:
+            words.append(f"{self.replicas} replicas of the capacity, {self.routing}")
+        return ", ".join(words)
 
 
 class Arm(NamedTuple):
@@ -63,7 +76,7 @@ def is_ours(variant: Variant) -> bool:
 
 def groups(rows: Sequence[Row]) -> list[Group]:
     """Those of the cells that were asked for, the one with most cells first."""
-    found = [Group(row.cell.trace, row.cell.page_size, row.cell.forced) for row in rows if row.asked_for]
+    found = [Group.of(row.cell) for row in rows if row.asked_for]
     return sorted(dict.fromkeys(found), key=found.count, reverse=True)
 
 
@@ -105,7 +118,7 @@ class Scene:
     twins: dict[Variant, Variant] = field(init=False)  # to the first that has the same figures in every cell
 
     def __post_init__(self) -> None:
-        mine = [row for row in self.rows if (row.cell.trace, row.cell.page_size, row.cell.forced) == self.group]
+        mine = [row for row in self.rows if Group.of(row.cell) == self.group]
         self._at: dict[tuple[Variant, int, int], Row] = {}
         for row in mine:  # lru under two values of w is one cell twice
             self._at.setdefault((row.variant, row.cell.capacity, row.cell.threshold), row)
