@@ -30,6 +30,7 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
+from radix_tlru.config import START_THRESHOLD
 
 BASELINES = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
@@ -47,7 +48,7 @@ def add_arguments(
     add_trace_arguments(parser)
     parser.add_argument("--policy", nargs="+", default=default, choices=policies, metavar="P")
     parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
-    parser.add_argument("--threshold", nargs="+", type=tokens, default=[Config().threshold], metavar="TOKENS", help="ξ")
+    parser.add_argument("--threshold", nargs="+", type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help="ξ")
     parser.add_argument(
         "--next-prompt-estimate",
         nargs="+",
