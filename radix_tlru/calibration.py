@@ -95,8 +95,8 @@ class PrefillFit:
     SPREAD = 4.0
     """The largest group of tokens must be so many times the smallest, or a slope would be a guess."""
 
-    _GROUPS_PER_OCTAVE = 4
-    _GROUP_OF = 3  # a median of fewer is no defence
+    _ONE_SIZE = 2 ** (1 / 4)  # from the smallest to the largest of a group, but
+    _GROUP_OF = 3  # at least so many: the median of fewer is no defence
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -128,11 +128,16 @@ class PrefillFit:
         return Line(line.alpha, max(line.beta, 0.0))
 
     def _groups(self) -> list[_Group]:
-        by_size: dict[int, list[Sample]] = {}
-        for sample in self._samples:
-            by_size.setdefault(int(math.log2(sample.tokens) * self._GROUPS_PER_OCTAVE), []).append(sample)
-        members = [by_size[size] for size in sorted(by_size) if len(by_size[size]) >= self._GROUP_OF]
-        return [_Group(median(s.tokens for s in each), median(s.ms for s in each), len(each)) for each in members]
+        groups: list[list[Sample]] = [[]]
+        for sample in sorted(self._samples):
+            last = groups[-1]
+            # Groups share no size, so that no two have the same median.
+            if len(last) >= self._GROUP_OF and sample.tokens > max(self._ONE_SIZE * last[0].tokens, last[-1].tokens):
+                groups.append([])
+            groups[-1].append(sample)
+        if len(groups) > 1 and len(groups[-1]) < self._GROUP_OF:
+            groups[-2:] = [groups[-2] + groups[-1]]
+        return [_Group(median(s.tokens for s in each), median(s.ms for s in each), len(each)) for each in groups]
 
 
 class _Group(NamedTuple):
@@ -245,5 +250,8 @@ class Threshold:
         bounded = min(max(tokens, self._lowest), self.HIGHEST)
         if abs(bounded - self.tokens) <= self.WORTH_IT * self.tokens:
             return False
-        before, self.tokens = self.tokens, max(int(bounded) // self._page_size * self._page_size, self._lowest)
+        before, self.tokens = (
+            self.tokens,
+            max(int(round(bounded, 6)) // self._page_size * self._page_size, self._lowest),
+        )
         return self.tokens != before
