@@ -21,7 +21,10 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Line", "PrefillFit", "Sample", "Threshold", "UncachedQuantile", "WholePrompts"]
+__all__ = ["EVERY", "Line", "PrefillFit", "Sample", "Threshold", "UncachedQuantile", "WholePrompts"]
+
+EVERY = 32
+"""Prefill batches from one look at what was learned to the next."""
 
 
 class Line(NamedTuple):
@@ -201,6 +204,11 @@ class UncachedQuantile:
     ENOUGH = 64
     """Requests needed for a value."""
 
+    SHARE = 0.75
+    """Of the percentile, at which ξ is kept. T-LRU moves requests from above ξ to just below it and others up to it,
+    so a percentile falls while ξ is under it and no more once ξ is there: with ξ *at* p95, p95 gains next to nothing,
+    with ξ a little above nothing at all. ``python -m eval target`` shows both sides."""
+
     def __init__(self, percentile: float) -> None:
         self._percentile = percentile
         self._recent: deque[int] = deque()
@@ -223,6 +231,11 @@ class UncachedQuantile:
             return None
         rank = math.ceil(round(self._percentile * len(self._sorted) / 100.0, 6))
         return self._sorted[rank - 1]
+
+    def threshold(self) -> float | None:
+        """ξ for that percentile, in tokens; None before 64 requests."""
+        value = self.value()
+        return None if value is None else self.SHARE * value
 
 
 class Threshold:

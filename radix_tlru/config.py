@@ -66,7 +66,7 @@ class Config:
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
 
     target: str | None = None
-    """``p50`` to ``p99.9``: ξ is that percentile of the uncached tokens of recent requests."""
+    """``p50`` to ``p99.9``: ξ stays three quarters of that percentile of the uncached tokens of recent requests."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):

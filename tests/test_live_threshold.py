@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.calibration import UncachedQuantile
+from radix_tlru.calibration import EVERY, UncachedQuantile
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
-from radix_tlru.sglang.live_threshold import EVERY, Prefill
+from radix_tlru.sglang.live_threshold import Prefill
 from radix_tlru.tel import keep_within_budget
 from tests import rank
 from tests.caches import Driver, our_cache
@@ -145,12 +145,12 @@ def test_an_objective_that_no_prefill_meets_leaves_the_least_threshold() -> None
     assert driver.cache.tail.policy.threshold == 112  # the first whole page above Q̂
 
 
-def test_a_target_moves_the_threshold_to_that_percentile_of_what_requests_prefill() -> None:
+def test_a_target_keeps_the_threshold_below_that_percentile_of_what_requests_prefill() -> None:
     driver = Driver(our_cache(4_000, target="p90"))
     for number in range(UncachedQuantile.ENOUGH):
         assert driver.cache.tail.policy.threshold == 2_048
         prefill(driver, number, 10 * (number + 1), 1.0)
-    assert driver.cache.tail.policy.threshold == 580  # ceil(0.9 · 64) = 58th of 10, 20, … 640
+    assert driver.cache.tail.policy.threshold == 435  # 3/4 of 580, the ceil(0.9 · 64) = 58th of 10, 20, … 640
     assert driver.cache.live_threshold.line is None
 
 

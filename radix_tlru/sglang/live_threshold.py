@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from radix_tlru.calibration import Line, PrefillFit, Threshold, UncachedQuantile, WholePrompts
+from radix_tlru.calibration import EVERY, Line, PrefillFit, Threshold, UncachedQuantile, WholePrompts
 from radix_tlru.config import percentile
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["LiveThreshold", "Prefill"]
 
 logger = logging.getLogger(__name__)
-
-EVERY = 32
-"""Prefill batches from one look at what was measured to the next."""
 
 
 class Prefill(NamedTuple):
@@ -69,7 +66,7 @@ class LiveThreshold:
             self._look()
 
     def _look(self) -> None:
-        wanted = self._by_objective() if self._target is None else self._target.value()
+        wanted = self._by_objective() if self._target is None else self._target.threshold()
         if wanted is not None and self._threshold.follow(wanted):
             self._cache.tail.use_threshold(self._threshold.tokens)
             logger.info(

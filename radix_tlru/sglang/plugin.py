@@ -129,7 +129,7 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="PERCENTILE",
         default=None,
         help=f"Instead of {FLAGS['ttft_slo_ms']}: the percentile that shall be lowest, p50 to p99.9. The threshold "
-        "follows that percentile of the uncached tokens of recent requests.",
+        "stays a quarter below that percentile of the uncached tokens of recent requests.",
     )
     group.add_argument(
         FLAGS["threshold"],
