@@ -30,6 +30,8 @@ from radix_tlru.config import percentile
 
 __all__ = ["Served", "serve"]
 
+PERCENTILES = (50.0, 90.0, 95.0, 99.0)
+
 JUDGED_BY = 95.0
 """Excess is counted over this percentile of LRU."""
 
@@ -94,23 +96,29 @@ def serve(requests: Sequence[Request], config: Config, capacity: int, page_size:
 
 def _table(title: str, served: Sequence[Served]) -> Table:
     lru = served[0].uncached
-    line = np.percentile(lru, JUDGED_BY)
+    line = float(np.percentile(lru, JUDGED_BY))
     table = Table(
         box=box.SIMPLE_HEAD, title=f"{title}; uncached tokens of a request", title_justify="left", pad_edge=False
     )
     table.add_column("ξ", no_wrap=True)
-    for column in ("in force", "moves", "p50", "", "p90", "", "p95", "", "p99", "", f"over {line:,.0f}", ""):
+    for column in ("in force", "moves", *(f"p{percent:g}" for percent in PERCENTILES), f"TEL over {line:,.0f}"):
         table.add_column(column, justify="right", no_wrap=True)
     for one in served:
         moves = sum(a != b for a, b in zip(one.thresholds, one.thresholds[1:], strict=False))
         in_force = "–" if one.config.policy == "lru" else f"{statistics.median(one.thresholds):,.0f}"
-        cells = [_name(one.config), in_force, f"{moves}" if one.config.target else "–"]
-        for percent in (50, 90, 95, 99):
-            before, after = np.percentile(lru, percent), np.percentile(one.uncached, percent)
-            cells += [f"{after:,.0f}", _change(float(before), float(after))]
-        before, after = (np.maximum(uncached - line, 0).sum() for uncached in (lru, one.uncached))
-        table.add_row(*cells, f"{after / 1e6:,.2f}M", _change(float(before), float(after)))
+        before, after = _figures(lru, line), _figures(one.uncached, line)
+        table.add_row(
+            _name(one.config),
+            in_force,
+            f"{moves}" if one.config.target else "–",
+            *(f"{b:,.0f}" if one is served[0] else _change(b, a) for b, a in zip(before, after, strict=True)),
+        )
     return table
+
+
+def _figures(uncached: NDArray[np.int64], line: float) -> list[float]:
+    percentiles = [float(value) for value in np.percentile(uncached, PERCENTILES)]
+    return [*percentiles, float(np.maximum(uncached - line, 0).sum())]
 
 
 def _name(config: Config) -> str:
