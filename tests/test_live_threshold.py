@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sglang.srt.plugins.hook_registry import HookRegistry
 
+from radix_tlru import ConfigError
 from radix_tlru.calibration import EVERY, UncachedQuantile
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
 from radix_tlru.sglang.live_threshold import Prefill
+from radix_tlru.sglang.stopwatch import Stopwatch, install
 from radix_tlru.tel import keep_within_budget
 from tests import rank
 from tests.caches import Driver, our_cache
@@ -158,6 +161,48 @@ def test_a_pinned_threshold_is_learned_from_nothing() -> None:
     for config in ({"threshold": 600}, {"policy": "lru"}):
         cache = our_cache(4_000, **config)
         assert cache.live_threshold is cache.stopwatch is None
+
+
+# ---- the stopwatch ----
+
+
+def stopwatch() -> Stopwatch:
+    watch = our_cache(4_000, ttft_slo_ms=100).stopwatch
+    assert watch is not None
+    return watch
+
+
+def ms(value: float) -> object:
+    return pytest.approx(value)
+
+
+def test_a_batch_that_was_launched_while_another_ran_began_when_that_was_done() -> None:
+    watch = stopwatch()
+    watch.returned(1, 10.001)
+    watch.returned(2, 10.006)  # overlap scheduling: launched at 10.005, long before the first is done
+    assert watch.took(1, launched=10.0, now=10.1, in_step=False) == ms(100)
+    assert watch.took(2, launched=10.005, now=10.25, in_step=False) == ms(150)
+    watch.returned(3, 11.001)  # after a pause
+    assert watch.took(3, launched=11.0, now=11.03, in_step=False) == ms(30)
+
+
+def test_on_a_device_in_step_with_the_host_a_batch_is_done_when_it_was_run() -> None:
+    watch = stopwatch()
+    watch.returned(1, 10.1)
+    watch.returned(2, 10.25)  # overlap scheduling: the first is processed only after the second was run
+    assert watch.took(1, launched=10.0, now=10.251, in_step=True) == ms(100)
+    assert watch.took(2, launched=10.1, now=10.252, in_step=True) == ms(150)
+    assert watch.took(9, launched=10.2, now=10.3, in_step=True) is None  # nobody saw it run
+
+
+def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = "sglang.srt.managers.scheduler.Scheduler.no_such_step"
+    monkeypatch.setattr("radix_tlru.sglang.stopwatch.HOOKED", (gone, gone))
+    try:
+        with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .* {gone}"):
+            install()
+    finally:
+        del HookRegistry._hooks[gone]
 
 
 # ---- two ranks ----

@@ -73,6 +73,11 @@ class LiveThreshold:
                 "radix_tlru: threshold %d tokens, learned from %d samples", self._threshold.tokens, self.samples
             )
 
+    def _reason(self) -> str:
+        if self.line is None:
+            return f"a quarter below {self._cache.tail.config.target}"
+        return f"as prefill takes {self.line.beta:.1f} ms and {self.line.alpha:.4f} ms a token"
+
     def _by_objective(self) -> float | None:
         line = self._fit.line()
         # One maximum says it all: the slowest α and β, and whether any rank has none yet.

@@ -34,27 +34,26 @@ HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
 
 
 class Stopwatch:
-    """Times batches for one cache. Times are of SGLang's clock for launches, ``time.monotonic``, in s."""
+    """Times batches for one cache. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
 
     def __init__(self, live: LiveThreshold) -> None:
         self.live = live
         self._done = 0.0  # when the device was done with the last batch
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
-    def launched(self, batch: Any) -> None:
-        """``run_batch`` returns."""
-        self._returned.append((batch.forward_iter, time.monotonic()))
+    def returned(self, number: int, now: float) -> None:
+        """``run_batch`` returns, for the batch of that number."""
+        self._returned.append((number, now))
 
-    def took(self, batch: Any, in_step: bool) -> float | None:
+    def took(self, number: int, launched: float, now: float, *, in_step: bool) -> float | None:
         """``process_batch_result`` returns: ms that the device was at the batch; None if that cannot be told.
 
         Args:
             in_step: whether the device was done when ``run_batch`` returned.
         """
-        launched: float = batch.launch_ts
-        began, done = max(launched, self._done), time.monotonic()
+        began, done = max(launched, self._done), now
         if in_step:
-            returned = [at for number, at in self._returned if number == batch.forward_iter]
+            returned = [at for batch, at in self._returned if batch == number]
             if not returned:
                 return None
             began, done = launched, returned[0]
@@ -70,7 +69,7 @@ def install() -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-    hooks = ((HOOKED[0], _launched, HookType.AFTER), (HOOKED[1], _processed, HookType.AROUND))
+    hooks = ((HOOKED[0], _returned, HookType.AFTER), (HOOKED[1], _processed, HookType.AROUND))
     for target, hook, kind in hooks:
         if target not in HookRegistry._patched:
             HookRegistry.register(target, hook, kind, source=HookSource("radix_tlru", "radix-tlru"))
@@ -80,10 +79,10 @@ def install() -> None:
         raise ConfigError(f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed, SGLang did not hook {missing[0]}")
 
 
-def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+def _returned(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
     stopwatch: Stopwatch | None = getattr(scheduler.tree_cache, "stopwatch", None)
     if stopwatch is not None:
-        stopwatch.launched(batch)
+        stopwatch.returned(batch.forward_iter, time.monotonic())
 
 
 def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -92,7 +91,7 @@ def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: 
         return original(scheduler, batch, *args, **kwargs)
     prefill = prefill_of(batch) if batch.forward_mode.is_extend_without_speculative() else None
     result = original(scheduler, batch, *args, **kwargs)
-    ms = stopwatch.took(batch, in_step=scheduler.device == "cpu")
+    ms = stopwatch.took(batch.forward_iter, batch.launch_ts, time.monotonic(), in_step=scheduler.device == "cpu")
     if prefill is not None:
         stopwatch.live.prefilled(prefill, ms)
     return result
