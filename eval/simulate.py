@@ -35,6 +35,7 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
+from radix_tlru.config import START_THRESHOLD
 
 BASELINES = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
@@ -54,7 +55,7 @@ def add_arguments(
     parser.add_argument(
         "--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="of each replica, e.g. 500k 2M"
     )
-    parser.add_argument("--threshold", nargs="+", type=tokens, default=[Config().threshold], metavar="TOKENS", help="ξ")
+    parser.add_argument("--threshold", nargs="+", type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help="ξ")
     parser.add_argument(
         "--next-prompt-estimate",
         nargs="+",

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["FLAGS", "Config", "ConfigError", "PolicyName"]
+__all__ = ["DEFAULT_TTFT_SLO_MS", "FLAGS", "START_THRESHOLD", "Config", "ConfigError", "PolicyName", "percentile"]
 
 PolicyName = Literal["tlru", "lru"]
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
     "policy": "--radix-eviction",
+    "ttft_slo_ms": "--tlru-ttft-slo",
+    "target": "--tlru-target",
     "threshold": "--tlru-threshold",
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
 }
+
+# Three ways to say what ξ is, of which one may be used.
+_OBJECTIVES = ("threshold", "ttft_slo_ms", "target")
+
+START_THRESHOLD = 2048
+"""ξ (tokens) until enough prefills were seen: about 200 ms of prefill for a 7B model on an A100."""
+
+DEFAULT_TTFT_SLO_MS = 200.0
+"""The objective if none is given."""
+
+LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
+"""Percentiles that a target may name."""
 
 
 class ConfigError(ValueError):
@@ -25,17 +40,21 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """What to evict first, in tokens.
+    """What to evict first.
+
+    The threshold ξ, uncached tokens that still meet the TTFT objective, is said in one of three ways: pinned in tokens
+    (``threshold``), as an objective in milliseconds (``ttft_slo_ms``), or as the percentile that shall be lowest
+    (``target``). With none of them it is an objective of 200 ms.
 
     Raises:
-        ConfigError: a value is out of range, of the wrong type, or leaves nothing for the policy to do.
+        ConfigError: a value is out of range, of the wrong type, contradicts another or leaves nothing to do.
     """
 
     policy: PolicyName = "tlru"
     """``tlru``: TEL-safe tails first, then LRU. ``lru``: stock order at page granularity, for comparison."""
 
-    threshold: int = 2048
-    """ξ, uncached tokens that still meet the TTFT objective. 2,048 is about 200 ms of prefill (7B model, A100)."""
+    threshold: int | None = None
+    """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms`` or ``target``."""
 
     next_prompt_estimate: int = 200
     """Q̂, tokens that the next prompt is expected to add. 200 is the WildChat mean (paper, section 5)."""
@@ -43,19 +62,32 @@ class Config:
     median_weight: float = 0.0
     """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe."""
 
+    ttft_slo_ms: float | None = None
+    """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
+
+    target: str | None = None
+    """``p50`` to ``p99.9``: ξ stays three quarters of that percentile of the uncached tokens of recent requests."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
         for field in ("threshold", "next_prompt_estimate"):
             value = getattr(self, field)
+            if value is None and field == "threshold":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
-        weight = self.median_weight
-        if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise _error("median_weight", weight, "a number from 0 to 1")
-        if not 0.0 <= weight <= 1.0:
-            raise _error("median_weight", weight, "a number from 0 to 1")
-        if self.policy == "tlru" and self.threshold <= self.next_prompt_estimate:
+        if not _is_number(self.median_weight) or not 0.0 <= self.median_weight <= 1.0:
+            raise _error("median_weight", self.median_weight, "a number from 0 to 1")
+        if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
+            raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
+        if self.target is not None and percentile(self.target) is None:
+            raise _error("target", self.target, f"a percentile from p{LOWEST_TARGET:g} to p{HIGHEST_TARGET:g}")
+        given = [field for field in _OBJECTIVES if getattr(self, field) is not None]
+        if len(given) > 1:
+            first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
+            raise ConfigError(f"{first}: not together with {second}; give one of them")
+        if self.policy == "tlru" and self.threshold is not None and self.threshold <= self.next_prompt_estimate:
             flag = FLAGS["next_prompt_estimate"]
             raise _error(
                 "threshold",
@@ -63,13 +95,54 @@ class Config:
                 f"more than {flag} {self.next_prompt_estimate}, or nothing is ever TEL-safe",
             )
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether ξ stays what it is at the start."""
+        return self.policy == "lru" or self.threshold is not None
+
+    @property
+    def objective_ms(self) -> float | None:
+        """The TTFT objective in force, in ms; None where ξ is pinned or follows a percentile."""
+        if self.is_pinned or self.target is not None:
+            return None
+        return DEFAULT_TTFT_SLO_MS if self.ttft_slo_ms is None else self.ttft_slo_ms
+
+    @property
+    def start_threshold(self) -> int:
+        """ξ in tokens, pinned or to begin with; above Q̂, or nothing would be TEL-safe."""
+        if self.threshold is not None:
+            return self.threshold
+        return max(START_THRESHOLD, self.next_prompt_estimate + 1)
+
     def __str__(self) -> str:
         if self.policy == "lru":
             return "lru"
+        if self.threshold is not None:
+            objective = f"threshold={self.threshold} tokens"
+        elif self.target is not None:
+            objective = f"target={self.target}"
+        else:
+            objective = f"ttft_slo={self.objective_ms:g} ms"
         return (
-            f"{self.policy} (threshold={self.threshold} tokens, next_prompt_estimate={self.next_prompt_estimate} "
-            f"tokens, median_weight={self.median_weight:g})"
+            f"{self.policy} ({objective}, next_prompt_estimate={self.next_prompt_estimate} tokens, "
+            f"median_weight={self.median_weight:g})"
         )
+
+
+def percentile(target: Any) -> float | None:
+    """95.0 for ``p95``; None for what names no percentile that ξ may follow."""
+    if not isinstance(target, str) or not re.fullmatch(r"p\d+(\.\d+)?", target):
+        return None
+    found = float(target[1:])
+    return found if LOWEST_TARGET <= found <= HIGHEST_TARGET else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _error(field: str, value: Any, allowed: str) -> ConfigError:

@@ -114,7 +114,7 @@ class Policy:
 
 
 def policy_for(config: Config) -> Policy:
-    """The policy that a configuration names."""
+    """The policy that a configuration names, with the threshold that it starts with."""
     if config.policy == "lru":
-        return Policy(Recency(), AnyPrompt(), config.threshold, median_weight=1.0)
-    return Policy(Recency(), FixedPrompt(config.next_prompt_estimate), config.threshold, config.median_weight)
+        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0)
+    return Policy(Recency(), FixedPrompt(config.next_prompt_estimate), config.start_threshold, config.median_weight)

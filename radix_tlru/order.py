@@ -83,6 +83,17 @@ class EvictionOrder:
         self._leaves -= 1
         self._over_budget -= self._tel_safe(leaf)
 
+    def use(self, policy: Policy) -> None:
+        """Price by another policy from now on, such as one with another threshold; its prompt model has as many steps.
+
+        O(leaves log leaves), as each may lie in another step now: for rare moments, not for every eviction.
+        """
+        assert len(policy.prompts.probabilities) == len(self._heaps), "a policy cannot change its number of steps"
+        self._policy, self._probabilities = policy, policy.prompts.probabilities
+        self._sweep()
+        leaves = (self._leaf_of(leaf_id) for heap in self._heaps for _, leaf_id in heap)
+        self._over_budget = sum(self._tel_safe(leaf) for leaf in leaves if leaf is not None)
+
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to a page; None if nothing is evictable.
 

@@ -9,10 +9,35 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, ConfigError
+from radix_tlru.config import percentile
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    assert Config() == Config(policy="tlru", threshold=2048, next_prompt_estimate=200, median_weight=0.0)
+    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=200, median_weight=0.0)
+    assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
+
+
+def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the_start_value() -> None:
+    pinned, slo, target = Config(threshold=4096), Config(ttft_slo_ms=50), Config(target="p95")
+    assert (pinned.is_pinned, pinned.objective_ms, pinned.start_threshold) == (True, None, 4096)
+    assert (slo.is_pinned, slo.objective_ms, slo.start_threshold) == (False, 50, 2048)
+    assert (target.is_pinned, target.objective_ms, target.start_threshold) == (False, None, 2048)
+    assert Config(policy="lru").is_pinned
+    assert Config(next_prompt_estimate=9000).start_threshold == 9001  # or nothing would be TEL-safe
+
+
+def test_the_log_says_where_the_threshold_is_from() -> None:
+    rest = "next_prompt_estimate=200 tokens, median_weight=0"
+    assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
+    assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
+    assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
+
+
+@pytest.mark.parametrize(
+    ("target", "percent"), [("p50", 50.0), ("p95", 95.0), ("p99.5", 99.5), ("p99.9", 99.9), ("p49", None), ("95", None)]
+)
+def test_a_target_names_a_percentile(target: str, percent: float | None) -> None:
+    assert percentile(target) == percent
 
 
 @pytest.mark.parametrize(
@@ -28,6 +53,26 @@ def test_the_defaults_are_those_of_the_flags_table() -> None:
         ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1"),
         ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1"),
         ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1"),
+        ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
+        ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
+        ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),
+        ({"ttft_slo_ms": True}, "--tlru-ttft-slo True: must be a number of milliseconds above 0"),
+        ({"target": "p49"}, "--tlru-target p49: must be a percentile from p50 to p99.9"),
+        ({"target": "p99.95"}, "--tlru-target p99.95: must be a percentile from p50 to p99.9"),
+        ({"target": "pnan"}, "--tlru-target pnan: must be a percentile from p50 to p99.9"),
+        ({"target": 95}, "--tlru-target 95: must be a percentile from p50 to p99.9"),
+        (
+            {"threshold": 4096, "ttft_slo_ms": 100},
+            "--tlru-threshold 4096: not together with --tlru-ttft-slo 100; give one of them",
+        ),
+        (
+            {"threshold": 4096, "target": "p95"},
+            "--tlru-threshold 4096: not together with --tlru-target p95; give one of them",
+        ),
+        (
+            {"ttft_slo_ms": 99.5, "target": "p95"},
+            "--tlru-ttft-slo 99.5: not together with --tlru-target p95; give one of them",
+        ),
         (
             {"threshold": 200},
             "--tlru-threshold 200: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",

@@ -62,6 +62,9 @@ def test_it_says_what_a_bug_report_needs(report: subprocess.CompletedProcess[str
         "FullComponent._evict_device_next_node",
         "ServerArgs.from_cli_args",
         "Engine.server_args_class",
+        "Scheduler.run_batch(batch=)",
+        "Scheduler.process_batch_result(batch=)",
+        "UnifiedRadixCache._all_reduce(tp_reduce_op=)",
     ],
 )
 def test_each_seam_is_found(report: subprocess.CompletedProcess[str], seam: str) -> None:
@@ -72,6 +75,10 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
     report: subprocess.CompletedProcess[str],
 ) -> None:
     assert _line(report, "ok --radix-eviction tlru would") == "ok --radix-eviction tlru would start"
+    for objective in ("--tlru-ttft-slo 100", "--tlru-target p95", "--tlru-threshold 4096"):
+        assert _line(report, f"ok --radix-eviction tlru {objective} would")
+    both = _line(report, "no --radix-eviction tlru --tlru-ttft-slo 100 --tlru-threshold 4096")
+    assert both.endswith("--tlru-threshold 4096: not together with --tlru-ttft-slo 100; give one of them")
     refused = _line(report, "no --radix-eviction tlru --radix-eviction-policy lru")
     assert refused.count("--radix-eviction-policy lru") == 2  # asked for, and named in the error
     for other in ("--radix-cache-backend x", "--disable-radix-cache", "--enable-hierarchical-cache"):

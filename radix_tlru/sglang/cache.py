@@ -10,7 +10,9 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config, ConfigError
 from radix_tlru.sglang.component import TailComponent, component_for
+from radix_tlru.sglang.live_threshold import LiveThreshold
 from radix_tlru.sglang.metrics import TailMetrics
+from radix_tlru.sglang.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, EvictParams, EvictResult
@@ -25,11 +27,19 @@ class TailRadixCache(UnifiedRadixCache):
     """SGLang's cache, telling its component what an allocation needs and the operator what the component did."""
 
     tail_metrics: TailMetrics | None = None
+    live_threshold: LiveThreshold | None = None
+    """What moves ξ; None where the Config pins it."""
+
+    stopwatch: Stopwatch | None = None
+    """What times the prefills that ξ is learned from; the scheduler's hooks look for it here."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
+        if not self.tail.config.is_pinned:
+            self.live_threshold = LiveThreshold(self)
+            self.stopwatch = Stopwatch(self.live_threshold)
         if self.metrics_collector is not None:
-            self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail)
+            self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
 
     @property
     def tail(self) -> TailComponent:
@@ -43,20 +53,21 @@ class TailRadixCache(UnifiedRadixCache):
             return super()._evict(params, available_size_targets, **kwargs)
         finally:
             self.tail.available_target = None
-            self._report()
+            self.report()
 
     # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
 
     def dec_lock_ref(self, *args: Any, **kwargs: Any) -> DecLockRefResult:
         result = super().dec_lock_ref(*args, **kwargs)
-        self._report()
+        self.report()
         return result
 
     def reset(self) -> None:
         super().reset()
-        self._report()
+        self.report()
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Bring the operator's metrics up to date."""
         if self.tail_metrics is not None:
             self.tail_metrics.report()
 

@@ -17,6 +17,7 @@ everything is dropped   ``reset``
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -76,6 +77,11 @@ class TailComponent(FullComponent):
 
     def _new_order(self) -> EvictionOrder:
         return EvictionOrder(self.policy, self.page_size, self._leaf_of)
+
+    def use_threshold(self, threshold: int) -> None:
+        """Evict by another ξ (tokens) from now on; the order sorts its leaves once."""
+        self.policy = replace(self.policy, threshold=threshold)
+        self.order.use(self.policy)
 
     def _reset(self) -> None:
         self._stock_reset()

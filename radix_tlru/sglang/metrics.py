@@ -10,6 +10,7 @@ from radix_tlru.order import Phase
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.component import TailComponent
+    from radix_tlru.sglang.live_threshold import LiveThreshold
 
 __all__ = ["TailMetrics"]
 
@@ -20,9 +21,10 @@ class TailMetrics(_StatLoggerDIMixin):
     Args:
         labels: as SGLang labels the radix cache of this rank.
         tail: the component whose order is reported.
+        live: what moves its threshold, if anything does.
     """
 
-    def __init__(self, labels: dict[str, Any], tail: TailComponent) -> None:
+    def __init__(self, labels: dict[str, Any], tail: TailComponent, live: LiveThreshold | None = None) -> None:
         # Imported here as SGLang does: the multiprocess directory must be in the environment by then.
         from prometheus_client import Counter, Gauge
 
@@ -47,9 +49,18 @@ class TailMetrics(_StatLoggerDIMixin):
             "sglang:tlru_over_budget_tokens",
             "Tokens of evictable paths beyond their safe budget now; a shared token counts for each of its leaves.",
         )
-        threshold = gauge_of("sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force.")
-        threshold.set(tail.policy.threshold)
+        self._threshold = gauge_of(
+            "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
+        )
+        self._live = live
+        if live is not None:
+            self._samples = gauge_of(
+                "sglang:tlru_threshold_samples", "Recent prefills (or requests, with a target) it is learned from."
+            )
+            self._alpha = gauge_of("sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted; 0 before.")
+            self._beta = gauge_of("sglang:tlru_beta_ms", "Prefill time without tokens, as fitted; 0 before.")
         self._reported: dict[str, int] = {}
+        self.report()
 
     def report(self) -> None:
         """Bring the registry up to the component's counts; some microseconds."""
@@ -60,3 +71,9 @@ class TailMetrics(_StatLoggerDIMixin):
                 self._reported[name] = counts[name]
         self._leaves.set(len(self._tail.order))
         self._over_budget.set(self._tail.order.over_budget)
+        self._threshold.set(self._tail.policy.threshold)
+        if self._live is not None:
+            self._samples.set(self._live.samples)
+            if self._live.line is not None:
+                self._alpha.set(self._live.line.alpha)
+                self._beta.set(self._live.line.beta)

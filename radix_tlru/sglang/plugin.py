@@ -9,7 +9,8 @@ rather than letting stock eviction through:
    the flags become a :class:`~radix_tlru.config.Config`, which travels on the ``ServerArgs`` record, and the record
    selects our cache backend by name. A scheduler process in which the plugin is missing does not know that name.
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
-4. The backend's factory builds the cache with the Config of the record.
+4. The backend's factory builds the cache with the Config of the record, and has the scheduler's prefills timed if the
+   threshold is to be learned.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from radix_tlru.config import FLAGS, Config, ConfigError, PolicyName
+from radix_tlru.config import DEFAULT_TTFT_SLO_MS, FLAGS, START_THRESHOLD, Config, ConfigError, PolicyName
 from radix_tlru.sglang.compat import check_version, sglang_version
 
 if TYPE_CHECKING:
@@ -107,7 +108,6 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         logger.error("radix_tlru: %s is not available, as SGLang did not hook %s", FLAGS["policy"], sorted(missing))
         return
     group = parser.add_argument_group("tail-optimised eviction (radix-tlru)")
-    defaults = Config()
     group.add_argument(
         FLAGS["policy"],
         dest="radix_eviction",
@@ -118,18 +118,31 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152).",
     )
     group.add_argument(
+        FLAGS["ttft_slo_ms"],
+        metavar="MS",
+        default=None,
+        help="TTFT objective in milliseconds. How many uncached tokens meet it is learned from the prefills of this "
+        f"server (default {DEFAULT_TTFT_SLO_MS:g}; {START_THRESHOLD} tokens until enough were measured).",
+    )
+    group.add_argument(
+        FLAGS["target"],
+        metavar="PERCENTILE",
+        default=None,
+        help=f"Instead of {FLAGS['ttft_slo_ms']}: the percentile that shall be lowest, p50 to p99.9. The threshold "
+        "stays a quarter below that percentile of the uncached tokens of recent requests.",
+    )
+    group.add_argument(
         FLAGS["threshold"],
         metavar="TOKENS",
         default=None,
-        help="Uncached tokens that still meet the TTFT objective "
-        f"(default {defaults.threshold}: about 200 ms of prefill for a 7B model on an A100).",
+        help=f"Instead of {FLAGS['ttft_slo_ms']}: pin the uncached tokens that still meet the TTFT objective.",
     )
     group.add_argument(
         FLAGS["next_prompt_estimate"],
         metavar="TOKENS",
         default=None,
         help=f"Tokens that the next prompt of a conversation is expected to add (default "
-        f"{defaults.next_prompt_estimate}).",
+        f"{Config().next_prompt_estimate}).",
     )
     group.add_argument(
         FLAGS["median_weight"],
@@ -167,7 +180,7 @@ def _config_from(given: dict[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag; what is none is left to Config, which says what is allowed."""
-    if field != "policy" and isinstance(value, str):
+    if field not in ("policy", "target") and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)
@@ -235,6 +248,7 @@ def _check_server_args(_result: None, record: ServerArgs) -> None:
 
 def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
+    from radix_tlru.sglang import stopwatch
     from radix_tlru.sglang.cache import build_cache
 
     config = config_of(context.server_args)
@@ -242,6 +256,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
         raise ConfigError(f"--radix-cache-backend {BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
     if context.enable_hierarchical_cache or context.is_hybrid_swa or context.is_hybrid_ssm:
         raise ConfigError(f"{FLAGS['policy']} {config.policy}: full-attention caches only, without a host tier")
+    if not config.is_pinned:
+        stopwatch.install()
     cache = build_cache(context.params, config)
     logger.info("radix_tlru: evicting by %s, page size %d", config, context.params.page_size)
     return cache

@@ -41,6 +41,9 @@ SEAMS = (
     (f"{_COMPONENT}._evict_device_start", None),
     (f"{_COMPONENT}._evict_device_next_node", None),
     (f"{_COMPONENT}._evict_device_end", None),
+    ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
+    ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
+    ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
 )
 
 # SGLang's test fixtures: our tests stand on them, a server does not.
@@ -54,9 +57,12 @@ _POLICY = "--radix-eviction tlru"
 COMMAND_LINES = (
     ("", True),
     (_POLICY, True),
+    (f"{_POLICY} --tlru-ttft-slo 100", True),
+    (f"{_POLICY} --tlru-target p95", True),
     (f"{_POLICY} --tlru-threshold 4096", True),
     (f"{_POLICY} --tlru-next-prompt-estimate 100", True),
     (f"{_POLICY} --tlru-median-weight 0.2", True),
+    (f"{_POLICY} --tlru-ttft-slo 100 --tlru-threshold 4096", False),
     (f"{_POLICY} --radix-eviction-policy lru", False),
     (f"{_POLICY} --radix-cache-backend x", False),
     (f"{_POLICY} --disable-radix-cache", False),

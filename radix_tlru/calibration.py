@@ -1,0 +1,270 @@
+"""The threshold ξ, learned while serving: from milliseconds, or from the percentile that shall be lowest.
+
+TTFT grows with the tokens that must be prefilled, TTFT = β + α·uncached (paper, equation 2, where β is 0), so an
+objective in milliseconds allows ξ = (SLO - β) / α uncached tokens. α and β depend on the model, the machine and its
+load, and are fitted here to the prefills as they are measured:
+
+    batch, its time ──► WholePrompts ──► PrefillFit ──► Line(α, β) ──► Threshold ξ
+    uncached tokens of each request ──► UncachedQuantile ──────────────┘
+
+Everything is counted in events, never in seconds, and nothing is drawn at random: what is fed the same is the same.
+Pure arithmetic; what is measured where is the business of ``radix_tlru.sglang``.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from itertools import combinations
+from statistics import median
+from typing import NamedTuple
+
+__all__ = ["EVERY", "Line", "PrefillFit", "Sample", "Threshold", "UncachedQuantile", "WholePrompts"]
+
+EVERY = 32
+"""Prefill batches from one look at what was learned to the next."""
+
+
+class Line(NamedTuple):
+    """Prefill time of a request by its uncached tokens: β + α·uncached."""
+
+    alpha: float  # ms a token, above 0
+    beta: float  # ms, 0 or more
+
+    def ms(self, tokens: float) -> float:
+        """Time with so many uncached tokens."""
+        return self.beta + self.alpha * tokens
+
+    def tokens(self, ms: float) -> float:
+        """Uncached tokens that take ``ms``; negative if not even a request without any is that quick."""
+        return (ms - self.beta) / self.alpha
+
+
+class Sample(NamedTuple):
+    """One measured prefill."""
+
+    tokens: int  # prefilled, 1 or more
+    ms: float
+
+
+class WholePrompts:
+    """Joins the batches of chunked prefill, so that a sample is what the first token of a prompt had to wait for.
+
+    A long prompt is prefilled chunk by chunk. Its first token comes after the last, so each chunk adds its own fixed
+    cost, which a line through single batches would miss beyond the size of a chunk. Requests that share a batch share
+    its time, hence tokens are those of the whole batch, and a batch full of requests is as good a sample as a lone one.
+    """
+
+    def __init__(self) -> None:
+        self._unfinished: str | None = None
+        self._begun = Sample(0, 0.0)  # what the unfinished prompt took so far
+
+    def add(self, prompts: Collection[str], unfinished: str | None, tokens: int, ms: float) -> Sample | None:
+        """One prefill batch; None unless the oldest prompt in it is finished with it.
+
+        Args:
+            prompts: names of those with tokens in the batch.
+            unfinished: of them, the one of which more is to come.
+            tokens, ms: that the batch prefilled, and the time it took.
+        """
+        goes_on = self._unfinished in prompts
+        whole = Sample(self._begun.tokens + tokens, self._begun.ms + ms) if goes_on else Sample(tokens, ms)
+        if goes_on and unfinished == self._unfinished:
+            self._begun = whole
+            return None
+        self._unfinished, self._begun = unfinished, Sample(tokens, ms)
+        return whole if goes_on or unfinished is None else None
+
+
+class PrefillFit:
+    """α and β of the last prefills, whatever a third of them had to wait for.
+
+    1. *Forgets*: the last 256 samples count, and no other.
+    2. *Is not led by the many*: tokens are grouped by size, four groups an octave. Chats prefill a thousand short
+       prompts for each long one, and it is the long ones that ξ is about.
+    3. *Is not led by outliers*: the median of each group, and through these the median of all slopes (Theil 1950, Sen
+       1968), is wrong only once half of a group is.
+    4. *Is exact all the same*: least squares of relative errors over the samples within three times the median error.
+    """
+
+    WINDOW = 256
+    """Samples remembered."""
+
+    ENOUGH = 32
+    """Samples needed for a line."""
+
+    SPREAD = 4.0
+    """The largest group of tokens must be so many times the smallest, or a slope would be a guess."""
+
+    _ONE_SIZE = 2 ** (1 / 4)  # from the smallest to the largest of a group, but
+    _GROUP_OF = 3  # at least so many: the median of fewer is no defence
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
+
+    def __len__(self) -> int:
+        """Samples remembered."""
+        return len(self._samples)
+
+    def add(self, sample: Sample) -> None:
+        """One more prefill; one without tokens or time is none."""
+        if sample.tokens > 0 and sample.ms > 0.0 and math.isfinite(sample.ms):
+            self._samples.append(sample)
+
+    def line(self) -> Line | None:
+        """The fit, or None: fewer than 32 samples, all of much the same size, or time does not rise with tokens.
+
+        Below a millisecond of work, meant for every now and then.
+        """
+        if len(self._samples) < self.ENOUGH:
+            return None
+        groups = self._groups()
+        if len(groups) < 2 or groups[-1].tokens < self.SPREAD * groups[0].tokens:
+            return None
+        line = _theil_sen(groups)
+        if line is None:
+            return None
+        for _ in range(2):
+            line = _least_squares(self._samples, line) or line
+        return Line(line.alpha, max(line.beta, 0.0))
+
+    def _groups(self) -> list[_Group]:
+        groups: list[list[Sample]] = [[]]
+        for sample in sorted(self._samples):
+            last = groups[-1]
+            # Groups share no size, so that no two have the same median.
+            if len(last) >= self._GROUP_OF and sample.tokens > max(self._ONE_SIZE * last[0].tokens, last[-1].tokens):
+                groups.append([])
+            groups[-1].append(sample)
+        if len(groups) > 1 and len(groups[-1]) < self._GROUP_OF:
+            groups[-2:] = [groups[-2] + groups[-1]]
+        return [_Group(median(s.tokens for s in each), median(s.ms for s in each), len(each)) for each in groups]
+
+
+class _Group(NamedTuple):
+    tokens: float
+    ms: float
+    weight: int  # samples in it
+
+
+def _theil_sen(groups: Sequence[_Group]) -> Line | None:
+    """The weighted median of the slopes of all pairs; errors are taken to grow with the time."""
+    slopes = (
+        ((b.ms - a.ms) / (b.tokens - a.tokens), min(a.weight, b.weight) * (b.tokens - a.tokens) / (a.ms + b.ms))
+        for a, b in combinations(groups, 2)
+    )
+    alpha = _weighted_median(slopes)
+    if alpha <= 0.0:
+        return None
+    return Line(alpha, _weighted_median((g.ms - alpha * g.tokens, g.weight / g.ms) for g in groups))
+
+
+def _weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
+    ordered = sorted(weighted)
+    half, below = sum(weight for _, weight in ordered) / 2, 0.0
+    for value, weight in ordered:
+        below += weight
+        if below >= half:
+            return value
+    raise AssertionError("a median of nothing")
+
+
+def _least_squares(samples: Iterable[Sample], line: Line) -> Line | None:
+    """The line of least squared relative errors through the samples near ``line``; None if they do not make one."""
+    expected = [(sample, max(line.ms(sample.tokens), 1e-6)) for sample in samples]
+    near = 3.0 * median(abs(sample.ms / ms - 1.0) for sample, ms in expected)
+    weight = x = y = xx = xy = 0.0
+    for sample, ms in expected:
+        if abs(sample.ms / ms - 1.0) <= near:
+            share = 1.0 / (ms * ms)
+            weight += share
+            x += share * sample.tokens
+            y += share * sample.ms
+            xx += share * sample.tokens * sample.tokens
+            xy += share * sample.tokens * sample.ms
+    spread = weight * xx - x * x
+    if spread <= 1e-9 * weight * xx:
+        return None
+    alpha = (weight * xy - x * y) / spread
+    return Line(alpha, (y - alpha * x) / weight) if alpha > 0.0 else None
+
+
+class UncachedQuantile:
+    """A percentile of the uncached tokens of recent requests, exact over the last 4,096 of them.
+
+    Args:
+        percentile: above 0, up to 100.
+    """
+
+    WINDOW = 4096
+    """Requests remembered."""
+
+    ENOUGH = 64
+    """Requests needed for a value."""
+
+    SHARE = 0.75
+    """Of the percentile, at which ξ is kept. T-LRU moves requests from above ξ to just below it and others up to it,
+    so a percentile falls while ξ is under it and no more once ξ is there: with ξ *at* p95, p95 gains next to nothing,
+    with ξ a little above nothing at all. ``python -m eval target`` shows both sides."""
+
+    def __init__(self, percentile: float) -> None:
+        self._percentile = percentile
+        self._recent: deque[int] = deque()
+        self._sorted: list[int] = []
+
+    def __len__(self) -> int:
+        """Requests remembered."""
+        return len(self._recent)
+
+    def add(self, uncached: int) -> None:
+        """One more request, with the tokens that it had to prefill."""
+        if len(self._recent) == self.WINDOW:
+            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        self._recent.append(uncached)
+        insort(self._sorted, uncached)
+
+    def value(self) -> int | None:
+        """The nearest-rank percentile, in tokens; None before 64 requests."""
+        if len(self._sorted) < self.ENOUGH:
+            return None
+        rank = math.ceil(round(self._percentile * len(self._sorted) / 100.0, 6))
+        return self._sorted[rank - 1]
+
+    def threshold(self) -> float | None:
+        """ξ for that percentile, in tokens; None before 64 requests."""
+        value = self.value()
+        return None if value is None else self.SHARE * value
+
+
+class Threshold:
+    """ξ in force: within bounds, in whole pages, and not moved for less than a tenth.
+
+    Args:
+        start: tokens, in force until there is something to follow.
+        next_prompt_estimate: Q̂ in tokens; ξ stays above, or nothing would be TEL-safe.
+        page_size: tokens.
+    """
+
+    HIGHEST = 1 << 20
+    """Tokens: more than any context."""
+
+    WORTH_IT = 0.1
+    """ξ moves when what it follows is further away than this share of it: a move makes the order sort its leaves."""
+
+    def __init__(self, start: int, next_prompt_estimate: int, page_size: int) -> None:
+        self.tokens = start
+        self._lowest = (next_prompt_estimate // page_size + 1) * page_size
+        self._page_size = page_size
+
+    def follow(self, tokens: float) -> bool:
+        """Move to where ``tokens`` says; False if that is not worth it."""
+        bounded = min(max(tokens, self._lowest), self.HIGHEST)
+        if abs(bounded - self.tokens) <= self.WORTH_IT * self.tokens:
+            return False
+        before, self.tokens = (
+            self.tokens,
+            max(int(round(bounded, 6)) // self._page_size * self._page_size, self._lowest),
+        )
+        return self.tokens != before

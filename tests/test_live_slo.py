@@ -1,0 +1,117 @@
+"""Real servers that learn their threshold: from the times of their prefills, or from what requests prefill."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+import pytest
+
+from eval.client import Request, RequestResult, generate
+from eval.paper.timing import Point, fit
+from eval.server import Server
+from radix_tlru.calibration import EVERY, Line, UncachedQuantile
+from radix_tlru.config import START_THRESHOLD
+from radix_tlru.demo_model import VOCABULARY
+from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
+
+pytestmark = pytest.mark.live
+
+SLO_MS, NEXT_PROMPT = 60.0, 20
+POOL, CHUNK = 8_192, 1_024
+
+
+def serve(model: Path, name: str, *ours: str) -> Server:
+    given = [*flags(model, POOL, 1, CHUNK), *REAL_WEIGHTS, "--radix-eviction", "tlru", *ours]
+    return Server([*given, "--tlru-next-prompt-estimate", str(NEXT_PROMPT)], name=name, environment=ALL_CHECKS)
+
+
+@pytest.fixture
+def slo_server(weighted_model: Path) -> Iterator[Server]:
+    """With overlap scheduling, as by default."""
+    with serve(weighted_model, "test-slo", "--tlru-ttft-slo", f"{SLO_MS:g}") as server:
+        yield server
+
+
+@pytest.fixture
+def target_server(weighted_model: Path) -> Iterator[Server]:
+    """Without overlap scheduling."""
+    with serve(weighted_model, "test-target", "--tlru-target", "p90", "--disable-overlap-schedule") as server:
+        yield server
+
+
+def send(server: Server, prompts: list[tuple[int, ...]], at_once: int = 1) -> list[RequestResult]:
+    """So many prompts at a time, each for one token; in the order in which they were answered."""
+    answered: list[RequestResult] = []
+
+    async def all_of_them() -> None:
+        turns = asyncio.Semaphore(at_once)
+        async with aiohttp.ClientSession(read_bufsize=2**20) as session:
+
+            async def one(number: int, prompt: tuple[int, ...]) -> None:
+                async with turns:
+                    answered.append(await generate(session, server.base_url, Request(number, 0, prompt, 1)))
+
+            await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
+
+    asyncio.run(all_of_them())
+    assert [result.error for result in answered] == [None] * len(prompts)
+    return answered
+
+
+def prompts_of(lengths: list[int], seed: int) -> list[tuple[int, ...]]:
+    """Random, so that nothing of one is cached for another."""
+    rng = random.Random(seed)
+    return [tuple(rng.randrange(VOCABULARY) for _ in range(length)) for length in lengths]
+
+
+def test_the_threshold_becomes_what_a_client_measures(slo_server: Server) -> None:
+    assert slo_server.get_metrics()["sglang:tlru_threshold_tokens"] == START_THRESHOLD
+    rng = random.Random(1)
+    # Twice as many as make a line, so that the first, which pay for allocations, are few. Up to three chunks.
+    lengths = [int(32 * 64 ** rng.random()) for _ in range(3 * EVERY)]
+    answered = send(slo_server, prompts_of(lengths, seed=2))
+    metrics = slo_server.get_metrics()
+    client = fit([Point(result.uncached_tokens, result.ttft_ms or 0.0) for result in answered], "by the client")
+
+    # The client also waits for HTTP and the tokenizer, which are in its β alone: the truth is between that and none.
+    assert metrics["sglang:tlru_alpha_ms_per_token"] == pytest.approx(client.alpha, rel=0.3)
+    assert 0.0 <= metrics["sglang:tlru_beta_ms"] < client.beta + 0.2 * SLO_MS
+    threshold = metrics["sglang:tlru_threshold_tokens"]
+    lowest, highest = 0.7 * (SLO_MS - client.beta) / client.alpha, 1.3 * SLO_MS / client.alpha
+    assert lowest < threshold < highest
+    assert highest < START_THRESHOLD, "the start value would have passed: this machine is too fast for the objective"
+    in_metrics = (SLO_MS - metrics["sglang:tlru_beta_ms"]) / metrics["sglang:tlru_alpha_ms_per_token"]
+    assert threshold == pytest.approx(in_metrics, rel=0.11)  # it moves for more than a tenth
+    assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(lengths), abs=8)  # and SGLang's warm-up
+
+    # In a crowd nearly all of TTFT is waiting for others, and none of that is in the line.
+    crowd = send(slo_server, prompts_of(lengths, seed=3), at_once=16)
+    metrics = slo_server.get_metrics()
+    line = Line(metrics["sglang:tlru_alpha_ms_per_token"], metrics["sglang:tlru_beta_ms"])
+    assert line.ms(median(lengths)) < median(result.ttft_ms or 0.0 for result in crowd) / 3
+    log = slo_server.log_path.read_text(errors="replace")
+    assert f"radix_tlru: evicting by tlru (ttft_slo={SLO_MS:g} ms, next_prompt_estimate={NEXT_PROMPT} tokens" in log
+    assert "Traceback" not in log
+
+
+def test_the_threshold_follows_the_percentile_of_what_clients_prefilled(target_server: Server) -> None:
+    assert target_server.get_metrics()["sglang:tlru_threshold_tokens"] == START_THRESHOLD
+    rng, quantile = random.Random(4), UncachedQuantile(90.0)
+    fresh = prompts_of([rng.randrange(50, 1_400) for _ in range(2 * EVERY)], seed=5)
+    prompts = [prompt for one in fresh for prompt in (one, one + one[:40])]  # a second turn, of which most is cached
+    answered = send(target_server, prompts)
+    for result in answered:
+        quantile.add(result.uncached_tokens)
+    assert any(result.cached_tokens for result in answered)
+    expected = quantile.threshold()
+    assert expected is not None
+    metrics = target_server.get_metrics()
+    # SGLang's warm-up and the last batches since it was looked at make a little difference, and it moves in tenths.
+    assert metrics["sglang:tlru_threshold_tokens"] == pytest.approx(expected, rel=0.15)
+    assert expected < 0.8 * START_THRESHOLD, "the start value would have passed"
+    assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(prompts), abs=8)
