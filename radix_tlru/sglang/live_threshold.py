@@ -68,10 +68,10 @@ class LiveThreshold:
     def _look(self) -> None:
         wanted = self._by_objective() if self._target is None else self._target.threshold()
         if wanted is not None and self._threshold.follow(wanted):
-            self._cache.tail.use_threshold(self._threshold.tokens)
-            logger.info(
-                "radix_tlru: threshold %d tokens, learned from %d samples", self._threshold.tokens, self.samples
-            )
+            xi = self._threshold.tokens
+            self._cache.tail.use_threshold(xi)
+            logger.info("radix_tlru: threshold %d tokens, %s, from %d samples", xi, self._reason(), self.samples)
+        self._cache.report()
 
     def _reason(self) -> str:
         if self.line is None:
