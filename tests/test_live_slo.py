@@ -11,8 +11,8 @@ from statistics import median
 import aiohttp
 import pytest
 
-from eval.client import Request, RequestResult, generate
 from eval.paper.timing import Point, fit
+from eval.replay.client import Request, RequestResult, send
 from eval.server import Server
 from radix_tlru.calibration import EVERY, Line, UncachedQuantile
 from radix_tlru.config import START_THRESHOLD
@@ -54,7 +54,7 @@ def send(server: Server, prompts: list[tuple[int, ...]], at_once: int = 1) -> li
 
             async def one(number: int, prompt: tuple[int, ...]) -> None:
                 async with turns:
-                    answered.append(await generate(session, server.base_url, Request(number, 0, prompt, 1)))
+                    answered.append(await send(session, server.base_url, Request(number, 0, prompt, 1)))
 
             await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
 
