@@ -43,7 +43,7 @@ class RealCache:
 
     Args:
         policy: ``ours``, or one of SGLang's own.
-        core: SGLang's tree core for its own policies; ours runs on the Python core.
+        core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
     """
@@ -69,7 +69,7 @@ class RealCache:
         slack = max(threshold - next_prompt_estimate, 0) // page_size
         if policy == "ours":
             config = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
-            cache = build_cache(cache_params(pages), config)
+            cache = build_cache(cache_params(pages, core=core), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
             cache = stock_cache(pages, policy="tlru", policy_config=stock, core=core)
@@ -100,7 +100,8 @@ def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCach
 
 
 REAL_CACHES: dict[str, Callable[[int, int, int, int], RealCache]] = {
-    "real-tlru": _factory("ours", "python"),
+    "real-tlru": _factory("ours", "rust"),
+    "real-tlru-python": _factory("ours", "python"),
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
     **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
 }
