@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Literal
 from eval.traces.request import Path, Request
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
     from radix_tlru.sglang.offline import Core
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
@@ -77,6 +79,11 @@ class RealCache:
             cache = stock_cache(pages, policy="lru" if policy == "tlru" else policy, core=core)
         self._cache = OfflineCache(cache, max(chunk // page_size, 1))
         self._pages = pages
+
+    @property
+    def cache(self) -> UnifiedRadixCache:
+        """The cache of SGLang; ours has a ``tail`` that knows what was evicted."""
+        return self._cache.cache
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""

@@ -198,7 +198,8 @@ class TailComponent(FullComponent):
             return requested
         # The driver asks for all there is and stops when the allocation fits, so the shortfall is ours to see. An
         # allocator may hold freed pages back: then there is none, yet the driver goes on, page by page.
-        return max(1, min(requested, self.available_target - self.cache._component_available_size(FULL)))
+        shortfall: int = self.available_target - self.cache._component_available_size(FULL)
+        return max(1, min(requested, shortfall))
 
     def next_victim(self, missing: int) -> Victim | None:
         """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""

@@ -232,10 +232,8 @@ class RustTailCore(RustUnifiedTreeCore):
         node = self._nodes.pop(victim.leaf_id)
         node.evictable = False
         self._tail.order.discard(victim.leaf)
-        if victim.keep > victim.leaf.start:
-            parent_id = self._cut(path, node, victim.keep, actions)
-        else:
-            parent_id = path[-1][1]
+        whole = victim.keep == victim.leaf.start
+        parent_id = path[-1][1] if whole else self._cut(path, node, victim.keep, actions)
         evicted = self._binding.evict_device_leaf(victim.leaf_id)
         actions += self._cache_actions_from_tagged(evicted.cache_actions)
         parent = self._nodes.get(parent_id)
