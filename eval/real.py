@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Literal
 from eval.traces.request import Path, Request
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
     from radix_tlru.sglang.offline import Core
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
@@ -49,7 +51,7 @@ class RealCache:
 
     Args:
         policy: ``ours``, or one of SGLang's own.
-        core: SGLang's tree core for its own policies; ours runs on the Python core.
+        core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
     """
@@ -78,7 +80,7 @@ class RealCache:
         slack = max(threshold - next_prompt_estimate, 0) // page_size
         if policy == "ours":
             config = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
-            cache = build_cache(cache_params(pages), config)
+            cache = build_cache(cache_params(pages, core=core), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
             cache = stock_cache(pages, policy="tlru", policy_config=stock, core=core)
@@ -87,6 +89,11 @@ class RealCache:
         self._cache = OfflineCache(cache, max(chunk // page_size, 1))
         self._pages = pages
         self._units: dict[int, int] = {}
+
+    @property
+    def cache(self) -> UnifiedRadixCache:
+        """The cache of SGLang; ours has a ``tail`` that knows what was evicted."""
+        return self._cache.cache
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
@@ -110,7 +117,8 @@ def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCach
 
 
 REAL_CACHES: dict[str, Callable[[int, int, int, int], RealCache]] = {
-    "real-tlru": _factory("ours", "python"),
+    "real-tlru": _factory("ours", "rust"),
+    "real-tlru-python": _factory("ours", "python"),
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
     **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
 }

@@ -9,12 +9,12 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline import OfflineCache, cache_params
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 
 
-def our_cache(capacity: int, page_size: int = 1, **config: Any) -> UnifiedRadixCache:
-    """The real cache with our order, on a pool of ``capacity`` tokens."""
-    return build_cache(cache_params(capacity, page_size), Config(**config))
+def our_cache(capacity: int, page_size: int = 1, core: Core | None = None, **config: Any) -> UnifiedRadixCache:
+    """The real cache with our order, on a pool of ``capacity`` tokens and one of SGLang's tree cores."""
+    return build_cache(cache_params(capacity, page_size, core), Config(**config))
 
 
 class Driver(OfflineCache):

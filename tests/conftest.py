@@ -38,6 +38,14 @@ def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
     return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
 
 
+@pytest.fixture(scope="module", params=["rust", "python"])
+def tree_core(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The tree core that SGLang's caches run on, unless told otherwise: a module's tests are run on each."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", request.param)
+        yield request.param
+
+
 @pytest.fixture(scope="session")
 def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds."""

@@ -14,6 +14,8 @@ from radix_tlru.sglang.offline import cache_params, stock_cache
 from tests.caches import Driver, our_cache
 from tests.reference import PageTrie
 
+pytestmark = pytest.mark.usefixtures("tree_core")
+
 PAGE_SIZES = [1, 16, 64]
 CAPACITY_PAGES = 40
 

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-import aiohttp
 import pytest
 
 from eval.paper.timing import Point, fit
-from eval.replay.client import Request, RequestResult, send
+from eval.replay.client import Request, RequestResult, session
+from eval.replay.client import send as send_one
 from eval.server import Server
 from radix_tlru.calibration import EVERY, Line, UncachedQuantile
 from radix_tlru.config import START_THRESHOLD
@@ -50,11 +50,11 @@ def send(server: Server, prompts: list[tuple[int, ...]], at_once: int = 1) -> li
 
     async def all_of_them() -> None:
         turns = asyncio.Semaphore(at_once)
-        async with aiohttp.ClientSession(read_bufsize=2**20) as session:
+        async with session() as connection:
 
             async def one(number: int, prompt: tuple[int, ...]) -> None:
                 async with turns:
-                    answered.append(await send(session, server.base_url, Request(number, 0, prompt, 1)))
+                    answered.append(await send_one(connection, server.base_url, Request(number, 0, prompt, 1)))
 
             await asyncio.gather(*(one(number, prompt) for number, prompt in enumerate(prompts)))
 

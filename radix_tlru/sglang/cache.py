@@ -6,6 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
+    get_tree_core_factory,
+    register_tree_core_backend,
+    select_tree_core_backend,
+)
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config, ConfigError
@@ -21,6 +26,9 @@ if TYPE_CHECKING:
 __all__ = ["TailRadixCache", "build_cache", "check_shape"]
 
 FULL = ComponentType.FULL
+
+RUST = "radix_tlru_rust"
+"""Name of our Rust core among SGLang's tree cores."""
 
 
 class TailRadixCache(UnifiedRadixCache):
@@ -49,6 +57,7 @@ class TailRadixCache(UnifiedRadixCache):
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
         _, self.tail.available_target = (available_size_targets or {}).get(FULL, (FULL, None))
+        self.tail.one_by_one = kwargs.get("allocation_reclaim_satisfied") is not None
         try:
             return super()._evict(params, available_size_targets, **kwargs)
         finally:
@@ -84,15 +93,35 @@ def build_cache(params: CacheInitParams, config: Config) -> UnifiedRadixCache:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
     check_shape(params)
+    name, component = core_for(params, config)
     return TailRadixCache(
         replace(
             params,
             tree_components=(FULL,),
-            component_registry_override={FULL: component_for(config)},
+            component_registry_override={FULL: component_for(config, component)},
+            tree_core_backend=name,
             eviction_policy="lru",  # read by nothing but stock's own component
             eviction_policy_config=None,
         )
     )
+
+
+def core_for(params: CacheInitParams, config: Config) -> tuple[str, type[TailComponent]]:
+    """Name of the tree core, and the component that goes with it: on the Rust core, where SGLang itself would be.
+
+    Raises:
+        ConfigError: the server was told to use a tree core that is neither of SGLang's two.
+    """
+    stock = select_tree_core_backend(replace(params, tree_components=(FULL,), component_registry_override=None))
+    if stock == "rust" and config.policy != "lru":  # a split in Rust does not tell which leaf stock refreshes
+        from radix_tlru.sglang.rust_core import RustTailComponent, RustTailCore
+
+        if get_tree_core_factory(RUST) is None:
+            register_tree_core_backend(RUST, lambda params, components: RustTailCore(params, components[FULL]))
+        return RUST, RustTailComponent
+    if stock not in ("rust", "python"):
+        raise ConfigError(f"--radix-eviction: not supported on the tree core {stock}; rust and python are")
+    return "python", TailComponent
 
 
 def check_shape(params: CacheInitParams) -> None:

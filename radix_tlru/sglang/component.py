@@ -9,16 +9,21 @@ What the tree has to tell the order, and where it does (``unified_cache/unified_
 ======================  =========================================================================================
 a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from
 a tail is evicted       ``evict_component``: the parent takes over the history
-a node is split         ``_split_node``: both halves keep the recency; stock refreshes the suffix nobody asked for
+a node is split         ``_split_node``: the front takes over what is known of the node
+a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
 everything is dropped   ``reset``
 ======================  =========================================================================================
+
+Recency is counted here, in matches and inserts of this cache. A use is written on the node that it ends at, and goes
+to the parent when that node is evicted, as the history does: only leaves are asked how recent they are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
@@ -26,11 +31,13 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
 from radix_tlru.models import Leaf, policy_for
-from radix_tlru.order import EvictionOrder
+from radix_tlru.order import EvictionOrder, Victim
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams, MatchResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore, UnifiedTreeNode
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 __all__ = ["EvictionCounts", "TailComponent", "component_for"]
@@ -53,9 +60,13 @@ class TailComponent(FullComponent):
         self.policy = policy_for(self.config)
         self.page_size: int = params.page_size
         self.counts = EvictionCounts()
+        self.clock = 0
+        """Matches and inserts so far."""
         self.order = self._new_order()
         self.available_target: int | None = None
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
+        self.one_by_one = False
+        """Whether the driver has to look at the pool after each victim."""
 
     # ---- what the tree tells the order ----
 
@@ -70,10 +81,12 @@ class TailComponent(FullComponent):
         if core is None or core is self._core:
             return
         self._core = core
-        self._stock_reset, self._stock_split = core.reset, core._split_node
-        core.reset = self._reset
-        if self.config.policy != "lru":  # `lru` is there to be compared with stock, whose recency it keeps
-            core._split_node = self._split_node
+        self._listen(core)
+
+    def _listen(self, core: Any) -> None:
+        self._stock = _Stock(core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert)
+        core.reset, core._split_node = self._reset, self._split_used_node
+        core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
 
     def _new_order(self) -> EvictionOrder:
         return EvictionOrder(self.policy, self.page_size, self._leaf_of)
@@ -83,16 +96,47 @@ class TailComponent(FullComponent):
         self.policy = replace(self.policy, threshold=threshold)
         self.order.use(self.policy)
 
-    def _reset(self) -> None:
-        self._stock_reset()
+    def start_over(self) -> None:
+        """The tree was emptied."""
         self.order = self._new_order()
+
+    def tick(self) -> None:
+        """A match or an insert begins."""
+        self.clock += 1
+
+    def _reset(self) -> None:
+        self._stock.reset()
+        self.start_over()
         self._core.evictable_device_leaves = _EvictableLeaves(self)
 
-    def _split_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """Split without touching recency: a match that ends inside a node is no use of what lies behind it."""
-        last_access = child.last_access_time
-        prefix, action = self._stock_split(key, child, split_len)
-        prefix.last_access_time = child.last_access_time = last_access
+    def _match(self, params: MatchPrefixParams) -> MatchResult:
+        self.tick()
+        result = self._stock.match_prefix(params)
+        self._core._node_arena[result.last_device_node].tel_access = self.clock
+        return result
+
+    def _insert(self, params: InsertParams) -> InsertStepResult:
+        self.tick()
+        return self._inserted(self._stock.begin_insert(params))
+
+    def _go_on_inserting(self) -> InsertStepResult:
+        return self._inserted(self._stock.resume_insert())
+
+    def _inserted(self, step: InsertStepResult) -> InsertStepResult:
+        if step.result is not None and not step.result.rotation_tail_declined:
+            self._core._node_arena[step.result.last_device_node].tel_access = self.clock
+        return step
+
+    def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
+        """A match or an insert ends inside a node, which is no use of what lies behind its end."""
+        if self.config.policy == "lru":  # it is there to be compared with stock, which takes it for a use
+            child.tel_access = self.clock
+        return self._split(key, child, split_len)
+
+    def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
+        """Split a node; the front is as recent as the node was."""
+        prefix, action = self._stock.split(key, child, split_len)
+        prefix.tel_access = _access(child)
         return prefix, action
 
     def evict_component(
@@ -103,10 +147,11 @@ class TailComponent(FullComponent):
         cache_actions: list[Any],
         target: EvictLayer = EvictLayer.DEVICE,
     ) -> tuple[int, int]:
-        """The history of a path survives its tail: the parent remembers how deep it has been."""
+        """The history of a path survives its tail: the parent remembers how deep it has been, and when it was used."""
         if EvictLayer.DEVICE in target and node.component_data[FULL].value is not None:
             parent = node.parent
             parent.tel_history = max(_history(parent), _history(node))
+            parent.tel_access = max(_access(parent), _access(node))
         freed: tuple[int, int] = super().evict_component(
             node, device_frees, host_frees, cache_actions=cache_actions, target=target
         )
@@ -115,7 +160,12 @@ class TailComponent(FullComponent):
     def leaf(self, node: UnifiedTreeNode) -> Leaf:
         """The node as the order sees it; depths in tokens from the root."""
         end = _end(node)
-        return Leaf(end - len(node.key), end, _history(node), float(node.last_access_time))
+        # A leaf that an insert is making has not been told yet that it is used.
+        return Leaf(end - len(node.key), end, _history(node), getattr(node, "tel_access", self.clock))
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        return map(self.leaf, self._core.evictable_device_leaves)
 
     def _leaf_of(self, node_id: int) -> Leaf | None:
         node = self._core._node_arena.get(node_id)
@@ -136,25 +186,35 @@ class TailComponent(FullComponent):
         cache_actions: list[Any],
     ) -> int | None:
         """The next leaf to evict, cut to the tail that has to go; None when enough was freed or nothing is left."""
-        missing = self._requested - tracker[FULL]
-        if missing <= 0:
-            return None
-        if self.available_target is not None:
-            # The driver asks for all there is and stops when the allocation fits, so the shortfall is ours to see. An
-            # allocator may hold freed pages back: then it is not positive yet the driver goes on, page by page.
-            missing = min(missing, self.available_target - self.cache._component_available_size(FULL))
-        victim = self.order.victim(missing)
+        missing = self.missing(self._requested - tracker[FULL])
+        victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
             return None
         node = self._core.node_by_id(victim.leaf_id)
         if victim.keep > victim.leaf.start:
             # The tail keeps the id, so the driver is given what it would be given without the split.
-            _, action = TailComponent._split_node(self, node.key, node, victim.keep - victim.leaf.start)
+            _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
             if action is not None:
                 cache_actions.append(action)
-            self.counts["splits"] += 1
-        self.counts[victim.phase] += victim.leaf.end - victim.keep
         return victim.leaf_id
+
+    def missing(self, requested: int) -> int:
+        """Tokens still to be freed, of those that the driver requests."""
+        if self.available_target is None or requested <= 0:
+            return requested
+        # The driver asks for all there is and stops when the allocation fits, so the shortfall is ours to see. An
+        # allocator may hold freed pages back: then there is none, yet the driver goes on, page by page.
+        shortfall: int = self.available_target - self.cache._component_available_size(FULL)
+        return max(1, min(requested, shortfall))
+
+    def next_victim(self, missing: int) -> Victim | None:
+        """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
+        victim = self.order.victim(missing)
+        if victim is not None:
+            self.counts[victim.phase] += victim.leaf.end - victim.keep
+            if victim.keep > victim.leaf.start:
+                self.counts["splits"] += 1
+        return victim
 
     def _evict_device_end(self) -> None:
         self._requested = 0
@@ -165,9 +225,19 @@ class TailComponent(FullComponent):
         raise AssertionError("hierarchical caches are refused at start")
 
 
-def component_for(config: Config) -> type[TailComponent]:
+class _Stock(NamedTuple):
+    """The methods of the tree core that this component stands before."""
+
+    reset: Callable[[], None]
+    split: Callable[..., tuple[UnifiedTreeNode, Any]]
+    match_prefix: Callable[[MatchPrefixParams], MatchResult]
+    begin_insert: Callable[[InsertParams], InsertStepResult]
+    resume_insert: Callable[[], InsertStepResult]
+
+
+def component_for(config: Config, base: type[TailComponent] = TailComponent) -> type[TailComponent]:
     """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
-    return type("TailComponent", (TailComponent,), {"config": config, "__doc__": TailComponent.__doc__})
+    return type(base.__name__, (base,), {"config": config, "__doc__": base.__doc__})
 
 
 class _EvictableLeaves(set):
@@ -203,3 +273,9 @@ def _end(node: UnifiedTreeNode) -> int:
 def _history(node: UnifiedTreeNode) -> int:
     """L: the deepest that any path through this node's end has been, as far as nothing below it is resident."""
     return max(_end(node), getattr(node, "tel_history", 0))
+
+
+def _access(node: UnifiedTreeNode) -> int:
+    """When the node was last used, as far as nothing below it is resident."""
+    access: int = getattr(node, "tel_access", 0)
+    return access

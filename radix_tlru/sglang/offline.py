@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from sglang.srt.environ import envs
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams, MatchResult
@@ -30,8 +29,11 @@ __all__ = ["Core", "OfflineCache", "cache_params", "stock_cache"]
 Core = Literal["python", "rust"]
 
 
-def cache_params(capacity: int, page_size: int = 1) -> CacheInitParams:
-    """What a scheduler hands to its cache: a CPU pool of ``capacity`` tokens, 8 bytes each, and its allocator."""
+def cache_params(capacity: int, page_size: int = 1, core: Core | None = None) -> CacheInitParams:
+    """What a scheduler hands to its cache: a CPU pool of ``capacity`` tokens, 8 bytes each, and its allocator.
+
+    ``core``: the tree core; None leaves the choice to SGLang.
+    """
     set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", page_size=page_size))
     pool = MHATokenToKVPool(
         size=capacity,
@@ -53,6 +55,7 @@ def cache_params(capacity: int, page_size: int = 1) -> CacheInitParams:
         req_to_token_pool=ReqToTokenPool(size=1, max_context_len=1, device="cpu", enable_memory_saver=False),
         token_to_kv_pool_allocator=allocator,
         page_size=page_size,
+        tree_core_backend=core,
     )
 
 
@@ -64,12 +67,11 @@ def stock_cache(
     core: Core = "python",
 ) -> UnifiedRadixCache:
     """The unmodified cache of SGLang, under one of its own policies and on one of its two tree cores."""
-    params = cache_params(capacity, page_size)
+    params = cache_params(capacity, page_size, core)
     params.tree_components = (ComponentType.FULL,)
     params.eviction_policy = policy
     params.eviction_policy_config = dict(policy_config) if policy_config else None
-    with envs.SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND.override(core):
-        return UnifiedRadixCache(params)
+    return UnifiedRadixCache(params)
 
 
 class OfflineCache:

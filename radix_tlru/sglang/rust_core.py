@@ -1,0 +1,271 @@
+"""Our order behind SGLang's Rust tree core, which is the one that a stock server runs on.
+
+The Rust core takes no components of ours and tells nobody which of its nodes can be evicted. But leaves come and go in
+few ways, and every one of them is a call of the interface that :class:`RustTailCore` stands behind:
+
+====================  =============================================================================================
+``begin_insert``      ends in a new leaf, or in one that is there; what it grew out of is no leaf any more
+``match_prefix``      uses the node it ends at; if it ends inside a node, the front of that node is new, and no leaf
+``inc_lock_ref``      takes a leaf out of the order, and ``dec_lock_ref`` gives it back; a tail keeps the id of its node
+an eviction           takes a leaf, and leaves its parent behind as one if nothing else hangs there
+``reset``             drops everything
+====================  =============================================================================================
+
+A leaf is cut by a match of the tokens that stay, as a match is what splits nodes in this core. That is why the tokens
+are kept here too: 8 bytes each, beside the 16 that the tree has.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
+
+from radix_tlru.models import Leaf
+from radix_tlru.sglang.component import TailComponent
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sglang.srt.mem_cache.base_prefix_cache import (
+        DecLockRefParams,
+        DecLockRefResult,
+        IncLockRefResult,
+        InsertParams,
+        InsertResult,
+        MatchPrefixParams,
+        MatchResult,
+    )
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import (
+        EvictDeviceLeafResult,
+        InsertStepResult,
+        NodeId,
+    )
+
+    from radix_tlru.order import Victim
+
+__all__ = ["RustTailComponent", "RustTailCore"]
+
+FULL = ComponentType.FULL
+
+
+class RustTailComponent(TailComponent):
+    """The component in the cache; what happens in the tree it hears from :class:`RustTailCore`."""
+
+    def _listen(self, core: RustTailCore) -> None:
+        self._leaf_of = core.leaf_of  # type: ignore[method-assign]
+
+    def leaves(self) -> Iterator[Leaf]:
+        yield from self._core.leaves()
+
+
+class _Node:
+    """What the Rust core does not tell of a node. Depths in tokens from the root."""
+
+    __slots__ = ("access", "children", "end", "evictable", "history", "locks", "namespace", "tokens")
+
+    def __init__(self, end: int, children: int, tokens: array[int], namespace: tuple[str | None, str | None]) -> None:
+        self.end = self.history = end
+        self.children = children
+        self.tokens = tokens  # those that end at ``end``; too many once its front was split off
+        self.namespace = namespace
+        self.access = 0
+        self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
+        self.evictable = False
+
+
+class RustTailCore(RustUnifiedTreeCore):
+    """SGLang's Rust tree core, which evicts what the order of ``tail`` names."""
+
+    def __init__(self, params: CacheInitParams, tail: RustTailComponent) -> None:
+        super().__init__(replace(params, component_registry_override=None))
+        self._tail = tail
+        self._nodes: dict[int, _Node] = {}
+        self._requested = 0
+
+    def reset(self) -> None:
+        super().reset()
+        self._nodes.clear()
+        self._tail.start_over()
+
+    # ---- what the order asks ----
+
+    def leaf_of(self, node_id: NodeId) -> Leaf | None:
+        """The node as the order sees it, if it can be evicted."""
+        node = self._nodes.get(node_id)
+        if node is None or not node.evictable:
+            return None
+        (length,) = self._binding.get_node_key_lengths([node_id])
+        return Leaf(node.end - length, node.end, node.history, node.access)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        return (leaf for leaf in map(self.leaf_of, self._nodes) if leaf is not None)
+
+    # ---- uses ----
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        self._tail.tick()
+        result = super().match_prefix(params)
+        if result.device_prefix_len:
+            self._use(result.last_device_node, params.key)
+        return result
+
+    def begin_insert(self, params: InsertParams) -> InsertStepResult:
+        self._tail.tick()
+        self._inserting = params.key
+        return self._inserted(super().begin_insert(params))
+
+    def resume_insert(self) -> InsertStepResult:
+        return self._inserted(super().resume_insert())
+
+    def _inserted(self, step: InsertStepResult) -> InsertStepResult:
+        result: InsertResult | None = step.result
+        if result is not None and not result.rotation_tail_declined:
+            self._use(result.last_device_node, self._inserting)
+        return step
+
+    def _use(self, node_id: NodeId, key: RadixKey) -> None:
+        node = self._nodes.get(node_id)
+        if node is not None:
+            node.access = self._tail.clock
+            return
+        path = self._binding.collect_path_info([node_id])[0]
+        if not path:  # a root
+            return
+        for seen, _, start, end, _, children in reversed(path):
+            parent = self._nodes.get(seen)
+            if parent is not None:
+                parent.children = children
+                if parent.evictable:
+                    self._withdraw(parent)
+                break
+            self._nodes[seen] = _Node(end, children, key.token_ids[start:end], (key.extra_key, key.cache_salt))
+        node = self._nodes[node_id]
+        node.access = self._tail.clock
+        if not node.children:
+            self._offer(node_id, node)
+
+    # ---- locks ----
+
+    def inc_lock_ref(self, node_id: NodeId, skip_lock_components: Sequence[ComponentType] = ()) -> IncLockRefResult:
+        self._lock(node_id)
+        return super().inc_lock_ref(node_id, skip_lock_components)
+
+    def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
+        result = super().dec_lock_ref(node_id, params, skip_swa)
+        self._unlock(node_id)
+        return result
+
+    def inc_full_pin(self, node_id: NodeId) -> None:
+        self._lock(node_id)
+        super().inc_full_pin(node_id)
+
+    def dec_full_pin(self, node_id: NodeId) -> None:
+        super().dec_full_pin(node_id)
+        self._unlock(node_id)
+
+    def _lock(self, node_id: NodeId) -> None:
+        node = self._nodes.get(node_id)
+        if node is None:  # a root
+            return
+        node.locks += 1
+        if node.evictable:
+            self._withdraw(node)
+
+    def _unlock(self, node_id: NodeId) -> None:
+        node = self._nodes.get(node_id)
+        if node is None:
+            return
+        node.locks -= 1
+        if not node.locks and not node.children:
+            self._offer(node_id, node)
+
+    # ---- the order's leaves ----
+
+    def _offer(self, node_id: NodeId, node: _Node) -> None:
+        node.evictable = True
+        self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access))
+
+    def _withdraw(self, node: _Node) -> None:
+        node.evictable = False
+        self._tail.order.discard(Leaf(0, node.end, node.history, node.access))
+
+    # ---- eviction ----
+
+    def evict_device_start(self, component_type: ComponentType, request_cnt: int) -> None:
+        self._requested = request_cnt
+
+    def evict_device_next_node(
+        self, component_type: ComponentType, tracker: dict[ComponentType, int]
+    ) -> EvictDeviceNextNodeResult:
+        """Evict tail after tail until enough is free, all in one step, which hands back what they held and no leaf."""
+        result = EvictDeviceNextNodeResult()
+        missing = self._tail.missing(self._requested - tracker[FULL])
+        freed, values = 0, []
+        while freed < missing:
+            victim = self._tail.next_victim(missing - freed)
+            if victim is None:
+                break
+            values += self._evict(victim, result.cache_actions)
+            freed += victim.leaf.end - victim.keep
+            if self._tail.one_by_one:
+                break
+        if values:
+            # Whole pages each, so one list of whole pages: freed in one go.
+            result.device_frees[FULL].append(torch.cat(values))
+            result.tracker[FULL] = freed
+            result.made_progress = True
+        return result
+
+    def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
+        """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
+        path = self._binding.collect_path_info([victim.leaf_id])[0]
+        node = self._nodes.pop(victim.leaf_id)
+        node.evictable = False
+        self._tail.order.discard(victim.leaf)
+        whole = victim.keep == victim.leaf.start
+        parent_id = path[-1][1] if whole else self._cut(path, node, victim.keep, actions)
+        evicted = self._binding.evict_device_leaf(victim.leaf_id)
+        actions += self._cache_actions_from_tagged(evicted.cache_actions)
+        parent = self._nodes.get(parent_id)
+        if parent is not None:  # or it is a root
+            parent.history = max(parent.history, node.history)
+            parent.access = max(parent.access, node.access)
+            parent.children -= 1
+            if not parent.children and not parent.locks:
+                self._offer(parent_id, parent)
+        slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
+        return slots
+
+    def _cut(self, path: list[tuple[Any, ...]], leaf: _Node, keep: int, actions: list[Any]) -> NodeId:
+        """Split the leaf that a path ends at, at depth ``keep``; returns the id of the front. The tail keeps its id."""
+        tokens = array("q")
+        for node_id, _, start, end, _, _ in path[:-1]:
+            tokens += self._nodes[node_id].tokens[start - end :]
+        own = leaf.tokens[path[-1][2] - leaf.end :]
+        kept = keep - path[-1][2]
+        tokens += own[: kept + self.is_eagle]  # k pairs are k + 1 tokens
+        extra_key, cache_salt = leaf.namespace
+        match = self._binding.match_prefix(
+            self._bindings.MatchParamsBinding(key=tokens, extra_key=extra_key, cache_salt=cache_salt)
+        )
+        assert match.device_prefix_len == keep, f"a cut at {keep} tokens came out at {match.device_prefix_len}"
+        actions += self._cache_actions_from_tagged(match.cache_actions)
+        front_id: NodeId = match.last_device_node_id
+        self._nodes[front_id] = _Node(keep, 1, own[:kept], leaf.namespace)
+        return front_id
+
+    def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
+        raise AssertionError("evict_device_next_node evicts; it returns no leaves")
+
+    def evict_device_end(self, component_type: ComponentType) -> None:
+        self._requested = 0
