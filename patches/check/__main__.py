@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import time
@@ -111,6 +112,7 @@ class Check:
             **os.environ,
             "PYTHONPATH": os.pathsep.join(map(str, self._path)),
             "SGLANG_PLATFORM": "torch_cpu",
+            "PYTHONDONTWRITEBYTECODE": "",  # keep compiled modules: each run would compile SGLang anew
             "SGLANG_PLUGINS": "torch_cpu",  # a list of those allowed: `radix_tlru`, which has the flags, is not in it
             **self.series.environment,
         }
@@ -142,7 +144,7 @@ class Check:
     def _test(self, name: str, file: Path) -> None:
         with step(self.version, f"test {name}") as notes:
             options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(self.tree.root), "-c", os.devnull]
-            notes.append(last_line(self._python("-P", "-c", PYTEST, self.tree.python, *options, file)))
+            notes.append(summary(self._python("-P", "-c", PYTEST, self.tree.python, *options, file)))
 
     def _run_live(self) -> None:
         for tests in self.series.live:
@@ -158,7 +160,7 @@ class Check:
                 ]
                 began = time.time()
                 options = ["-q", "-p", "no:cacheprovider"]
-                notes.append(last_line(self._python("-m", "pytest", *options, *where, cwd=REPOSITORY)))
+                notes.append(summary(self._python("-m", "pytest", *options, *where, cwd=REPOSITORY)))
                 logs = [log for log in (REPOSITORY / ".out/logs").glob("test-*.log") if log.stat().st_mtime >= began]
                 assert logs, "no server was started"
                 for log in logs:
@@ -179,10 +181,10 @@ class Check:
                 notes.append(compare(cell, self._trace.resolve(), REPOSITORY, plain, self.environment))
 
 
-def last_line(text: str) -> str:
-    """The last line that says something: pytest's summary."""
-    lines = [line.strip("= ") for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else "nothing was printed"
+def summary(printed: str) -> str:
+    """pytest's own last word, "4 passed in 2.1s"; other things may be printed after it."""
+    lines = [line.strip("= ") for line in printed.splitlines()]
+    return next((line for line in reversed(lines) if re.search(r"\d+ (passed|skipped|failed)", line)), "no summary")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
