@@ -77,12 +77,12 @@ class Tree:
         self._commit_release()
 
     def lay_out_installed(self, package: Path) -> None:
-        """The Python files of an installed package (a folder named ``sglang``) become the first commit.
+        """The sources of an installed package (a folder named ``sglang``) become the first commit.
 
-        Enough to apply patches to and to import; copied, because an installer may have linked them into its cache.
+        Enough to apply patches to; copied, because an installer may have linked them into its cache.
         """
         for folder, _, names in os.walk(package):
-            kept = [name for name in names if name.endswith((".py", ".so"))]
+            kept = [name for name in names if name.endswith((".py", ".md"))]
             target = self.python / package.name / Path(folder).relative_to(package)
             target.mkdir(parents=True, exist_ok=True)
             for name in kept:
@@ -118,7 +118,7 @@ class Tree:
 
     def apply(self, patch: Path) -> None:
         """``git am``: the patch becomes a commit, whole or not at all."""
-        self.git("am", "--quiet", "--no-3way", "--keep-cr", patch.resolve())
+        self.git("am", "--quiet", "--no-3way", "--keep-cr", "--keep-non-patch", patch.resolve())
 
     def reverse(self, patch: Path) -> None:
         """Take back a patch that was applied last."""
