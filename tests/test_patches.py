@@ -66,10 +66,10 @@ def test_a_patch_says_what_a_pull_request_has_to_say(series: Series) -> None:
 
 def test_a_patch_that_does_not_fit_is_refused_whole(tree: Tree, tmp_path: Path) -> None:
     (series, *_) = SERIES
-    fits = series.patches[0].read_text()
-    context = next(line for line in fits.splitlines() if line.startswith(" ") and line.strip())
+    header, hunks = series.patches[0].read_text().split("\n@@ ", 1)
+    context = next(line for line in hunks.splitlines() if line.startswith(" ") and line.strip())
     broken = tmp_path / "0001-broken.patch"
-    broken.write_text(fits.replace(context, context + " "))
+    broken.write_text(f"{header}\n@@ {hunks.replace(context, context + ' otherwise', 1)}")
     released = tree.tree_hash()
     with pytest.raises(CommandError, match=r"0001-broken\.patch"):
         tree.apply(broken)

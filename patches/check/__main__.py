@@ -142,7 +142,17 @@ class Check:
 
     def _test(self, name: str, file: Path, *path: Path) -> None:
         with step(self.version, f"test {name}") as notes:
-            options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(self.tree.root), "-c", os.devnull]
+            options = [
+                "-q",
+                "-W",
+                "ignore",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(self.tree.root),
+                "-c",
+                os.devnull,
+            ]
             notes.append(summary(self._python("-P", "-c", PYTEST, self.tree.python, *options, file, path=path)))
 
     def _run_live(self) -> None:
