@@ -13,10 +13,10 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test gpu serve bench lint fmt clean
+.PHONY: help setup demo test gpu serve bench patches-check lint fmt clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## install everything into .venv (a no-op when nothing changed)
 
@@ -43,6 +43,9 @@ serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 
 bench: setup ## what things cost beside stock, as ratios of one run (ARGS="--trace …")
 	$(BIN)/python -m eval bench $(ARGS)
+
+patches-check: setup ## each patch series on the release it is for (ARGS="--version v0.5.23 --skip-live --trace …")
+	$(BIN)/python -m patches.check $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .

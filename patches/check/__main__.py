@@ -1,0 +1,232 @@
+"""`make patches-check`: does each series apply, work and come off again, on the release that it was made for?
+
+For each version: the released wheel is laid out as SGLang's repository, the series is applied with ``git am``, one
+patch at a time, and after each one what it changed is byte-compiled and imported. On the whole series run the tests
+that it adds, the kits that ship in the wheel, the live tests against a server started from that tree without our
+plugin, and the comparison with our plugin on a trace. Then the series is taken back, and the tree must be what it was.
+
+A line for each step; the first that fails is named, with what it printed, and ends the check with status 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from patches.check.agreement import cells, compare
+from patches.check.series import PATCHES, Series, SeriesError, all_series
+from patches.check.tree import CommandError, Tree, cache_folder, fetch_wheel, run
+
+REPOSITORY = PATCHES.parent
+
+# Run on a tree: what is imported must come from it, and our plugin must stay out.
+IMPORT = """
+import importlib, os, sys
+python, modules = sys.argv[1], sys.argv[2:]
+for name in ["sglang", *modules]:
+    file = importlib.import_module(name).__file__
+    assert os.path.realpath(file).startswith(os.path.realpath(python) + os.sep), f"{name} comes from {file}"
+"""
+PYTEST = """
+import os, sys
+import pytest, sglang
+python = sys.argv[1]
+assert os.path.realpath(sglang.__file__).startswith(os.path.realpath(python) + os.sep), sglang.__file__
+status = pytest.main(sys.argv[2:])
+assert "radix_tlru.sglang.plugin" not in sys.modules, "our plugin was loaded"
+sys.exit(status)
+"""
+
+
+class StepError(Exception):
+    """A step of the check failed; what it printed is shown already."""
+
+
+@contextlib.contextmanager
+def step(version: str, name: str) -> Iterator[list[str]]:
+    """One line for what is done inside: when it is done, how long it took, and what was added to the list."""
+    notes: list[str] = []
+    began = time.monotonic()
+    try:
+        yield notes
+    except (CommandError, AssertionError, OSError) as error:
+        print(f"{version}  FAIL  {name}\n{error}", flush=True)
+        raise StepError(f"{version}: {name}") from None
+    print(f"{version}  ok    {name}  ({'; '.join([*notes, f'{time.monotonic() - began:.1f} s'])})", flush=True)
+
+
+def skip(version: str, name: str, why: str) -> None:
+    """One line for what is not done."""
+    print(f"{version}  skip  {name}  ({why})", flush=True)
+
+
+class Check:
+    """The steps for one series."""
+
+    def __init__(self, series: Series, tree: Tree, *, live: bool, trace: Path | None) -> None:
+        self.series, self.tree = series, tree
+        self.version = series.version
+        self._live, self._trace = live, trace
+        self._path = [tree.python]
+
+    def run(self) -> None:
+        """All steps.
+
+        Raises:
+            StepError: at the first one that fails.
+        """
+        with step(self.version, f"lay out sglang {self.series.release} from its wheel") as notes:
+            wheel = fetch_wheel(self.series.release)
+            self.tree.lay_out_wheel(wheel)
+            notes.append(wheel.name)
+        if self.series.requirements:
+            with step(self.version, f"install {', '.join(self.series.requirements)}"):
+                self._install()
+        released = self.tree.tree_hash()
+        for patch in self.series.patches:
+            self._apply(patch, last=patch == self.series.patches[-1])
+        for test in self.series.tests:
+            self._test(test, self.tree.root / test)
+        for kit in self.series.kits:
+            self._test(kit, self.series.folder / kit, REPOSITORY)
+        self._run_live()
+        self._compare()
+        with step(self.version, "reverse the series and find the release"):
+            leftovers = self.tree.leftovers()
+            assert not leftovers, f"the tree has what no patch brought:\n{leftovers}"
+            for patch in reversed(self.series.patches):
+                self.tree.reverse(patch)
+            assert self.tree.tree_hash() == released, self.tree.git("diff", "--stat", released)
+
+    def environment(self, *path: Path) -> dict[str, str]:
+        """Of everything that runs on the tree: the tree first, of plugins our CPU platform alone."""
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, [*self._path, *path])),
+            "PYTHONDONTWRITEBYTECODE": "",  # keep compiled modules: each run would compile SGLang anew
+            "SGLANG_PLATFORM": "torch_cpu",
+            "SGLANG_PLUGINS": "torch_cpu",  # a list of those allowed: `radix_tlru`, which has the flags, is not in it
+            **self.series.environment,
+        }
+
+    def _python(self, *arguments: str | Path, cwd: Path | None = None, path: Sequence[Path] = ()) -> str:
+        return run([sys.executable, *arguments], cwd=cwd or self.tree.root, environment=self.environment(*path))
+
+    def _install(self) -> None:
+        target = cache_folder() / "requirements" / self.version
+        if not target.is_dir():
+            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+            run([*pip, "--target", target, *self.series.requirements])
+        self._path.append(target)
+
+    def _apply(self, patch: Path, *, last: bool) -> None:
+        with step(self.version, f"apply {patch.name}"):
+            self.tree.apply(patch)
+        with step(self.version, f"compile and import after {patch.name[:4]}"):
+            changed = [file for file in self.tree.changed_by(patch) if file.suffix == ".py"]
+            if changed:
+                self._python("-m", "py_compile", *changed)
+            there = [name for name in self.series.imports if last or self._is_there(name)]
+            self._python("-P", "-c", IMPORT, self.tree.python, *there)
+
+    def _is_there(self, module: str) -> bool:
+        path = self.tree.python / module.replace(".", "/")
+        return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+
+    def _test(self, name: str, file: Path, *path: Path) -> None:
+        with step(self.version, f"test {name}") as notes:
+            options = [
+                "-q",
+                "-W",
+                "ignore",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(self.tree.root),
+                "-c",
+                os.devnull,
+            ]
+            notes.append(summary(self._python("-P", "-c", PYTEST, self.tree.python, *options, file, path=path)))
+
+    def _run_live(self) -> None:
+        for tests in self.series.live:
+            name = f"live: {tests}"
+            if not self._live:
+                skip(self.version, name, "--skip-live")
+                continue
+            with step(self.version, name) as notes:
+                # From our repository, whose tests these are: its folder has no `sglang` that could come first.
+                where = [
+                    str(self.series.folder / word) if word.endswith(".py") else f"tests/test_live.py::{word}"
+                    for word in tests.split()
+                ]
+                began = time.time()
+                options = ["-q", "-p", "no:cacheprovider"]
+                notes.append(summary(self._python("-m", "pytest", *options, *where, cwd=REPOSITORY)))
+                logs = [log for log in (REPOSITORY / ".out/logs").glob("test-*.log") if log.stat().st_mtime >= began]
+                assert logs, "no server was started"
+                for log in logs:  # SGLang's own cache, where our plugin's would have registered its backend
+                    said = log.read_text(errors="replace")
+                    assert "Tree cache initialized: source=default impl=UnifiedRadixCache" in said, log
+
+    def _compare(self) -> None:
+        if not self.series.agreement:
+            return
+        name = "agree with our plugin, request by request"
+        if self._trace is None or not self._trace.is_file():
+            skip(self.version, name, f"--trace {self._trace}: is not there")
+            return
+        for cell in cells():
+            with step(self.version, f"{name}: {cell}") as notes:
+                plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+                notes.append(compare(cell, self._trace.resolve(), REPOSITORY, plain, self.environment()))
+
+
+def summary(printed: str) -> str:
+    """pytest's own last word, "4 passed in 2.1s"; other things may be printed after it."""
+    lines = [line.strip("= ") for line in printed.splitlines()]
+    return next((line for line in reversed(lines) if re.search(r"\d+ (passed|skipped|failed)", line)), "no summary")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its status."""
+    parser = argparse.ArgumentParser(prog="patches-check", description=__doc__.splitlines()[0])
+    parser.add_argument("--version", action="append", metavar="vX.Y.Z", help="only this one; may be repeated")
+    parser.add_argument("--skip-live", action="store_true", help="start no server")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        default=Path("mooncake_conversation_trace.jsonl"),
+        metavar="PATH",
+        help="Mooncake's conversation trace, to compare with our plugin on (default: %(default)s)",
+    )
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="lay the tree out there, and leave it")
+    args = parser.parse_args(arguments)
+    try:
+        for series in all_series(args.version):
+            with contextlib.ExitStack() as stack:
+                root = args.keep and args.keep / series.version
+                if root is not None and root.exists():
+                    raise SeriesError(f"--keep {args.keep}: {root} is there already")
+                root = root or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="patches-check-")))
+                root.mkdir(parents=True, exist_ok=True)
+                Check(series, Tree(root.resolve()), live=not args.skip_live, trace=args.trace).run()
+    except SeriesError as error:
+        print(f"patches-check: {error}", file=sys.stderr)
+        return 2
+    except StepError as failure:
+        print(f"patches-check: failed at {failure}", file=sys.stderr)
+        return 1
+    print("patches-check: everything holds")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
