@@ -2,7 +2,9 @@
 
 Replayed request by request through the cache that ``--radix-eviction tlru`` builds, on a real allocator, chunk by chunk
 as the scheduler prefills, with pages as tokens (``eval.real``): a page of a path is one token of a pool of as many
-tokens as there are pages. Runs on the patched tree:
+tokens as there are pages. They agree on every request at median weights of 0 and 1. In between, ages are weighed, which
+the simulator counts in requests and the cache in walks of its tree (two for each chunk of a prefill, and one more): at
+0.2 some 20 of Mooncake's 12,031 requests differ. Runs on the patched tree:
 
     PYTHONPATH=TREE/python python patches/v0.5.9/agreement.py [--trace mooncake_conversation_trace.jsonl]
 
