@@ -2,9 +2,9 @@
 
 Replayed request by request through the cache that ``--radix-eviction tlru`` builds, on a real allocator, chunk by chunk
 as the scheduler prefills, with pages as tokens (``eval.real``): a page of a path is one token of a pool of as many
-tokens as there are pages. They agree on every request at median weights of 0 and 1. In between, ages are weighed, which
-the simulator counts in requests and the cache in walks of its tree (two for each chunk of a prefill, and one more): at
-0.2 some 20 of Mooncake's 12,031 requests differ. Runs on the patched tree:
+tokens as there are pages. They agree on every request at a median weight of 0. With more, ages are weighed, which the
+simulator counts in requests and the cache in walks of its tree (two for each chunk of a prefill, and one more): at 0.2
+some 20 of Mooncake's 12,031 requests differ, and none with ages counted in requests. Runs on the patched tree:
 
     PYTHONPATH=TREE/python python patches/v0.5.9/agreement.py [--trace mooncake_conversation_trace.jsonl]
 
@@ -36,7 +36,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 from sglang.srt.mem_cache.common import alloc_token_slots  # noqa: E402
 from sglang.srt.mem_cache.evict_policy import TLRUConfig  # noqa: E402
-from sglang.srt.mem_cache.tlru_radix_cache import TLRURadixCache  # noqa: E402
+from sglang.srt.mem_cache.tlru_radix_cache import TLRURadixCache, TLRUTreeNode  # noqa: E402
 
 from eval.cells import uncached_tokens  # noqa: E402
 from eval.policies import simulated_cache  # noqa: E402
@@ -61,23 +61,42 @@ class Cell(NamedTuple):
 
 CELLS = [
     *(Cell(GENERATED, 60_000, threshold, page) for threshold in (1024, 4096) for page in (1, 16)),
+    *(Cell(GENERATED, 60_000, 1024, page, weight=0.2) for page in (1, 16)),
     *(Cell(str(MOONCAKE), 2_000_000, threshold, 512) for threshold in (4096, 8192, 16384)),
+    Cell(str(MOONCAKE), 2_000_000, 8192, 512, weight=0.2),
 ]
+
+
+class AgesInRequests(TLRURadixCache):
+    """Counts ages as the simulator does: in requests, up to the last one that left a leaf."""
+
+    _newest = _now = 0
+
+    def begin(self) -> None:
+        """Count the request that is served next."""
+        self._walks += 1
+        self._now = self._newest
+
+    def _age(self, leaf: TLRUTreeNode) -> int:
+        return self._now - leaf.last_use + 1
+
+    def _update_leaf_status(self, node: TLRUTreeNode) -> None:
+        super()._update_leaf_status(node)
+        if node in self.evictable_leaves:
+            self._newest = max(self._newest, node.last_use)
+
+    _match_prefix_helper, _insert_helper = RadixCache._match_prefix_helper, RadixCache._insert_helper
 
 
 class PatchedCache:
     """The cache of the patched release, behind the simulator's interface: requests in, cached tokens out."""
 
-    def __init__(self, cell: Cell, policy: str = "tlru") -> None:
+    def __init__(self, cell: Cell, cache_class: type[RadixCache] = TLRURadixCache) -> None:
         self._pages, self._page_size = cell.capacity // cell.page_size, cell.page_size
         self._chunk = max(CHUNK_TOKENS // cell.page_size, 1)
-        if policy == "tlru":
-            # ⌈(L + Q̂ - ξ)⁺ / page⌉ pages: the same budgets in units of pages, as L is a whole number of them.
-            slack = max(cell.threshold - NEXT_PROMPT, 0) // cell.page_size
-            params: dict[str, Any] = {"tlru": TLRUConfig(slack, 0, cell.weight)}
-            self._cache = make_cache(TLRURadixCache, self._pages, **params)
-        else:
-            self._cache = make_cache(RadixCache, self._pages, eviction_policy=policy)
+        # ⌈(L + Q̂ - ξ)⁺ / page⌉ pages: the same budgets in units of pages, as L is a whole number of them.
+        slack = max(cell.threshold - NEXT_PROMPT, 0) // cell.page_size
+        self._cache = make_cache(cache_class, self._pages, tlru=TLRUConfig(slack, 0, cell.weight))
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
@@ -87,6 +106,8 @@ class PatchedCache:
 
     def _serve(self, ids: list[int]) -> int:
         cache = self._cache
+        if isinstance(cache, AgesInRequests):
+            cache.begin()
         slots, node = self._match(ids)
         cache.inc_lock_ref(node)
         cached = done = len(slots)
@@ -106,19 +127,19 @@ class PatchedCache:
         return match.device_indices, match.last_device_node
 
 
-def replay(cell: Cell) -> tuple[Sequence[Request], list[int], list[int]]:
+def replay(cell: Cell, cache_class: type[RadixCache] = TLRURadixCache) -> tuple[list[Request], list[int], list[int]]:
     """The requests of a cell, and the cached tokens of each in the patched cache and in the simulator."""
     requests = open_trace(cell.trace).requests
     sizes: dict[str, Any] = {"threshold": cell.threshold, "page_size": cell.page_size, "median_weight": cell.weight}
     simulated = simulated_cache("tlru", cell.capacity, next_prompt_estimate=NEXT_PROMPT, **sizes)
-    return requests, simulate(PatchedCache(cell), requests), simulate(simulated, requests)
+    return requests, simulate(PatchedCache(cell, cache_class), requests), simulate(simulated, requests)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{Path(cell.trace).stem}-{cell.threshold}-{cell.page_size}")
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{Path(cell.trace).stem}-{cell[2:]}")
 def test_finds_cached_what_the_simulator_finds(cell: Cell) -> None:
     if cell.trace == str(MOONCAKE) and not MOONCAKE.is_file():
         pytest.skip(f"{MOONCAKE.name} does not lie in the root of the repository")
-    requests, patched, simulated = replay(cell)
+    requests, patched, simulated = replay(cell, AgesInRequests if cell.weight else TLRURadixCache)
     differ = [number for number, (one, other) in enumerate(zip(patched, simulated, strict=True)) if one != other]
     assert not differ, f"{len(differ):,} of {len(requests):,} requests differ, the first is number {differ[0]}"
     assert 0 < sum(patched) < sum(len(request.prompt) for request in requests), "nothing was cached, or nothing evicted"
@@ -139,7 +160,7 @@ def main() -> None:
         cell = Cell(args.trace, args.capacity, threshold, args.page_size, args.median_weight)
         requests, patched, simulated = replay(cell)
         differ = sum(one != other for one, other in zip(patched, simulated, strict=True))
-        print(row(threshold, "lru", requests, simulate(PatchedCache(cell, "lru"), requests)))
+        print(row(threshold, "lru", requests, simulate(PatchedCache(cell, RadixCache), requests)))
         print(row(threshold, "tlru", requests, patched), f" {differ:,} of {len(requests):,}")
 
 
