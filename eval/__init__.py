@@ -1,14 +1,17 @@
-"""The evaluation harness: real servers, one workload, one table. Run from the checkout as `python -m eval`.
+"""The evaluation harness, run from the checkout as `python -m eval <command>`.
 
-| file | its job | in → out |
+| where | its job | in → out |
 |---|---|---|
-| `workload.py` | what users send: conversations, turns, waits | mix and seed → conversations |
-| `server.py` | one SGLang server as a context manager | flags → base URL, stopped for certain |
-| `router.py` | several of them behind SGLang's own router | flags → base URL, stopped for certain |
-| `client.py` | one streamed request and its clock | prompt token ids → `RequestResult` |
-| `replay.py` | plays conversations against one server | workload → a result per request |
-| `summary.py` | what the results say | results, threshold → `Summary`, a table |
-| `demo.py` | settings and arms of `make demo` | nothing → the table |
+| `traces/` | every trace as one stream of requests | files, data sets, generators → `Request` |
+| `simulator.py`, `policies.py`, `baselines.py` | what each policy would keep | requests → cached tokens |
+| `real.py`, `through_sglang.py` | the same through the real cache of SGLang | requests → cached tokens |
+| `routing.py` | N caches behind a router | requests → cached tokens |
+| `simulate.py`, `cells.py`, `table.py`, `report/` | grids of cells, and what they say | flags → rows, table, page |
+| `paper/` | the paper's experiments in its own layout | flags → tables and figures |
+| `tune.py`, `target.py` | settings for one's own trace | trace, objective → flags to paste |
+| `server.py`, `router.py` | real servers as context managers | flags → base URL, stopped for certain |
+| `replay/`, `demo.py`, `gpu.py` | conversations against live servers, side by side | trace, arms → rows, table, page |
+| `bench*.py` | what things cost beside stock | nothing → ratios of one run |
 
-Modules import upwards in this list only; nothing here is imported by the package `radix_tlru`.
+Nothing here is imported by the package `radix_tlru`.
 """
