@@ -16,6 +16,7 @@ FLAGS = {
     "threshold": "--tlru-threshold",
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
+    "trim_chunk": "--tlru-trim-chunk",
 }
 
 
@@ -43,6 +44,13 @@ class Config:
     median_weight: float = 0.0
     """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe."""
 
+    trim_chunk: int = 1
+    """Tokens taken from a leaf at a time, if as many cost the same, rounded up to pages. 1: what was asked for.
+
+    While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. A chunk is taken in one
+    cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
+    """
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -50,6 +58,8 @@ class Config:
             value = getattr(self, field)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
+        if isinstance(self.trim_chunk, bool) or not isinstance(self.trim_chunk, int) or self.trim_chunk < 1:
+            raise _error("trim_chunk", self.trim_chunk, "a whole number of tokens, 1 or more")
         weight = self.median_weight
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not math.isfinite(weight):
             raise _error("median_weight", weight, "a number from 0 to 1")
@@ -68,7 +78,7 @@ class Config:
             return "lru"
         return (
             f"{self.policy} (threshold={self.threshold} tokens, next_prompt_estimate={self.next_prompt_estimate} "
-            f"tokens, median_weight={self.median_weight:g})"
+            f"tokens, median_weight={self.median_weight:g}, trim_chunk={self.trim_chunk} tokens)"
         )
 
 
