@@ -12,7 +12,7 @@ from radix_tlru import Config, ConfigError
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    assert Config() == Config(policy="tlru", threshold=2048, next_prompt_estimate=200, median_weight=0.0)
+    assert Config() == Config(policy="tlru", threshold=2048, next_prompt_estimate=200, median_weight=0.0, trim_chunk=1)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,8 @@ def test_the_defaults_are_those_of_the_flags_table() -> None:
         ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1"),
         ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1"),
         ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1"),
+        ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
+        ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),
         (
             {"threshold": 200},
             "--tlru-threshold 200: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
