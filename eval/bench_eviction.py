@@ -1,8 +1,9 @@
-"""What one eviction costs beside stock SGLang, by the number of evictable leaves.
+"""What one eviction costs, beside stock SGLang, as a function of the number of leaves; and what a decoded token does.
 
 Every arm is a real cache that holds the same leaves. A sample is one eviction of 64 tokens, as long as a leaf, and
 then one new leaf in its place, so that the number of leaves stays. Arms take turns sample by sample: what disturbs the
-machine disturbs all of them, and the ratios of one run can be compared where the microseconds of two cannot.
+machine disturbs all of them, and the ratios of one run can be compared where the microseconds of two cannot. Times are
+CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -22,10 +23,17 @@ from rich.table import Table
 OUTPUT = Path(".out/bench")
 LEAF_TOKENS = 64
 BASELINE = "stock rust lru"
+OURS, OURS_PYTHON = "radix-tlru", "radix-tlru, python core"
+
+# Stock on the Python core sorts all leaves in Python for each eviction: with many of them nobody would wait for it.
+PYTHON_LEAVES = 10_000
 
 # A leaf is a conversation of 64 tokens, half of it beyond its budget of 64 + 16 - 48 = 32: both classes of the order
 # are in use, and an eviction may have to take two tails where stock takes a node.
 THRESHOLD, NEXT_PROMPT = 48, 16
+
+CHUNKS = (1, 16, 64, 256)
+DECODED, BATCH, CONVERSATIONS, HISTORY = 4_000, 8, 64, 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +44,25 @@ class Cost:
     leaves: int
     evict_us: float
     ratio: float  # to the baseline at the same number of leaves, in the same run
+    growth: float  # to the same arm at the first number of leaves
+    heap_entries: float | None  # a leaf, of ours
     samples: int
 
 
 def run(leaves: list[int], samples: int, console: Console) -> None:
     """Measure, print the table and write `.out/bench/evict.jsonl`."""
-    costs = [cost for number in leaves for cost in measure(number, samples)]
+    costs: list[Cost] = []
+    for number in leaves:
+        costs += measure(number, samples, {cost.arm: cost.evict_us for cost in costs if cost.leaves == leaves[0]})
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "evict.jsonl").write_text("".join(json.dumps(asdict(cost)) + "\n" for cost in costs))
     console.print(table(costs, leaves))
     console.print(f"{samples} evictions each, arms in turn. The rows are in {OUTPUT}/evict.jsonl.\n")
 
 
-def measure(leaves: int, samples: int) -> list[Cost]:
-    """The cost of one eviction in every arm, all holding ``leaves`` leaves."""
-    caches = arms(capacity=(leaves + 4) * LEAF_TOKENS)
+def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
+    """The cost of one eviction in every arm, all holding ``leaves`` leaves; ``first``: what it was with the fewest."""
+    caches = arms((leaves + 4) * LEAF_TOKENS, python=leaves <= PYTHON_LEAVES)
     tokens = count()
     for _ in track(range(leaves), description=f"{leaves:>9,} leaves", console=Console(stderr=True), transient=True):
         leaf = [next(tokens) for _ in range(LEAF_TOKENS)]
@@ -63,11 +75,14 @@ def measure(leaves: int, samples: int) -> list[Cost]:
             spent[name].append(timed_eviction(cache))
             cache.request(leaf)
     medians = {name: statistics.median(times) * 1e6 for name, times in spent.items()}
-    return [Cost(name, leaves, us, us / medians[BASELINE], samples) for name, us in medians.items()]
+    return [
+        Cost(name, leaves, us, us / medians[BASELINE], us / first.get(name, us), heap_entries(caches[name]), samples)
+        for name, us in medians.items()
+    ]
 
 
-def arms(capacity: int) -> dict[str, Any]:
-    """Empty caches by name, each on a pool of ``capacity`` tokens."""
+def arms(capacity: int, python: bool) -> dict[str, Any]:
+    """Empty caches by name, each on a pool of ``capacity`` tokens; ``python``: those of stock's Python core too."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
@@ -77,27 +92,91 @@ def arms(capacity: int) -> dict[str, Any]:
     caches = {
         BASELINE: stock_cache(capacity, core="rust"),
         "stock rust tlru": stock_cache(capacity, policy="tlru", policy_config=stock_tlru, core="rust"),
-        "stock python lru": stock_cache(capacity),
-        "stock python tlru": stock_cache(capacity, policy="tlru", policy_config=stock_tlru),
-        "radix-tlru": build_cache(cache_params(capacity), ours),
+        OURS: build_cache(cache_params(capacity, core="rust"), ours),
+        OURS_PYTHON: build_cache(cache_params(capacity, core="python"), ours),
     }
+    if python:
+        caches["stock python lru"] = stock_cache(capacity)
+        caches["stock python tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru)
     return {name: OfflineCache(cache) for name, cache in caches.items()}
 
 
 def timed_eviction(cache: Any) -> float:
-    """Seconds of one eviction of a leaf's worth of tokens."""
-    start = time.perf_counter()
+    """CPU seconds of one eviction of a leaf's worth of tokens."""
+    start = time.thread_time()
     cache.evict(LEAF_TOKENS)
-    return time.perf_counter() - start
+    return time.thread_time() - start
+
+
+def heap_entries(cache: Any) -> float | None:
+    """Entries in the heaps of our order for each leaf in it."""
+    tail = getattr(cache.cache, "tail", None)
+    return None if tail is None else tail.order.entries / max(len(tail.order), 1)
 
 
 def table(costs: list[Cost], leaves: list[int]) -> Table:
     """Arms down, leaves across; microseconds, and the ratio to stock's default in the same column."""
-    result = Table(title=f"One eviction of {LEAF_TOKENS} tokens: median µs (× {BASELINE})", title_justify="left")
+    title = f"One eviction of {LEAF_TOKENS} tokens: median µs (× {BASELINE}; × itself at {leaves[0]:,} leaves)"
+    result = Table(title=title, title_justify="left")
     result.add_column("evictable leaves")
     for number in leaves:
         result.add_column(f"{number:,}", justify="right")
     for arm in dict.fromkeys(cost.arm for cost in costs):
-        cells = [f"{cost.evict_us:,.0f} (× {cost.ratio:.2f})" for cost in costs if cost.arm == arm]
-        result.add_row(arm, *cells)
+        cells = {cost.leaves: cost for cost in costs if cost.arm == arm}
+        result.add_row(
+            arm, *(_cell(cells[number]) if number in cells else "–" for number in leaves), end_section=arm == BASELINE
+        )
+    ours = [cost for cost in costs if cost.arm == OURS]
+    result.add_section()
+    result.add_row("heap entries of ours / leaf", *(f"{cost.heap_entries:.2f}" for cost in ours))
     return result
+
+
+def _cell(cost: Cost) -> str:
+    return f"{cost.evict_us:,.0f} (× {cost.ratio:.2f}; × {cost.growth:.2f})"
+
+
+# ---- a full pool decodes ----
+
+
+def run_decode(console: Console) -> None:
+    """What a decoded token costs while the pool is full: a page of one token is missing for each, step by step."""
+    title = (
+        f"{DECODED:,} decoded tokens in batches of {BATCH}, page size 1, into a pool full of {CONVERSATIONS} "
+        f"conversations of {HISTORY:,} tokens"
+    )
+    result = Table(title=title, title_justify="left")
+    for column in ("cache", "evictions / 1,000 tokens", "cuts / 1,000 tokens", "CPU µs / token", f"× {BASELINE}"):
+        result.add_column(column, justify="left" if column == "cache" else "right")
+    caches = decoding_caches()
+    spent, evictions = dict.fromkeys(caches, 0.0), dict.fromkeys(caches, 0)
+    for _ in track(range(DECODED // BATCH), description="decode", console=Console(stderr=True), transient=True):
+        for name, cache in caches.items():
+            evictions[name] += cache.allocator.available_size() < BATCH
+            start = time.thread_time()
+            cache.allocate(BATCH)  # and kept: the running requests hold what they decode
+            spent[name] += time.thread_time() - start
+    for name, cache in caches.items():
+        tail = getattr(cache.cache, "tail", None)
+        cuts = f"{1000 * tail.counts['splits'] / DECODED:.1f}" if tail else "–"
+        micro = spent[name] / DECODED * 1e6
+        ratio = f"{spent[name] / spent[BASELINE]:.2f}"
+        result.add_row(name, f"{1000 * evictions[name] / DECODED:.1f}", cuts, f"{micro:.2f}", ratio)
+    console.print(result)
+
+
+def decoding_caches() -> dict[str, Any]:
+    """Full caches by name: stock, and ours with one trim chunk after another."""
+    from radix_tlru import Config
+    from radix_tlru.sglang import build_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
+
+    capacity = CONVERSATIONS * HISTORY
+    caches = {BASELINE: stock_cache(capacity, core="rust")}
+    for chunk in CHUNKS:
+        caches[f"radix-tlru, trim chunk {chunk}"] = build_cache(cache_params(capacity), Config(trim_chunk=chunk))
+    filled = {name: OfflineCache(cache) for name, cache in caches.items()}
+    for cache in filled.values():
+        for conversation in range(CONVERSATIONS):
+            cache.request(range(conversation * HISTORY, (conversation + 1) * HISTORY))
+    return filled

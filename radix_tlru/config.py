@@ -19,6 +19,7 @@ FLAGS = {
     "threshold": "--tlru-threshold",
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
+    "trim_chunk": "--tlru-trim-chunk",
 }
 
 # Three ways to say what ξ is, of which one may be used.
@@ -68,6 +69,13 @@ class Config:
     target: str | None = None
     """``p50`` to ``p99.9``: ξ stays three quarters of that percentile of the uncached tokens of recent requests."""
 
+    trim_chunk: int = 1
+    """Tokens taken from a leaf at a time, if as many cost the same, rounded up to pages. 1: what was asked for.
+
+    While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. A chunk is taken in one
+    cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
+    """
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -77,6 +85,8 @@ class Config:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
+        if isinstance(self.trim_chunk, bool) or not isinstance(self.trim_chunk, int) or self.trim_chunk < 1:
+            raise _error("trim_chunk", self.trim_chunk, "a whole number of tokens, 1 or more")
         if not _is_number(self.median_weight) or not 0.0 <= self.median_weight <= 1.0:
             raise _error("median_weight", self.median_weight, "a number from 0 to 1")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
@@ -125,7 +135,7 @@ class Config:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={self.next_prompt_estimate} tokens, "
-            f"median_weight={self.median_weight:g})"
+            f"median_weight={self.median_weight:g}, trim_chunk={self.trim_chunk} tokens)"
         )
 
 

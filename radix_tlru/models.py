@@ -98,12 +98,16 @@ class AnyPrompt:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A pair of models, the threshold ξ (tokens) they are judged by, and the weight w between median and tail."""
+    """A pair of models, the threshold ξ (tokens) they are judged by, and the weight w between median and tail.
+
+    ``trim_chunk``: tokens taken from a leaf at a time, if as many cost the same; 1 takes what is asked for.
+    """
 
     returns: ReturnModel
     prompts: PromptModel
     threshold: int
     median_weight: float
+    trim_chunk: int = 1
 
     def keep(self, leaf: Leaf, step: int, page_size: int) -> int:
         """Tokens that stay, from the root, when all of a step has been taken from the path of ``leaf``."""
@@ -116,5 +120,6 @@ class Policy:
 def policy_for(config: Config) -> Policy:
     """The policy that a configuration names, with the threshold that it starts with."""
     if config.policy == "lru":
-        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0)
-    return Policy(Recency(), FixedPrompt(config.next_prompt_estimate), config.start_threshold, config.median_weight)
+        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=config.trim_chunk)
+    prompts = FixedPrompt(config.next_prompt_estimate)
+    return Policy(Recency(), prompts, config.start_threshold, config.median_weight, config.trim_chunk)

@@ -95,7 +95,7 @@ class EvictionOrder:
         self._over_budget = sum(self._tel_safe(leaf) for leaf in leaves if leaf is not None)
 
     def victim(self, tokens: int) -> Victim | None:
-        """The leaf to take up to ``tokens`` from, rounded up to a page; None if nothing is evictable.
+        """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
 
         Changes nothing: the caller evicts, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
@@ -115,7 +115,7 @@ class EvictionOrder:
         keep = max(
             leaf.start,
             self._policy.keep(leaf, step, self._page_size),
-            leaf.end - round_up(max(tokens, 1), self._page_size),
+            leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
         )
         return Victim(cheapest[2], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
 

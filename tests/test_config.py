@@ -13,7 +13,7 @@ from radix_tlru.config import percentile
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=200, median_weight=0.0)
+    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=200, median_weight=0.0, trim_chunk=1)
     assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
 
 
@@ -27,7 +27,7 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=200 tokens, median_weight=0"
+    rest = "next_prompt_estimate=200 tokens, median_weight=0, trim_chunk=1 tokens"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
@@ -73,6 +73,8 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
             {"ttft_slo_ms": 99.5, "target": "p95"},
             "--tlru-ttft-slo 99.5: not together with --tlru-target p95; give one of them",
         ),
+        ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
+        ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),
         (
             {"threshold": 200},
             "--tlru-threshold 200: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",

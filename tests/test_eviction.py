@@ -69,6 +69,14 @@ def test_an_eviction_call_frees_less_than_a_page_more_than_asked(page_size: int,
     assert asked <= driver.allocator.available_size() - before < asked + page_size
 
 
+def test_a_trim_chunk_is_taken_in_one_cut_but_not_beyond_what_costs_the_same() -> None:
+    driver = Driver(our_cache(2000, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, trim_chunk=300))
+    driver.turn("A", 2000)  # budget 2,000 + 100 - 600 = 1,500
+    evicted = [driver.cache.evict(EvictParams(num_tokens=1)).num_tokens_evicted for _ in range(3)]
+    assert evicted == [300, 200, 300]  # 500 are free; from there on each token costs
+    assert driver.cache.tail.counts == {"tel_safe": 500, "lru": 300, "splits": 3}
+
+
 def test_a_trimmed_conversation_is_not_trimmed_again_while_others_have_more_to_give() -> None:
     driver = tlru(4000)
     driver.turn("A", 2000)  # budget 2,000 + 100 - 600 = 1,500

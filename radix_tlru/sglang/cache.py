@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
+    _rust_fallback_reason,
     get_tree_core_factory,
     register_tree_core_backend,
     select_tree_core_backend,
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["TailRadixCache", "build_cache", "check_shape"]
 
 FULL = ComponentType.FULL
+
+logger = logging.getLogger(__name__)
 
 RUST = "radix_tlru_rust"
 """Name of our Rust core among SGLang's tree cores."""
@@ -107,21 +111,33 @@ def build_cache(params: CacheInitParams, config: Config) -> UnifiedRadixCache:
 
 
 def core_for(params: CacheInitParams, config: Config) -> tuple[str, type[TailComponent]]:
-    """Name of the tree core, and the component that goes with it: on the Rust core, where SGLang itself would be.
+    """Name of the tree core, and the component that goes with it.
 
     Raises:
         ConfigError: the server was told to use a tree core that is neither of SGLang's two.
     """
-    stock = select_tree_core_backend(replace(params, tree_components=(FULL,), component_registry_override=None))
-    if stock == "rust" and config.policy != "lru":  # a split in Rust does not tell which leaf stock refreshes
-        from radix_tlru.sglang.rust_core import RustTailComponent, RustTailCore
+    reason = python_reason(params, config)
+    if reason is not None:
+        logger.warning("radix_tlru: on the Python tree core, which costs more: %s", reason)
+        return "python", TailComponent
+    from radix_tlru.sglang.rust_core import RustTailComponent, RustTailCore
 
-        if get_tree_core_factory(RUST) is None:
-            register_tree_core_backend(RUST, lambda params, components: RustTailCore(params, components[FULL]))
-        return RUST, RustTailComponent
-    if stock not in ("rust", "python"):
-        raise ConfigError(f"--radix-eviction: not supported on the tree core {stock}; rust and python are")
-    return "python", TailComponent
+    if get_tree_core_factory(RUST) is None:
+        register_tree_core_backend(RUST, lambda params, components: RustTailCore(params, components[FULL]))
+    return RUST, RustTailComponent
+
+
+def python_reason(params: CacheInitParams, config: Config) -> str | None:
+    """Why a cache is on SGLang's Python tree core; None if it is on the Rust core, as SGLang's own would be."""
+    if config.policy == "lru":
+        return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
+    plain = replace(params, tree_components=(FULL,), component_registry_override=None)
+    name = select_tree_core_backend(plain)
+    if name == "rust":
+        return None
+    if name != "python":
+        raise ConfigError(f"--radix-eviction: not supported on the tree core {name}; rust and python are")
+    return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
 
 def check_shape(params: CacheInitParams) -> None:

@@ -151,6 +151,13 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         help="From 0 (default: protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its "
         "request is in the tail.",
     )
+    group.add_argument(
+        FLAGS["trim_chunk"],
+        metavar="TOKENS",
+        default=None,
+        help="Tokens to take from a leaf at a time, if as many cost the same "
+        f"(default {defaults.trim_chunk}: no more than asked for, to the page).",
+    )
 
 
 def _from_cli_args(original: Callable[..., ServerArgs], cls: type[ServerArgs], args: argparse.Namespace) -> ServerArgs:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, IncLockRefResult
 from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
     from sglang.srt.mem_cache.base_prefix_cache import (
         DecLockRefParams,
-        DecLockRefResult,
-        IncLockRefResult,
         InsertParams,
         InsertResult,
         MatchPrefixParams,
@@ -154,16 +153,23 @@ class RustTailCore(RustUnifiedTreeCore):
         if not node.children:
             self._offer(node_id, node)
 
-    # ---- locks ----
+    # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 
     def inc_lock_ref(self, node_id: NodeId, skip_lock_components: Sequence[ComponentType] = ()) -> IncLockRefResult:
         self._lock(node_id)
-        return super().inc_lock_ref(node_id, skip_lock_components)
+        result = self._binding.inc_lock_ref(node_id, [])
+        return IncLockRefResult(delta=result.delta, node_id=result.node_id)
 
     def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
-        result = super().dec_lock_ref(node_id, params, skip_swa)
+        receipt = self._bindings.DecLockRefParamsBinding(
+            node_id=params.node_id,
+            skipped_lock_components=[],
+            component_lock_uuids={},
+            component_host_lock_uuids={},
+        )
+        self._binding.dec_lock_ref(node_id, receipt, skip_swa)
         self._unlock(node_id)
-        return result
+        return DecLockRefResult()
 
     def inc_full_pin(self, node_id: NodeId) -> None:
         self._lock(node_id)
@@ -221,7 +227,7 @@ class RustTailCore(RustUnifiedTreeCore):
                 break
         if values:
             # Whole pages each, so one list of whole pages: freed in one go.
-            result.device_frees[FULL].append(torch.cat(values))
+            result.device_frees[FULL].append(torch.cat(values) if len(values) > 1 else values[0])
             result.tracker[FULL] = freed
             result.made_progress = True
         return result
@@ -235,7 +241,8 @@ class RustTailCore(RustUnifiedTreeCore):
         whole = victim.keep == victim.leaf.start
         parent_id = path[-1][1] if whole else self._cut(path, node, victim.keep, actions)
         evicted = self._binding.evict_device_leaf(victim.leaf_id)
-        actions += self._cache_actions_from_tagged(evicted.cache_actions)
+        if evicted.cache_actions:
+            actions += self._cache_actions_from_tagged(evicted.cache_actions)
         parent = self._nodes.get(parent_id)
         if parent is not None:  # or it is a root
             parent.history = max(parent.history, node.history)
@@ -259,7 +266,8 @@ class RustTailCore(RustUnifiedTreeCore):
             self._bindings.MatchParamsBinding(key=tokens, extra_key=extra_key, cache_salt=cache_salt)
         )
         assert match.device_prefix_len == keep, f"a cut at {keep} tokens came out at {match.device_prefix_len}"
-        actions += self._cache_actions_from_tagged(match.cache_actions)
+        if match.cache_actions:
+            actions += self._cache_actions_from_tagged(match.cache_actions)
         front_id: NodeId = match.last_device_node_id
         self._nodes[front_id] = _Node(keep, 1, own[:kept], leaf.namespace)
         return front_id

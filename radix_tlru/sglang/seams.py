@@ -37,6 +37,8 @@ SEAMS = (
     ("sglang.srt.entrypoints.engine:Engine.server_args_class", None),
     ("sglang.srt.mem_cache.registry:register_radix_cache_backend", None),
     ("sglang.srt.mem_cache.cache_init_params:CacheInitParams", "component_registry_override"),
+    ("sglang.srt.mem_cache.unified_cache.tree_core_registry:register_tree_core_backend", None),
+    ("sglang.srt.mem_cache.unified_cache.tree_core_registry:select_tree_core_backend", None),
     (f"{_CORE}._split_node", None),
     (f"{_COMPONENT}._evict_device_start", None),
     (f"{_COMPONENT}._evict_device_next_node", None),
@@ -108,9 +110,27 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
+    checks.append(_tree_core())
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("seams", tuple(checks))
+
+
+def _tree_core() -> Check:
+    """Which of SGLang's tree cores a cache of ours is on here: both decide alike, the Rust core costs less."""
+    try:
+        from radix_tlru.config import Config
+        from radix_tlru.sglang.cache import python_reason
+        from radix_tlru.sglang.offline import cache_params
+
+        reason = python_reason(cache_params(1), Config())
+        if reason is not None:
+            return Check("tree core", f"python, which costs more: {reason}", "refused")
+        from radix_tlru.sglang.rust_core import RustTailCore
+
+        return Check("tree core", f"rust, as {RustTailCore.__name__}", "ok")
+    except Exception as error:  # the Rust core may be there and not load
+        return Check("tree core", _line(error), "failed")
 
 
 def _seam(path: str, parameter: str | None) -> Check:
