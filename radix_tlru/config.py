@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 __all__ = ["FLAGS", "Config", "ConfigError", "PolicyName"]
 
-PolicyName = Literal["tlru", "lru"]
+PolicyName = Literal["tlru", "etlru", "lru"]
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -32,7 +32,8 @@ class Config:
     """
 
     policy: PolicyName = "tlru"
-    """``tlru``: TEL-safe tails first, then LRU. ``lru``: stock order at page granularity, for comparison."""
+    """What goes first: ``tlru``, TEL-safe tails, then LRU. ``etlru``: what is least likely to be missed, learned while
+    serving. ``lru``: stock order at page granularity, for comparison."""
 
     threshold: int = 2048
     """ξ, uncached tokens that still meet the TTFT objective. 2,048 is about 200 ms of prefill (7B model, A100)."""
@@ -55,7 +56,7 @@ class Config:
             raise _error("median_weight", weight, "a number from 0 to 1")
         if not 0.0 <= weight <= 1.0:
             raise _error("median_weight", weight, "a number from 0 to 1")
-        if self.policy == "tlru" and self.threshold <= self.next_prompt_estimate:
+        if self.policy != "lru" and self.threshold <= self.next_prompt_estimate:
             flag = FLAGS["next_prompt_estimate"]
             raise _error(
                 "threshold",
