@@ -15,6 +15,7 @@ COMMANDS = {
     "demo": "stock lru, stock tlru and ours on real servers, side by side",
     "trace": "what is in a trace: lengths, waits, and what an infinite cache would hit",
     "simulate": "what each policy would do to the tail, on any trace, without a GPU",
+    "later": "policies on the later part of a trace, when what can be learned was learned before",
     "through-sglang": "the same cells through the real SGLang cache",
     "paper": "the paper's experiments in its own layout: Tables 1–6, Figures 3–7",
     "report": "a page and figures of a folder of cells",

@@ -15,9 +15,9 @@ belady           1 / time to the next use              –                      
 tail-belady      1 / time to the next use              step at the true Q          0
 ===============  ====================================  ==========================  ===
 
-``lru``, ``tlru`` and ``etlru`` are the package's own (``policy_for``, ``Learner``); the rest need knowledge that a server
-does not have. Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition 1
-(etlru), section 5.3 (end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
+``lru``, ``tlru`` and ``etlru`` are the package's own (``policy_for``, ``Learner``); the rest need knowledge that a
+server does not have. Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition
+1 (etlru), section 5.3 (end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class Turn(NamedTuple):
 class Conversation(Watched):
     """A conversation as of its last turn."""
 
-    __slots__ = ("length", "number", "shared", "turn")
+    __slots__ = ("group", "length", "number", "shared", "turn")
 
     def __init__(self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int) -> None:
         super().__init__(cls, stamp)
@@ -52,6 +52,7 @@ class Conversation(Watched):
         self.turn = turn  # turns before this one
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
+        self.group: Group | None = None  # in the order, until it grows out of it
 
 
 class Conversations:
@@ -135,12 +136,17 @@ class LearnedReturns:
 
     def group(self, leaf: Leaf, now: float) -> Group:
         conversation: Conversation | None = leaf.known
+        if conversation is not None and conversation.group is not None and now < conversation.group.until:
+            return conversation.group
         stamp, cls = (conversation.stamp, conversation.cls) if conversation is not None else (0.0, ())
         band = band_of(now - stamp)
         until = stamp + BANDS[band + 1] if band + 1 < len(BANDS) else math.inf
         if until <= now:  # by rounding
             band, until = band + 1, stamp + BANDS[band + 2] if band + 2 < len(BANDS) else math.inf
-        return Group(self._number(cls) * len(BANDS) + band, until)
+        group = Group(self._number(cls) * len(BANDS) + band, until)
+        if conversation is not None:
+            conversation.group = group
+        return group
 
     def rate(self, group: int, key: float, now: float) -> float:
         return self._rates[group]

@@ -7,11 +7,11 @@ from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency
 from radix_tlru.shadow import Shadows
 
-_ONE_IN = 4  # conversations for each that the shadows serve
-
 __all__ = ["Learner"]
 
 _ENOUGH = 50  # returns, before which nothing is believed
+_FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
+_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _LESSON = 500  # turns between two estimates, once as many were seen
 
 
@@ -38,19 +38,25 @@ class Learner:
         )
         self.policy = self._policies[1]
         """In force now. A cache asks after each turn and lets its order follow what is new."""
-        self.shadows = Shadows(self._policies, capacity, page_size, _ONE_IN)
-        self._turns = 0
+        self.shadows: Shadows | None = None
+        self._capacity, self._page_size = capacity, page_size
+        self._turns = self._tokens = 0
         self._next_lesson = _ENOUGH
 
     def observe(self, turn: Turn, alone: bool = True) -> Conversation:
         """A turn was served; ``alone``: nothing cached continues its context. Returns what to write on its path."""
         conversation = self._conversations.turn(turn, alone)
         self._turns += 1
+        self._tokens += turn.context
         if self._turns >= self._next_lesson:
             self._next_lesson = self._turns + min(max(self._turns // 4, _ENOUGH), _LESSON)
             if self._returns.hazards.returns >= _ENOUGH:
                 self._returns.learn()
-        self.shadows.observe(conversation, turn)
         if self._returns.version:
+            if self.shadows is None:
+                held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
+                one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
+                self.shadows = Shadows(self._policies, self._capacity, self._page_size, one_in)
+            self.shadows.observe(conversation, turn)
             self.policy = self._policies[self.shadows.best]
         return conversation

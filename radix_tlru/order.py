@@ -5,11 +5,11 @@ Knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`EvictionOr
 simulator ask the same object.
 
 Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a heap, their *cell*: one
-for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU; kinds
-of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a leaf
-that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that was
-used, trimmed, locked or evicted since leaves its old entry behind, which is put right or dropped when it comes to the
-head. A decision is O(log cells + log leaves), amortised.
+for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
+kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
+leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
+was used, trimmed, locked or evicted since leaves its old entry behind, which is put right or dropped when it comes to
+the head. A decision is O(log cells + log leaves), amortised.
 """
 
 from __future__ import annotations

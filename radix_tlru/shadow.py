@@ -7,6 +7,7 @@ the figures comparable with each other, not with the cache that they shadow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from radix_tlru.learned import Conversation, Turn
@@ -16,10 +17,8 @@ from radix_tlru.tel import excess
 
 __all__ = ["Shadow", "Shadows"]
 
-_FEWEST = 100  # sampled turns, before which no policy is preferred to another
 _HALF_LIFE = 2_000  # sampled turns after which an excess counts half
-_DECAY = 0.5 ** (1 / _HALF_LIFE)
-_MARGIN = 0.01  # of the TEL in force, by which another policy must be better to take its place
+_CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
 
 
 class Shadow:
@@ -89,21 +88,35 @@ class Shadows:
         self._shadows = [Shadow(policy, size, page_size) for policy in policies]
         self.tel = [0.0] * len(policies)
         """Tail excess latency of each lately, in tokens, decayed."""
+        self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
         self.best = 0
         """Index of the policy to be preferred."""
         self._one_in = one_in
         self._sampled = 0
+        self._last = 0  # of the sampled turns, that exceeded the threshold anywhere
 
     def observe(self, conversation: Conversation, turn: Turn) -> None:
         """A turn was served."""
         if conversation.number % self._one_in:
             return
         self._sampled += 1
-        for index, shadow in enumerate(self._shadows):
-            threshold = shadow.order.policy.threshold
-            missed = excess(turn.prompt - shadow.request(conversation, turn), threshold)
-            self.tel[index] = self.tel[index] * _DECAY + missed
-        if self._sampled >= _FEWEST:
-            least = min(range(len(self.tel)), key=self.tel.__getitem__)
-            if self.tel[least] < (1.0 - _MARGIN) * self.tel[self.best]:
-                self.best = least
+        missed = [
+            excess(turn.prompt - shadow.request(conversation, turn), shadow.order.policy.threshold)
+            for shadow in self._shadows
+        ]
+        if not any(missed):
+            return
+        decay = 0.5 ** ((self._sampled - self._last) / _HALF_LIFE)
+        self._last = self._sampled
+        self.tel = [tel * decay + tokens for tel, tokens in zip(self.tel, missed, strict=True)]
+        for ours, row in zip(missed, self._squares, strict=True):
+            for index, theirs in enumerate(missed):
+                row[index] = row[index] * decay + (ours - theirs) ** 2
+        self._compare()
+
+    def _compare(self) -> None:
+        """Prefer another policy if it was better by more than chance."""
+        least = min(range(len(self.tel)), key=self.tel.__getitem__)
+        lead = self.tel[self.best] - self.tel[least]
+        if lead > _CONFIDENCE * math.sqrt(self._squares[self.best][least]):
+            self.best = least
