@@ -7,16 +7,17 @@ lru              recency                               –                      
 threshold-lru    0 for histories under 1,024 tokens,   –                           1
                  else recency
 tlru             recency                               step at Q̂                   w
-etlru            λ_i e^{-μ (t - last turn)}, given     given distribution of Q     w
+etlru            learned while serving                 step at Q̂                   w
+etlru-given      λ_i e^{-μ (t - last turn)}, given     given distribution of Q     w
 end-aware        0 once ended, else recency            step at Q̂                   w
 length-aware     recency                               step at the true Q          w
 belady           1 / time to the next use              –                           1
 tail-belady      1 / time to the next use              step at the true Q          0
 ===============  ====================================  ==========================  ===
 
-``lru`` and ``tlru`` are what the server runs (``policy_for``); the rest need knowledge that a server does not have.
-Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition 1 (etlru), section 5.3
-(end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
+``lru``, ``tlru`` and ``etlru`` are the package's own (``policy_for``, ``Learner``); the rest need knowledge that a
+server does not have. Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition
+1 (etlru), section 5.3 (end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 
@@ -32,11 +34,15 @@ from eval.futures import futures
 from eval.simulator import Knowledge, SimulatedCache, Span
 from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
-from radix_tlru.models import AnyPrompt, FixedPrompt, PromptModel, Recency, ReturnModel
+from radix_tlru.config import PolicyName
+from radix_tlru.learner import Learner
+from radix_tlru.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
 
 __all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]
 
-POLICIES = ("lru", "threshold-lru", "tlru", "etlru", "end-aware", "length-aware", "belady", "tail-belady")
+POLICIES = (
+    *("lru", "threshold-lru", "tlru", "etlru", "etlru-given", "end-aware", "length-aware", "belady", "tail-belady"),
+)
 
 ORACLES = ("end-aware", "length-aware", "belady", "tail-belady")
 """Policies that look into the future of the trace."""
@@ -64,13 +70,13 @@ class Unended(Recency):
 
 
 @dataclass(frozen=True, slots=True)
-class NextUse:
+class NextUse(OneGroup):
     """The rate of what returns for certain, and when. ``leaf.known`` is its Future."""
 
     def key(self, leaf: Leaf) -> float:
         return -float(leaf.known.at)
 
-    def rate(self, key: float, now: float) -> float:
+    def rate(self, group: int, key: float, now: float) -> float:
         return 1.0 / max(-key - now, 1.0)
 
 
@@ -88,7 +94,7 @@ class TrueNextPrompt:
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential:
+class Exponential(OneGroup):
     """Turns at a conversation's own rate λ_i while it lives, and a life that ends at rate μ (paper, Definition 1).
 
     λ_i e^{-μ (t - last turn)}: the belief that it is still alive falls alike for all, so leaves keep their order.
@@ -102,7 +108,7 @@ class Exponential:
         rate, last_turn = leaf.known
         return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
-    def rate(self, key: float, now: float) -> float:
+    def rate(self, group: int, key: float, now: float) -> float:
         return math.exp(max(key, -700.0))
 
 
@@ -209,18 +215,19 @@ def simulated_cache(
     """A simulated cache under the policy ``name``; lengths in tokens.
 
     Args:
-        knowledge: of the trace; needed by all but lru, threshold-lru and tlru.
-        death_rate: μ of etlru, 1/s.
-        prompts: distribution of Q for etlru; without one, Q̂.
+        knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
+        death_rate: μ of etlru-given, 1/s.
+        prompts: distribution of Q for etlru-given; without one, Q̂.
 
     Raises:
         ValueError: no such policy, or it needs knowledge that was not given.
     """
     step: PromptModel = FixedPrompt(next_prompt_estimate)
     beliefs = Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0)
+    policy: Policy | Learner
     models: dict[str, tuple[ReturnModel, PromptModel, float]] = {
         "threshold-lru": (LongEnough(LONG_ENOUGH), AnyPrompt(), 1.0),
-        "etlru": (beliefs, prompts or step, median_weight),
+        "etlru-given": (beliefs, prompts or step, median_weight),
         "end-aware": (Unended(), step, median_weight),
         "length-aware": (Recency(), TrueNextPrompt(next_prompt_estimate), median_weight),
         "belady": (NextUse(), AnyPrompt(), 1.0),
@@ -229,23 +236,17 @@ def simulated_cache(
     if name in models:
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
-    elif name in ("lru", "tlru"):
-        policy = policy_for(
-            Config(
-                policy="lru" if name == "lru" else "tlru",
-                threshold=threshold,
-                next_prompt_estimate=next_prompt_estimate,
-                median_weight=median_weight,
-            )
-        )
+    elif name in get_args(PolicyName):
+        config = Config(name, threshold, next_prompt_estimate, median_weight)  # type: ignore[arg-type]
+        policy = Learner(config, capacity, page_size) if name == "etlru" else policy_for(config)
     else:
         raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")
     return SimulatedCache(policy, capacity, page_size, knowledge=_known_to(name, knowledge), forced=forced)
 
 
 def _known_to(name: str, knowledge: TraceKnowledge | None) -> Knowledge | None:
-    if name in ("lru", "threshold-lru", "tlru"):
+    if name in ("lru", "threshold-lru", "tlru", "etlru"):
         return None
     if knowledge is None:
         raise ValueError(f"--policy {name}: needs knowledge of the trace")
-    return knowledge.turn_rate if name == "etlru" else knowledge.future
+    return knowledge.turn_rate if name == "etlru-given" else knowledge.future

@@ -278,8 +278,8 @@ def _replica(cell: Cell, knowledge: TraceKnowledge) -> Cache:
         median_weight=cell.median_weight,
         page_size=cell.page_size,
         knowledge=knowledge,
-        prompts=knowledge.next_prompts if cell.policy == "etlru" else None,
-        death_rate=knowledge.death_rate if cell.policy == "etlru" else 0.0,
+        prompts=knowledge.next_prompts if cell.policy == "etlru-given" else None,
+        death_rate=knowledge.death_rate if cell.policy == "etlru-given" else 0.0,
         forced=cell.forced,
     )
 

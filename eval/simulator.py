@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
+from radix_tlru.learned import Turn
+from radix_tlru.learner import Learner
 
 __all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "simulate"]
 
@@ -58,7 +60,7 @@ class SimulatedCache:
     """Tokens that would be cached, under a policy.
 
     Args:
-        policy: as the server's component has it.
+        policy: as the server's component has it, or what learns one while it serves.
         capacity: tokens of the pool, rounded down to pages.
         page_size: tokens.
         knowledge: what the policy knows beyond recency and history; oracles know the future.
@@ -68,7 +70,7 @@ class SimulatedCache:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Policy | Learner,
         capacity: int,
         page_size: int = 1,
         *,
@@ -78,7 +80,8 @@ class SimulatedCache:
         self.capacity, self.page_size, self.forced = capacity // page_size * page_size, page_size, forced
         self.resident = 0
         self.evicted: Counter[str] = Counter()  # tokens by phase
-        self.order = EvictionOrder(policy, page_size, self._leaf_of)
+        self._learner = policy if isinstance(policy, Learner) else None
+        self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
         self._root = _Node(Path((), ()), 0, 0, None)
         self._in_use = self._root  # end of the path that is being served
@@ -108,6 +111,8 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
+        if self._learner is not None:
+            self._tell(self._learner, request, path, cached)
         if not deepest.children and deepest is not self._root:
             self._offer(deepest)
         if not self.forced:
@@ -165,6 +170,23 @@ class SimulatedCache:
                     self._split(node, cut).known = spans[position].known
                 position += 1
             node.known = spans[position].known if spans else None
+
+    def _tell(self, learner: Learner, request: Request, path: list[_Node], cached: int) -> None:
+        """Let the learner know of the turn, and note what it says on the path."""
+        ids, unit_at = request.context.ids, request.context.unit_at
+        turn = Turn(
+            request.arrival_s,
+            request.prompt_tokens,
+            request.output_tokens,
+            len(request.context) // self.page_size * self.page_size,
+            cached,
+            lambda tokens: ids[unit_at(tokens - 1)],
+        )
+        known = learner.observe(turn, not path[-1].children)
+        for node in path:
+            node.known = known
+        if learner.policy is not self.order.policy:
+            self.order.use(learner.policy)
 
     # ---- the order ----
 

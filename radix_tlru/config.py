@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 __all__ = ["DEFAULT_TTFT_SLO_MS", "FLAGS", "START_THRESHOLD", "Config", "ConfigError", "PolicyName", "percentile"]
 
-PolicyName = Literal["tlru", "lru"]
+PolicyName = Literal["tlru", "etlru", "lru"]
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -52,7 +52,8 @@ class Config:
     """
 
     policy: PolicyName = "tlru"
-    """``tlru``: TEL-safe tails first, then LRU. ``lru``: stock order at page granularity, for comparison."""
+    """What goes first: ``tlru``, TEL-safe tails, then LRU. ``etlru``: what is least likely to be missed, learned while
+    serving. ``lru``: stock order at page granularity, for comparison."""
 
     threshold: int | None = None
     """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms`` or ``target``."""
@@ -97,7 +98,7 @@ class Config:
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
             raise ConfigError(f"{first}: not together with {second}; give one of them")
-        if self.policy == "tlru" and self.threshold is not None and self.threshold <= self.next_prompt_estimate:
+        if self.policy != "lru" and self.threshold is not None and self.threshold <= self.next_prompt_estimate:
             flag = FLAGS["next_prompt_estimate"]
             raise _error(
                 "threshold",

@@ -17,13 +17,25 @@ that keep the order of leaves as time goes by, and a P(Q > ·) that changes at f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from radix_tlru.config import Config
 from radix_tlru.tel import keep_within_budget
 
-__all__ = ["AnyPrompt", "FixedPrompt", "Leaf", "Policy", "PromptModel", "Recency", "ReturnModel", "policy_for"]
+__all__ = [
+    "AnyPrompt",
+    "FixedPrompt",
+    "Group",
+    "Leaf",
+    "OneGroup",
+    "Policy",
+    "PromptModel",
+    "Recency",
+    "ReturnModel",
+    "policy_for",
+]
 
 
 class Leaf(NamedTuple):
@@ -36,17 +48,45 @@ class Leaf(NamedTuple):
     known: Any = None  # what else the models of a policy look at
 
 
+class Group(NamedTuple):
+    """Leaves whose order is that of their keys for as long as they are in it."""
+
+    number: int
+    until: float  # when the leaf will be in another group unless it is used before, in the model's time
+
+
+_FOREVER = Group(0, math.inf)
+
+
 class ReturnModel(Protocol):
-    """How soon a conversation is worth its space again."""
+    """How soon a conversation is worth its space again.
 
-    def key(self, leaf: Leaf) -> float:
-        """Where the leaf stands among others, whatever the time: of two leaves the lower key has the lower rate.
+    Rates may rise and fall with age and differ between kinds of conversations, as long as leaves can be put into groups
+    (a kind and a band of ages, say) within which the lower key has the lower rate.
+    """
 
-        While a leaf stays evictable its key may only grow.
+    @property
+    def timeless(self) -> bool:
+        """Whether all leaves of a group have one rate, which changes when ``version`` does and at no other time.
+
+        If not there is one group, number 0.
         """
 
-    def rate(self, key: float, now: float) -> float:
-        """Return rate λ ≥ 0, in 1 / (unit of time), at time ``now`` of a leaf with that key."""
+    @property
+    def version(self) -> int:
+        """Counts the changes of timeless rates."""
+
+    def key(self, leaf: Leaf) -> float:
+        """Where the leaf stands in its group, whatever the time. While a leaf stays evictable its key may only grow."""
+
+    def stamp(self, leaf: Leaf) -> float:
+        """The time of the leaf's last use, in the model's time; the newest one seen is "now"."""
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        """The group that the leaf is in at time ``now``."""
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        """Return rate λ ≥ 0, in 1 / (unit of time), at time ``now`` of a leaf of that group with that key."""
 
 
 class PromptModel(Protocol):
@@ -60,8 +100,22 @@ class PromptModel(Protocol):
         """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
 
 
+class OneGroup:
+    """The part of a return model that says: rates change with time, and one order of keys holds for all leaves."""
+
+    __slots__ = ()
+    timeless: ClassVar[bool] = False
+    version: ClassVar[int] = 0
+
+    def stamp(self, leaf: Leaf) -> float:
+        return leaf.last_access
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        return _FOREVER
+
+
 @dataclass(frozen=True, slots=True)
-class Recency:
+class Recency(OneGroup):
     """The longer unused, the longer until used again: λ = 1 / age.
 
     The order of LRU, with a scale: unused for twice as long is taken to be half as likely to return soon. The scale
@@ -71,7 +125,7 @@ class Recency:
     def key(self, leaf: Leaf) -> float:
         return leaf.last_access
 
-    def rate(self, key: float, now: float) -> float:
+    def rate(self, group: int, key: float, now: float) -> float:
         return 1.0 / (now - key + 1.0)
 
 
@@ -118,7 +172,7 @@ class Policy:
 
 
 def policy_for(config: Config) -> Policy:
-    """The policy that a configuration names, with the threshold that it starts with."""
+    """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned."""
     if config.policy == "lru":
         return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=config.trim_chunk)
     prompts = FixedPrompt(config.next_prompt_estimate)

@@ -4,16 +4,19 @@ Knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`EvictionOr
 (:meth:`EvictionOrder.discard`) and asks it under pressure (:meth:`EvictionOrder.victim`); the live server and the
 simulator ask the same object.
 
-Nothing is rebuilt for an eviction. Leaves whose next token differs in price only by their return rates share a heap,
-one for each step of the prompt model (T-LRU: TEL-safe and protected), and a decision compares the heads of the heaps.
-Entries are lazy: a leaf that was used, trimmed, locked or evicted since leaves its old entry behind, which is put right
-or dropped when it comes to the head. A decision is O(steps + log leaves), amortised.
+Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a heap, their *cell*: one
+for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
+kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
+leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
+was used, trimmed, locked or evicted since leaves its old entry behind, which is put right or dropped when it comes to
+the head. A decision is O(log cells + log leaves), amortised.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from radix_tlru.models import Leaf, Policy
@@ -47,18 +50,33 @@ class EvictionOrder:
     """
 
     def __init__(self, policy: Policy, page_size: int, leaf_of: Callable[[int], Leaf | None]) -> None:
-        self._policy = policy
         self._page_size = page_size
         self._leaf_of = leaf_of
-        self._probabilities = policy.prompts.probabilities
-        self._heaps: tuple[list[tuple[float, int]], ...] = tuple([] for _ in self._probabilities)
         self._leaves = 0
         self._over_budget = 0
-        self._now = 0.0
+        self._start(policy)
+
+    def _start(self, policy: Policy) -> None:
+        self._policy, self._returns = policy, policy.returns
+        self._probabilities = policy.prompts.probabilities
+        self._steps = len(self._probabilities)
+        self._now = 0.0  # in the time of the return model
+        self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
+        self._entries = 0
+        self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
+        self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
+        self._version = policy.returns.version  # of the prices
+        self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): the first leaf of the cell leaves it then
+        self._alarm: dict[int, float] = {}  # the one alarm of a cell that counts
 
     def __len__(self) -> int:
         """Evictable leaves."""
         return self._leaves
+
+    @property
+    def policy(self) -> Policy:
+        """The models that price a token."""
+        return self._policy
 
     @property
     def over_budget(self) -> int:
@@ -68,7 +86,7 @@ class EvictionOrder:
     @property
     def entries(self) -> int:
         """Heap entries held, stale ones included."""
-        return sum(map(len, self._heaps))
+        return self._entries + len(self._alarms)
 
     def add(self, leaf_id: int, leaf: Leaf) -> None:
         """A leaf became evictable."""
@@ -76,7 +94,7 @@ class EvictionOrder:
         self._over_budget += self._tel_safe(leaf)
         self._push(leaf_id, leaf)
         if self.entries > 2 * self._leaves + _SLACK:
-            self._sweep()
+            self.use(self._policy)
 
     def discard(self, leaf: Leaf) -> None:
         """A leaf that was added is not evictable any more, with the end and history that it had."""
@@ -84,44 +102,75 @@ class EvictionOrder:
         self._over_budget -= self._tel_safe(leaf)
 
     def use(self, policy: Policy) -> None:
-        """Price by another policy from now on, such as one with another threshold; its prompt model has as many steps.
-
-        O(leaves log leaves), as each may lie in another step now: for rare moments, not for every eviction.
-        """
-        assert len(policy.prompts.probabilities) == len(self._heaps), "a policy cannot change its number of steps"
-        self._policy, self._probabilities = policy, policy.prompts.probabilities
-        self._sweep()
-        leaves = (self._leaf_of(leaf_id) for heap in self._heaps for _, leaf_id in heap)
-        self._over_budget = sum(self._tel_safe(leaf) for leaf in leaves if leaf is not None)
+        """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
+        leaf_ids = sorted({leaf_id for heap in self._cells.values() for _, leaf_id in heap})
+        self._start(policy)
+        self._over_budget = 0
+        for leaf_id in leaf_ids:
+            leaf = self._leaf_of(leaf_id)
+            if leaf is not None:
+                self._over_budget += self._tel_safe(leaf)
+                self._push(leaf_id, leaf)
 
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
 
-        Changes nothing: the caller evicts, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
+        Evicts nothing: the caller does, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
-        cheapest: tuple[float, float, int] | None = None
-        for index in range(len(self._heaps)):
-            head = self._head(index)
-            if head is None:
-                continue
-            key, leaf_id = self._heaps[index][0]
-            rate = self._policy.returns.rate(key, self._now)
-            price = (marginal_cost(rate, self._probabilities[index], self._policy.median_weight), key, leaf_id)
-            if cheapest is None or price < cheapest:
-                cheapest, leaf, step = price, head, index
-        if cheapest is None:
+        if self._alarms and self._alarms[0][0] <= self._now:
+            self._let_time_pass()
+        found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
+        if found is None:
             return None
+        cell, leaf = found
+        step = cell % self._steps
         keep = max(
             leaf.start,
             self._policy.keep(leaf, step, self._page_size),
             leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
         )
-        return Victim(cheapest[2], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+        return Victim(self._cells[cell][0][1], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+
+    def _cheapest_cell(self) -> tuple[int, Leaf] | None:
+        """Where all leaves of a cell cost the same: the cells are in a heap by their price."""
+        if self._version != self._returns.version:
+            self._version = self._returns.version
+            self._prices = [self._price(cell) for cell in self._listed]
+            heapify(self._prices)
+        while self._prices:
+            cell = self._prices[0][2]
+            leaf = self._head(cell)
+            if self._prices[0][2] != cell:
+                continue  # a leaf that was put right has gone to a cheaper cell
+            if leaf is not None:
+                return cell, leaf
+            heappop(self._prices)
+            self._listed.discard(cell)
+        return None
+
+    def _cheapest_head(self) -> tuple[int, Leaf] | None:
+        """Where the price of a leaf changes with time: the first leaves of the cells, which are few, are compared."""
+        cheapest: tuple[float, float, int] | None = None
+        for cell in range(self._steps):
+            leaf = self._head(cell)
+            if leaf is None:
+                continue
+            key, leaf_id = self._cells[cell][0]
+            rate = self._returns.rate(0, key, self._now)
+            cost = marginal_cost(rate, self._probabilities[cell], self._policy.median_weight)
+            if cheapest is None or (cost, key, leaf_id) < cheapest:
+                cheapest, found = (cost, key, leaf_id), (cell, leaf)
+        return None if cheapest is None else found
+
+    def _price(self, cell: int) -> tuple[float, float, int]:
+        group, step = divmod(cell, self._steps)
+        rate = self._returns.rate(group, 0.0, self._now)
+        return marginal_cost(rate, self._probabilities[step], self._policy.median_weight), rate, cell
 
     def _step(self, leaf: Leaf) -> int:
         """Index of the step that the last token of the leaf lies in."""
-        for step in range(len(self._heaps)):
+        for step in range(self._steps):
             if self._policy.keep(leaf, step, self._page_size) < leaf.end:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
@@ -133,31 +182,49 @@ class EvictionOrder:
         return max(leaf.end - self._policy.keep(leaf, 0, self._page_size), 0)
 
     def _push(self, leaf_id: int, leaf: Leaf) -> None:
-        self._now = max(self._now, leaf.last_access)
-        heappush(self._heaps[self._step(leaf)], (self._policy.returns.key(leaf), leaf_id))
+        self._now = max(self._now, self._returns.stamp(leaf))
+        group = self._returns.group(leaf, self._now)
+        cell = group.number * self._steps + self._step(leaf)
+        heap = self._cells.get(cell)
+        if heap is None:
+            heap = self._cells[cell] = []
+        heappush(heap, (self._returns.key(leaf), leaf_id))
+        self._entries += 1
+        if self._returns.timeless and cell not in self._listed:
+            self._listed.add(cell)
+            heappush(self._prices, self._price(cell))
+        if group.until < math.inf and heap[0][1] == leaf_id:
+            self._wake(cell, group.until)
 
-    def _head(self, step: int) -> Leaf | None:
-        """The first leaf of a step, after the stale entries before it were dropped or put right.
-
-        A history only grows, so a leaf put right moves to a later step if to another one, whose head is yet to be seen.
-        """
-        heap = self._heaps[step]
+    def _head(self, cell: int) -> Leaf | None:
+        """The first leaf of a cell, after the stale entries before it were dropped or put right."""
+        heap = self._cells.get(cell)
         while heap:
             key, leaf_id = heap[0]
             leaf = self._leaf_of(leaf_id)
-            if leaf is not None and self._policy.returns.key(leaf) == key and self._step(leaf) == step:
-                return leaf
+            if leaf is not None and self._returns.key(leaf) == key:
+                group = self._returns.group(leaf, self._now)
+                if group.number * self._steps + self._step(leaf) == cell:
+                    return leaf
             heappop(heap)
+            self._entries -= 1
             if leaf is not None:
                 self._push(leaf_id, leaf)
         return None
 
-    def _sweep(self) -> None:
-        """Drop the entries that no longer tell the truth, and duplicates; what is due next does not change."""
-        live = {leaf_id for heap in self._heaps for _, leaf_id in heap}
-        for heap in self._heaps:
-            heap.clear()
-        for leaf_id in sorted(live):
-            leaf = self._leaf_of(leaf_id)
+    def _wake(self, cell: int, time: float) -> None:
+        """Look at the cell at that time, or before."""
+        if time < self._alarm.get(cell, math.inf):
+            self._alarm[cell] = time
+            heappush(self._alarms, (time, cell))
+
+    def _let_time_pass(self) -> None:
+        """Move on the leaves that have grown into another group. The first of a cell does so before the others."""
+        while self._alarms and self._alarms[0][0] <= self._now:
+            time, cell = heappop(self._alarms)
+            if self._alarm.get(cell) != time:
+                continue
+            del self._alarm[cell]
+            leaf = self._head(cell)
             if leaf is not None:
-                self._push(leaf_id, leaf)
+                self._wake(cell, self._returns.group(leaf, self._now).until)

@@ -43,7 +43,7 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, lru"),
+        ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, etlru, lru"),
         ({"threshold": -1}, "--tlru-threshold -1: must be a whole number of tokens, 0 or more"),
         ({"threshold": 2048.5}, "--tlru-threshold 2048.5: must be a whole number of tokens, 0 or more"),
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -188,6 +188,7 @@ class OrderAgainstAScan(RuleBasedStateMachine):
 TestOrderAgainstAScan = OrderAgainstAScan.TestCase
 
 
+@settings(deadline=None)
 @given(st.integers(1, 50))
 def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
     leaves = Leaves(TLRU)

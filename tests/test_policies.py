@@ -51,9 +51,11 @@ def test_policies_that_the_formula_makes_equal_are_equal_request_by_request(page
         tlru = served("tlru", requests, capacity, threshold=threshold, **sizes)
 
         # The paper's corollaries: rates that are equal leave the time of the last turn to decide ...
-        assert served("etlru", requests, capacity, threshold=0, death_rate=0.1, **sizes) == lru, f"{seed = }"
+        assert served("etlru-given", requests, capacity, threshold=0, death_rate=0.1, **sizes) == lru, f"{seed = }"
         # ... and a Q that is known for certain leaves nothing of its distribution but the step.
-        assert served("etlru", requests, capacity, threshold=threshold, death_rate=0.1, **sizes) == tlru, f"{seed = }"
+        assert served("etlru-given", requests, capacity, threshold=threshold, death_rate=0.1, **sizes) == tlru, (
+            f"{seed = }"
+        )
         # Full weight on the median sees no threshold.
         assert served("tlru", requests, capacity, threshold=threshold, median_weight=1.0, **sizes) == lru, f"{seed = }"
         lru_is_not_tlru += lru != tlru
@@ -63,7 +65,7 @@ def test_policies_that_the_formula_makes_equal_are_equal_request_by_request(page
 def test_a_policy_that_is_not_there_and_knowledge_that_is_missing_are_said() -> None:
     with pytest.raises(ValueError, match="--policy mru: must be one of lru, threshold-lru, tlru"):
         simulated_cache("mru", 100, threshold=1, next_prompt_estimate=0)
-    for name in ("etlru", *ORACLES):
+    for name in ("etlru-given", *ORACLES):
         with pytest.raises(ValueError, match=f"--policy {name}: needs knowledge of the trace"):
             simulated_cache(name, 100, threshold=1, next_prompt_estimate=0)
 
@@ -110,7 +112,7 @@ def test_et_lru_weighs_how_often_a_conversation_turns_against_how_long_it_is_sil
     ]
     returns = {"A": requests[3], "B": requests[4]}
     for name, request in returns.items():
-        found = served("etlru", [*requests[:3], request], 10, threshold=0, death_rate=death_rate)
+        found = served("etlru-given", [*requests[:3], request], 10, threshold=0, death_rate=death_rate)
         assert found[-1] == (0 if name == evicted else 5)
 
 

@@ -207,7 +207,7 @@ def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float) -> li
                 scale.learned_capacities,
                 thresholds_ms,
                 source.next_prompt_estimate,
-                others=("etlru", "tail-belady"),
+                others=("etlru-given", "tail-belady"),
                 death_rate=1 / model.mean_life_s,
             )
         )

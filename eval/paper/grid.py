@@ -130,7 +130,7 @@ def _cache(cell: Cell, knowledge: TraceKnowledge, batch: _Batch) -> SimulatedCac
         page_size=cell.page_size,
         knowledge=knowledge,
         death_rate=batch.death_rate,
-        prompts=StepPrompt.of(prompt_lengths(batch.requests), STEPS) if cell.policy == "etlru" else None,
+        prompts=StepPrompt.of(prompt_lengths(batch.requests), STEPS) if cell.policy == "etlru-given" else None,
         forced=cell.forced,
     )
 

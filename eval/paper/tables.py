@@ -15,7 +15,7 @@ NAMES = {
     "lru": "LRU",
     "threshold-lru": "Threshold-LRU (1,024)",
     "tlru": "T-LRU",
-    "etlru": "ET-LRU",
+    "etlru-given": "ET-LRU",
     "end-aware": "End-Aware T-LRU",
     "length-aware": "T-LRU, next length known",
     BOTH: "Length-Aware T-LRU",
@@ -164,7 +164,7 @@ def learned(groups: Sequence[Sequence[Results]], titles: Sequence[str]) -> Sheet
     )
 
 
-_LEARNED = {"tlru": "T-LRU", "etlru": "ET-LRU", "tail-belady": "optimum"}
+_LEARNED = {"tlru": "T-LRU", "etlru-given": "ET-LRU", "tail-belady": "optimum"}
 
 
 def _pooled(group: Sequence[Results], policy: str, capacity: int, threshold_ms: float) -> float | None:

@@ -19,7 +19,7 @@ CELLS = "cells.jsonl"
 REFERENCES = "references.jsonl"
 """LRU and the optimum of every cell, which `simulate` runs whether they were asked for or not."""
 
-WEIGHTED = ("tlru", "etlru", "end-aware", "length-aware")
+WEIGHTED = ("tlru", "etlru", "etlru-given", "end-aware", "length-aware")
 ESTIMATED = (*WEIGHTED, "tail-belady", "real-tlru", "sglang-tlru", "sglang-tlru-python")
 
 

@@ -61,7 +61,7 @@ ARMS = (
 
 _ALWAYS = tuple(arm.policies[0] for arm in ARMS)
 _FIGURES = ("hit_ratio", "mean", "p50", "p90", "p95", "p99", "tel", "violations")
-_RANK = (BASELINE, *(policy for arm in ARMS[:3] for policy in arm.policies), "etlru")
+_RANK = (BASELINE, *(policy for arm in ARMS[:3] for policy in arm.policies), "etlru", "etlru-given")
 
 
 def is_online(variant: Variant) -> bool:

@@ -111,8 +111,9 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         FLAGS["policy"],
         dest="radix_eviction",
-        # `lru` at page granularity is there for comparisons from Python, not for serving.
-        choices=[name for name in get_args(PolicyName) if name != "lru"],
+        # `lru` at page granularity is there for comparisons from Python, not for serving. `etlru` is simulated so far:
+        # nothing tells the server's learner of the turns yet.
+        choices=[name for name in get_args(PolicyName) if name not in ("lru", "etlru")],
         default=None,
         help="Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths "
         "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152).",
@@ -156,7 +157,7 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         default=None,
         help="Tokens to take from a leaf at a time, if as many cost the same "
-        f"(default {defaults.trim_chunk}: no more than asked for, to the page).",
+        f"(default {Config().trim_chunk}: no more than asked for, to the page).",
     )
 
 

@@ -1,0 +1,166 @@
+"""What is learned of conversations while they are served: which are taken up again, and how soon.
+
+The cache tells a :class:`Learner` of every request it has served (:meth:`Learner.observe`) and writes what comes back
+onto the path of the request; :class:`LearnedReturns` reads it from there. Nothing of the content is looked at: a
+conversation is known by a fingerprint of its tokens, so that one whose tokens were all evicted is still recognised when
+it returns. Time is in stamps that travel with the requests (s), and "now" is the newest stamp seen: learners that are
+told the same learn the same.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import NamedTuple
+
+from radix_tlru.hazards import BANDS, Class, Hazards, Watched, band_of, gittins
+from radix_tlru.models import Group, Leaf
+
+__all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
+
+Fingerprint = Callable[[int], int]
+"""From a number of tokens to a number that stands for that many first tokens of a context."""
+
+# Depths at which contexts are fingerprinted, tokens: two to a doubling. A conversation is known by the deepest one
+# within it, so a request is compared at some twenty depths and not at every page.
+_DEPTHS = tuple(round(64 * 2 ** (half / 2)) for half in range(32))
+_MOST_REMEMBERED = 50_000  # conversations
+_TURNS = 5  # from the 5th return on, conversations are alike
+_WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
+
+
+class Turn(NamedTuple):
+    """A request that has been served. Lengths in tokens."""
+
+    stamp: float  # when it arrived, s
+    prompt: int  # its prompt, the history included
+    answer: int
+    context: int  # what of both can be cached, in whole pages
+    cached: int  # what of the prompt was found cached
+    fingerprint: Fingerprint  # of the context
+
+
+class Conversation(Watched):
+    """A conversation as of its last turn."""
+
+    __slots__ = ("group", "length", "number", "shared", "turn")
+
+    def __init__(self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int) -> None:
+        super().__init__(cls, stamp)
+        self.number = number  # of the conversation, in order of first turns
+        self.turn = turn  # turns before this one
+        self.length = length  # tokens of its context
+        self.shared = shared  # tokens of it that its first turn found cached
+        self.group: Group | None = None  # in the order, until it grows out of it
+
+
+class Conversations:
+    """Recognises conversations by their contexts. Memory: the last 50,000."""
+
+    def __init__(self, hazards: Hazards) -> None:
+        self._hazards = hazards
+        self._begun = 0
+        self._known: dict[int, Conversation] = {}  # by fingerprint, the longest silent first
+
+    def turn(self, turn: Turn, alone: bool) -> Conversation:
+        """The conversation that has just taken a turn, as of now.
+
+        Args:
+            alone: whether nothing that is cached continues its context. If something does, the context may be the
+                beginning of many conversations (a system prompt), and who continues it is nobody's return.
+        """
+        before = self._before(turn)
+        if before is not None:
+            self._hazards.returned(before, turn.stamp)
+        if before is not None and 2 * before.length > turn.prompt:
+            number, turns, shared = before.number, before.turn + 1, before.shared
+            cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
+        else:
+            # Most of the prompt is new: if anything, another conversation begins with the same document or template.
+            self._begun += 1
+            number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
+            cls = (0 if before is None else -1, 0)
+        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared)
+        depth = bisect_right(_DEPTHS, turn.context)
+        if alone and depth:
+            key = turn.fingerprint(_DEPTHS[depth - 1])
+            lost = self._known.pop(key, None)
+            if lost is not None:
+                self._hazards.forget(lost)
+            self._known[key] = conversation
+            self._hazards.watch(conversation)
+            if len(self._known) > _MOST_REMEMBERED:
+                self._hazards.forget(self._known.pop(next(iter(self._known))))
+        return conversation
+
+    def _before(self, turn: Turn) -> Conversation | None:
+        """The conversation that this request continues, which is no longer known by what it was."""
+        for depth in range(bisect_right(_DEPTHS, turn.context) - 1, -1, -1):
+            key = turn.fingerprint(_DEPTHS[depth])
+            conversation = self._known.get(key)
+            if conversation is not None and conversation.length <= turn.prompt:
+                del self._known[key]
+                return conversation
+        return None
+
+
+class LearnedReturns:
+    """The index of :func:`~radix_tlru.hazards.gittins`, by class of the conversation and band of its age.
+
+    ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf.
+    """
+
+    timeless = True
+
+    def __init__(self) -> None:
+        self.hazards = Hazards()
+        self.version = 0
+        """Counts the times that rates have changed."""
+        self._numbers: dict[Class, int] = {}
+        self._classes: list[Class] = []
+        self._index: dict[Class, list[float]] = {(): [1.0 / (start + 1.0) for start in BANDS]}
+        self._rates: list[float] = []
+
+    def learn(self) -> None:
+        """Put rates to what has been seen so far."""
+        self._index = {cls: gittins(hazards) for cls, hazards in self.hazards.estimate().items()}
+        self._rates = [rate for cls in self._classes for rate in self._of(cls)]
+        self.version += 1
+
+    def key(self, leaf: Leaf) -> float:
+        return leaf.last_access
+
+    def stamp(self, leaf: Leaf) -> float:
+        return leaf.known.stamp if leaf.known is not None else 0.0
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        conversation: Conversation | None = leaf.known
+        if conversation is not None and conversation.group is not None and now < conversation.group.until:
+            return conversation.group
+        stamp, cls = (conversation.stamp, conversation.cls) if conversation is not None else (0.0, ())
+        band = band_of(now - stamp)
+        until = stamp + BANDS[band + 1] if band + 1 < len(BANDS) else math.inf
+        if until <= now:  # by rounding
+            band, until = band + 1, stamp + BANDS[band + 2] if band + 2 < len(BANDS) else math.inf
+        group = Group(self._number(cls) * len(BANDS) + band, until)
+        if conversation is not None:
+            conversation.group = group
+        return group
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        return self._rates[group]
+
+    def _number(self, cls: Class) -> int:
+        number = self._numbers.get(cls)
+        if number is None:
+            number = self._numbers[cls] = len(self._classes)
+            self._classes.append(cls)
+            self._rates.extend(self._of(cls))
+        return number
+
+    def _of(self, cls: Class) -> list[float]:
+        """Rates of the class, or of its nearest ancestor that has any."""
+        while cls not in self._index:
+            cls = cls[:-1]
+        return self._index[cls]

@@ -1,0 +1,62 @@
+"""The policy ``etlru``: expected tail-optimised LRU, with what it expects learned while it serves."""
+
+from __future__ import annotations
+
+from radix_tlru.config import Config
+from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency
+from radix_tlru.shadow import Shadows
+
+__all__ = ["Learner"]
+
+_ENOUGH = 50  # returns, before which nothing is believed
+_FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
+_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
+_LESSON = 500  # turns between two estimates, once as many were seen
+
+
+class Learner:
+    """Learns from the turns it is told of, and says by which policy to evict.
+
+    Until enough is known that is T-LRU, decision by decision; from then on, of the learned policy, T-LRU and LRU, the
+    one that did best of late on a sample of the same stream.
+
+    Args:
+        config: with the policy ``etlru``.
+        capacity: of the cache, tokens.
+        page_size: tokens.
+    """
+
+    def __init__(self, config: Config, capacity: int, page_size: int) -> None:
+        prompts = FixedPrompt(config.next_prompt_estimate)
+        self._returns = LearnedReturns()
+        self._conversations = Conversations(self._returns.hazards)
+        self._policies = (
+            Policy(self._returns, prompts, config.start_threshold, config.median_weight),
+            Policy(Recency(), prompts, config.start_threshold, config.median_weight),
+            Policy(Recency(), AnyPrompt(), config.start_threshold, 1.0),
+        )
+        self.policy = self._policies[1]
+        """In force now. A cache asks after each turn and lets its order follow what is new."""
+        self.shadows: Shadows | None = None
+        self._capacity, self._page_size = capacity, page_size
+        self._turns = self._tokens = 0
+        self._next_lesson = _ENOUGH
+
+    def observe(self, turn: Turn, alone: bool = True) -> Conversation:
+        """A turn was served; ``alone``: nothing cached continues its context. Returns what to write on its path."""
+        conversation = self._conversations.turn(turn, alone)
+        self._turns += 1
+        self._tokens += turn.context
+        if self._turns >= self._next_lesson:
+            self._next_lesson = self._turns + min(max(self._turns // 4, _ENOUGH), _LESSON)
+            if self._returns.hazards.returns >= _ENOUGH:
+                self._returns.learn()
+        if self._returns.version:
+            if self.shadows is None:
+                held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
+                one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
+                self.shadows = Shadows(self._policies, self._capacity, self._page_size, one_in)
+            self.shadows.observe(conversation, turn)
+            self.policy = self._policies[self.shadows.best]
+        return conversation

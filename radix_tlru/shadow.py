@@ -1,0 +1,122 @@
+"""What the same stream would have cost under other policies: small caches of sampled conversations, without KV.
+
+A shadow serves one conversation in so many with a cache that is smaller by as much. Conversations are lines: what the
+first turn found cached is taken to be shared, always there and nobody's. That makes a turn cost some microseconds, and
+the figures comparable with each other, not with the cache that they shadow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from radix_tlru.learned import Conversation, Turn
+from radix_tlru.models import Leaf, Policy
+from radix_tlru.order import EvictionOrder
+from radix_tlru.tel import excess
+
+__all__ = ["Shadow", "Shadows"]
+
+_HALF_LIFE = 2_000  # sampled turns after which an excess counts half
+_CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
+
+
+class Shadow:
+    """A cache of lines under one policy; lengths in tokens, whole pages."""
+
+    def __init__(self, policy: Policy, capacity: int, page_size: int) -> None:
+        self.order = EvictionOrder(policy, page_size, self._leaf_of)
+        self._capacity, self._resident = capacity, 0
+        self._leaves: dict[int, Leaf] = {}  # by id in the order
+        self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
+        self._last_id = 0
+        self._served = 0
+
+    def request(self, conversation: Conversation, turn: Turn) -> int:
+        """Serve a turn; returns the tokens of its prompt that were cached."""
+        leaf_id = self._ids.pop(conversation.number, 0)
+        start, held = conversation.shared, conversation.shared
+        if leaf_id:
+            leaf = self._withdraw(leaf_id)
+            start, held = leaf.start, leaf.end
+        context = max(min(turn.context, start + self._capacity), held)
+        self._make_room(context - held)
+        self._resident += context - held
+        if context > start:
+            self._served += 1
+            self._offer(Leaf(start, context, max(turn.context, context), float(self._served), conversation))
+        return min(held, turn.prompt)
+
+    def _offer(self, leaf: Leaf) -> None:
+        self._last_id += 1
+        self._leaves[self._last_id] = leaf
+        self._ids[leaf.known.number] = self._last_id
+        self.order.add(self._last_id, leaf)
+
+    def _withdraw(self, leaf_id: int) -> Leaf:
+        leaf = self._leaves.pop(leaf_id)
+        self.order.discard(leaf)
+        return leaf
+
+    def _leaf_of(self, leaf_id: int) -> Leaf | None:
+        return self._leaves.get(leaf_id)
+
+    def _make_room(self, tokens: int) -> None:
+        while (missing := self._resident + tokens - self._capacity) > 0:
+            victim = self.order.victim(missing)
+            if victim is None:
+                return
+            leaf = self._withdraw(victim.leaf_id)
+            self._resident -= leaf.end - victim.keep
+            if victim.keep > leaf.start:
+                self._offer(leaf._replace(end=victim.keep))
+            else:
+                del self._ids[leaf.known.number]
+
+
+class Shadows:
+    """The policies that could be in force, each with its shadow, and which of them has the least TEL lately.
+
+    Args:
+        policies: in order of preference: the first is in force until another has shown to be better.
+        capacity: tokens of the cache that is shadowed.
+        one_in: conversations for each that is sampled.
+    """
+
+    def __init__(self, policies: Sequence[Policy], capacity: int, page_size: int, one_in: int) -> None:
+        size = capacity // one_in // page_size * page_size
+        self._shadows = [Shadow(policy, size, page_size) for policy in policies]
+        self.tel = [0.0] * len(policies)
+        """Tail excess latency of each lately, in tokens, decayed."""
+        self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
+        self.best = 0
+        """Index of the policy to be preferred."""
+        self._one_in = one_in
+        self._sampled = 0
+        self._last = 0  # of the sampled turns, that exceeded the threshold anywhere
+
+    def observe(self, conversation: Conversation, turn: Turn) -> None:
+        """A turn was served."""
+        if conversation.number % self._one_in:
+            return
+        self._sampled += 1
+        missed = [
+            excess(turn.prompt - shadow.request(conversation, turn), shadow.order.policy.threshold)
+            for shadow in self._shadows
+        ]
+        if not any(missed):
+            return
+        decay = 0.5 ** ((self._sampled - self._last) / _HALF_LIFE)
+        self._last = self._sampled
+        self.tel = [tel * decay + tokens for tel, tokens in zip(self.tel, missed, strict=True)]
+        for ours, row in zip(missed, self._squares, strict=True):
+            for index, theirs in enumerate(missed):
+                row[index] = row[index] * decay + (ours - theirs) ** 2
+        self._compare()
+
+    def _compare(self) -> None:
+        """Prefer another policy if it was better by more than chance."""
+        least = min(range(len(self.tel)), key=self.tel.__getitem__)
+        lead = self.tel[self.best] - self.tel[least]
+        if lead > _CONFIDENCE * math.sqrt(self._squares[self.best][least]):
+            self.best = least
