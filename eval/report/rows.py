@@ -75,6 +75,8 @@ def read_rows(folder: Path) -> list[Row]:
     if not folder.is_dir():
         raise ReportError(f"{folder}: no such folder; `python -m eval simulate … --out {folder}` makes it")
     path = folder / CELLS
+    if not path.is_file() and (folder / "run.json").is_file():
+        raise ReportError(f"{folder}: holds a replay, whose page is {folder / 'replay.html'}")
     if not path.is_file():
         raise ReportError(f"{path}: no such file; `python -m eval simulate … --out {folder}` writes it")
     rows = _read(path, asked_for=True)
