@@ -69,9 +69,12 @@ def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
         for cache in caches.values():
             cache.request(leaf)
     spent: dict[str, list[float]] = {name: [] for name in caches}
-    for _ in range(samples):
+    names = list(caches)
+    for sample in range(samples):
         leaf = [next(tokens) for _ in range(LEAF_TOKENS)]
-        for name, cache in caches.items():
+        first_arm = sample % len(names)  # another one each time: whoever follows Python work finds the caches cold
+        for name in names[first_arm:] + names[:first_arm]:
+            cache = caches[name]
             spent[name].append(timed_eviction(cache))
             cache.request(leaf)
     medians = {name: statistics.median(times) * 1e6 for name, times in spent.items()}

@@ -54,6 +54,7 @@ class RealCache:
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
+        trim_chunk: tokens that ours takes from a leaf at a time.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class RealCache:
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
+        trim_chunk: int = 1,
     ) -> None:
         from radix_tlru import Config
 
@@ -79,7 +81,8 @@ class RealCache:
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - next_prompt_estimate, 0) // page_size
         if policy == "ours":
-            config = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
+            trim = max(trim_chunk // page_size, 1)
+            config = Config(threshold=slack, next_prompt_estimate=0, trim_chunk=trim) if slack else Config(policy="lru")
             cache = build_cache(cache_params(pages, core=core), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}

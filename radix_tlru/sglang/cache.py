@@ -68,6 +68,33 @@ class TailRadixCache(UnifiedRadixCache):
             self.tail.available_target = None
             self.report()
 
+    def _evict_components(
+        self, request_by_type: Any, tracker: Any, available_size_targets: Any = None, **kwargs: Any
+    ) -> None:
+        """On the Rust core, what the driver of SGLang would do with one component and no host tier, without its steps.
+
+        It asks for a leaf, has it evicted, frees it and looks at the pool, leaf by leaf; here all of them at once.
+        """
+        evict_tails = getattr(self.tree_core, "evict_tails", None)
+        if evict_tails is None or self.tail.one_by_one:
+            super()._evict_components(request_by_type, tracker, available_size_targets, **kwargs)
+            return
+        target = self.tail.available_target
+        while True:
+            if target is None:
+                missing = request_by_type[FULL] - tracker[FULL]
+            else:
+                missing = target - self.token_to_kv_pool_allocator.available_size()
+            if missing <= 0:
+                return
+            actions: list[Any] = []
+            slots, freed = evict_tails(missing, actions)
+            if slots is None:
+                return
+            self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
+            self._apply_cache_actions(actions)
+            tracker[FULL] += freed
+
     # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
 
     def dec_lock_ref(self, *args: Any, **kwargs: Any) -> DecLockRefResult:

@@ -216,21 +216,27 @@ class RustTailCore(RustUnifiedTreeCore):
         """Evict tail after tail until enough is free, all in one step, which hands back what they held and no leaf."""
         result = EvictDeviceNextNodeResult()
         missing = self._tail.missing(self._requested - tracker[FULL])
+        slots, freed = self.evict_tails(missing, result.cache_actions)
+        if slots is not None:
+            result.device_frees[FULL].append(slots)
+            result.tracker[FULL] = freed
+            result.made_progress = True
+        return result
+
+    def evict_tails(self, missing: int, actions: list[Any]) -> tuple[torch.Tensor | None, int]:
+        """Evict ``missing`` tokens if there are as many: their slots, whole pages, and how many tokens they are."""
         freed, values = 0, []
         while freed < missing:
             victim = self._tail.next_victim(missing - freed)
             if victim is None:
                 break
-            values += self._evict(victim, result.cache_actions)
+            values += self._evict(victim, actions)
             freed += victim.leaf.end - victim.keep
             if self._tail.one_by_one:
                 break
-        if values:
-            # Whole pages each, so one list of whole pages: freed in one go.
-            result.device_frees[FULL].append(torch.cat(values) if len(values) > 1 else values[0])
-            result.tracker[FULL] = freed
-            result.made_progress = True
-        return result
+        if len(values) > 1:
+            return torch.cat(values), freed
+        return values[0] if values else None, freed
 
     def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
         """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
