@@ -1,9 +1,10 @@
 """`make patches-check`: does each series apply, work and come off again, on the release that it was made for?
 
 For each version: the released wheel is laid out as SGLang's repository, the series is applied with ``git am``, one
-patch at a time, and after each one what it changed is byte-compiled and imported. On the whole series run the tests
-that it adds, the kits that ship in the wheel, the live tests against a server started from that tree without our
-plugin, and the comparison with our plugin on a trace. Then the series is taken back, and the tree must be what it was.
+patch at a time, and after each one what it changed is byte-compiled and imported, and the tests that it brings run. On
+the whole series run all of them again, the kits that ship in the wheel, the live tests against a server started from
+that tree without our plugin, and the comparison with our plugin on a trace. Then the series is taken back, and the tree
+must be what it was.
 
 A line for each step; the first that fails is named, with what it printed, and ends the check with status 1.
 """
@@ -135,6 +136,10 @@ class Check:
                 self._python("-m", "py_compile", *changed)
             there = [name for name in self.series.imports if last or self._is_there(name)]
             self._python("-P", "-c", IMPORT, self.tree.python, *there)
+        if not last:  # after the last one all of them run
+            for test in self.series.tests:
+                if self.tree.root / test in changed:
+                    self._test(f"{test}, on the series up to here", self.tree.root / test)
 
     def _is_there(self, module: str) -> bool:
         path = self.tree.python / module.replace(".", "/")

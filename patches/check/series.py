@@ -4,7 +4,8 @@ Keys of ``series.toml``; all but ``release`` may be left out, and a key that is 
 
 ``release``       the release that the patches apply to, as the package index names it: ``"0.5.23"``.
 ``imports``       modules that must import from the tree after each patch; one that the series adds, once it is there.
-``tests``         paths in the tree of the test files that the series adds, run with the whole series applied.
+``tests``         paths in the tree of the test files that the series adds, run after the patch that brings or changes
+                  them, and with the whole series applied.
 ``kits``          test files in this folder that drive the test kits shipped in the wheel, run in the same way; they
                   may import ``tests`` of this repository.
 ``live``          for each server to start, names of tests of ``tests/test_live.py`` (of this repository) separated by
