@@ -21,7 +21,7 @@ from eval.traces.request import Request
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 512, 2_000_000, 8192, 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
-SIMULATED = ("lru", "tlru")
+SIMULATED = ("lru", "tlru", "etlru")
 REAL = ("sglang-lru", "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 
 # Caches take turns: what disturbs the machine disturbs all of them.

@@ -7,7 +7,7 @@ lru              recency                               –                      
 threshold-lru    0 for histories under 1,024 tokens,   –                           1
                  else recency
 tlru             recency                               step at Q̂                   w
-etlru            learned while serving                 step at Q̂                   w
+etlru            learned while serving                 learned while serving       w
 etlru-given      λ_i e^{-μ (t - last turn)}, given     given distribution of Q     w
 end-aware        0 once ended, else recency            step at Q̂                   w
 length-aware     recency                               step at the true Q          w

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from radix_tlru.hazards import BANDS, Class, Hazards, Watched, band_of, gittins
 from radix_tlru.models import Group, Leaf
+from radix_tlru.prompts import LearnedPrompts
 
 __all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
 
@@ -58,8 +59,9 @@ class Conversation(Watched):
 class Conversations:
     """Recognises conversations by their contexts. Memory: the last 50,000."""
 
-    def __init__(self, hazards: Hazards) -> None:
+    def __init__(self, hazards: Hazards, prompts: LearnedPrompts | None = None) -> None:
         self._hazards = hazards
+        self._prompts = prompts or LearnedPrompts()
         self._begun = 0
         self._known: dict[int, Conversation] = {}  # by fingerprint, the longest silent first
 
@@ -75,6 +77,7 @@ class Conversations:
             self._hazards.returned(before, turn.stamp)
         if before is not None and 2 * before.length > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
+            self._prompts.add(turn.prompt - before.length)
             cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
         else:
             # Most of the prompt is new: if anything, another conversation begins with the same document or template.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from radix_tlru.config import Config
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency
+from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
 
 __all__ = ["Learner"]
@@ -30,12 +33,14 @@ class Learner:
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
         prompts = FixedPrompt(config.next_prompt_estimate)
         self._returns = LearnedReturns()
-        self._conversations = Conversations(self._returns.hazards)
-        self._policies = (
+        self._prompts = LearnedPrompts()
+        self._next_prompts: NextPrompts | None = None
+        self._conversations = Conversations(self._returns.hazards, self._prompts)
+        self._policies = [
             Policy(self._returns, prompts, config.start_threshold, config.median_weight),
             Policy(Recency(), prompts, config.start_threshold, config.median_weight),
             Policy(Recency(), AnyPrompt(), config.start_threshold, 1.0),
-        )
+        ]
         self.policy = self._policies[1]
         """In force now. A cache asks after each turn and lets its order follow what is new."""
         self.shadows: Shadows | None = None
@@ -51,7 +56,7 @@ class Learner:
         if self._turns >= self._next_lesson:
             self._next_lesson = self._turns + min(max(self._turns // 4, _ENOUGH), _LESSON)
             if self._returns.hazards.returns >= _ENOUGH:
-                self._returns.learn()
+                self._learn()
         if self._returns.version:
             if self.shadows is None:
                 held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
@@ -60,3 +65,13 @@ class Learner:
             self.shadows.observe(conversation, turn)
             self.policy = self._policies[self.shadows.best]
         return conversation
+
+    def _learn(self) -> None:
+        """Put rates and lengths to what has been seen so far."""
+        self._returns.learn()
+        prompts = self._prompts.distribution(self._next_prompts)
+        if prompts is not None and prompts is not self._next_prompts:
+            self._next_prompts = prompts
+            self._policies[0] = replace(self._policies[0], prompts=prompts)
+            if self.shadows is not None:
+                self.shadows.use(0, self._policies[0])

@@ -9,6 +9,7 @@ policy       return rate     P(Q > ·)                              w
 ===========  ==============  ====================================  ===
 LRU          recency         not asked                             1
 T-LRU        recency         step at Q̂ (``next_prompt_estimate``)  0
+ET-LRU       learned         learned                               w
 ===========  ==============  ====================================  ===
 
 Both are of a form that lets :class:`~radix_tlru.order.EvictionOrder` keep heaps instead of scoring every leaf: rates

@@ -114,6 +114,10 @@ class Shadows:
                 row[index] = row[index] * decay + (ours - theirs) ** 2
         self._compare()
 
+    def use(self, index: int, policy: Policy) -> None:
+        """Put another version of a policy in the place of that one."""
+        self._shadows[index].order.use(policy)
+
     def _compare(self) -> None:
         """Prefer another policy if it was better by more than chance."""
         least = min(range(len(self.tel)), key=self.tel.__getitem__)
