@@ -13,7 +13,7 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test gpu serve bench patches-check lint fmt clean
+.PHONY: help setup demo test gpu serve bench compat patches-check lint fmt clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 
 bench: setup ## what things cost beside stock, as ratios of one run (ARGS="--trace …")
 	$(BIN)/python -m eval bench $(ARGS)
+
+compat: setup ## the cache-level suite on each supported release of SGLang (ARGS="--release 0.5.21")
+	$(BIN)/python -m tests.overlay $(ARGS)
 
 patches-check: setup ## each patch series on the release it is for (ARGS="--version v0.5.23 --skip-live --trace …")
 	$(BIN)/python -m patches.check $(ARGS)

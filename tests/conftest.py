@@ -16,6 +16,7 @@ from hypothesis import settings
 
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import write_demo_model
+from radix_tlru.sglang.compat import rust_core_refusal
 
 # Where nobody watches, the same examples in every run: a search for new ones belongs on a desk.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
@@ -41,6 +42,8 @@ def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
 @pytest.fixture(scope="module", params=["rust", "python"])
 def tree_core(request: pytest.FixtureRequest) -> Iterator[str]:
     """The tree core that SGLang's caches run on, unless told otherwise: a module's tests are run on each."""
+    if request.param == "rust" and (refusal := rust_core_refusal()):
+        pytest.skip(refusal)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", request.param)
         yield request.param

@@ -24,12 +24,18 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.compat import rust_core_refusal
 from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
-from radix_tlru.sglang.rust_core import RustTailCore
 from tests.caches import our_cache
+
+if refusal := rust_core_refusal():
+    pytest.skip(refusal, allow_module_level=True)
+
+from radix_tlru.sglang.rust_core import RustTailCore
 
 MOONCAKE = Path(__file__).parents[2] / "shared" / "data" / "mooncake_conversation_trace.jsonl"
 CAPACITY_PAGES = 64
+
 NAMESPACES: list[tuple[str | None, str | None]] = [(None, None), (None, None), ("lora", None), (None, "tenant")]
 
 

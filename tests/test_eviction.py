@@ -9,7 +9,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline import cache_params, stock_cache
+from radix_tlru.sglang.offline import Lock, cache_params, stock_cache
 from tests.caches import Driver, our_cache
 
 pytestmark = pytest.mark.usefixtures("tree_core")
@@ -140,10 +140,10 @@ def test_a_locked_leaf_is_passed_over_and_comes_back_when_unlocked() -> None:
     driver.turn("A", 1000)
     driver.turn("B", 1000)
     match = driver.match_conversation("A")
-    lock = driver.cache.lock(match.last_device_node)
+    lock = driver.lock(match.last_device_node)
     assert driver.cache.evict(EvictParams(num_tokens=2000)).num_tokens_evicted == 1000
     assert (driver.cached("A"), driver.cached("B")) == (1000, 0)
-    driver.cache.unlock(lock)
+    driver.unlock(lock)
     assert driver.cache.evict(EvictParams(num_tokens=700)).num_tokens_evicted == 700
     assert driver.cached("A") == 300
 
@@ -177,7 +177,7 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
     """Requests, held and released locks, aborts, evictions and flushes, with the tree checked from the inside."""
     driver = tlru(3000, page_size=4, threshold=150, next_prompt=30)
     cache, rng = driver.cache, random.Random(17)
-    held: list[object] = []
+    held: list[Lock] = []
     for step in range(20_000):
         action = rng.random()
         name = f"{rng.randrange(25)}"
@@ -189,9 +189,9 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
             cut = rng.randrange(1, len(driver.histories[name]) + 1)
             driver.match(driver.histories[name][:cut])
         elif action < 0.75 and driver.histories.get(name) and len(held) < 4:
-            held.append(cache.lock(driver.match_conversation(name).last_device_node))
+            held.append(driver.lock(driver.match_conversation(name).last_device_node))
         elif action < 0.88 and held:
-            cache.unlock(held.pop(rng.randrange(len(held))))
+            driver.unlock(held.pop(rng.randrange(len(held))))
         elif action < 0.92:
             slots = driver.allocate(rng.randrange(1, 20) * 4)  # a request that was aborted before it was cached
             driver.allocator.free(slots)
@@ -208,7 +208,7 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
             resident = cache.full_evictable_size() + cache.full_protected_size()
             assert driver.allocator.available_size() + resident == 3000
     for lock in held:
-        cache.unlock(lock)
+        driver.unlock(lock)
     cache.evict(EvictParams(num_tokens=10**6))
     assert driver.allocator.available_size() == 3000
     assert cache.tail.order.entries <= 2 * len(cache.tail.order) + 1025

@@ -137,9 +137,11 @@ def test_a_wrong_flag_ends_with_status_2_and_one_line(
     assert message in last_line
 
 
-@pytest.mark.parametrize("version", ["0.5.9", "0.5.22", "0.5.24", "0.6.0", "(not installed)"])
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.20", "0.5.24", "0.6.0", "(not installed)"])
 def test_an_sglang_outside_the_supported_range_is_refused(version: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--radix-eviction: SGLang .* is installed, supported is 0\.5\.23$"):
+    with pytest.raises(
+        ConfigError, match=r"^--radix-eviction: SGLang .* is installed, supported is 0\.5\.21 to 0\.5\.23$"
+    ):
         check_version(version)
 
 

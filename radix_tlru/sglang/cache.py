@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config, ConfigError
+from radix_tlru.sglang.compat import rust_core_refusal
 from radix_tlru.sglang.component import TailComponent, component_for
 from radix_tlru.sglang.live_threshold import LiveThreshold
 from radix_tlru.sglang.metrics import TailMetrics
@@ -163,7 +164,7 @@ def python_reason(params: CacheInitParams, config: Config) -> str | None:
     plain = replace(params, tree_components=(FULL,), component_registry_override=None)
     name = select_tree_core_backend(plain)
     if name == "rust":
-        return None
+        return rust_core_refusal()
     if name != "python":
         raise ConfigError(f"--radix-eviction: not supported on the tree core {name}; rust and python are")
     return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"

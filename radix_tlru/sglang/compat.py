@@ -1,14 +1,38 @@
-"""Which releases of SGLang the seams fit, checked before anything is hooked."""
+"""Which releases of SGLang the seams fit, checked before anything is hooked; and in what those releases differ.
+
+Each difference is looked for where it is, never derived from the number of the release, and met here alone:
+
+==========================  =========================================================================================
+``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
+                            does not tell how many children its nodes have: our order sits in the Python core there
+``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
+==========================  =========================================================================================
+
+0.5.20 is where it ends: there a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
+``tree_core_backend``), so that a server told to use the Rust core would leave our order out without a word.
+"""
 
 from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import ConfigError
 
-__all__ = ["SUPPORTED", "check_version", "release_of", "sglang_version"]
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
-SUPPORTED = ((0, 5, 23), (0, 5, 23))
+__all__ = [
+    "SUPPORTED",
+    "check_version",
+    "insert_params",
+    "release_of",
+    "rust_core_refusal",
+    "sglang_version",
+    "supported_range",
+]
+
+SUPPORTED = ((0, 5, 21), (0, 5, 23))
 """First and last release whose seams were tried, both included."""
 
 
@@ -18,6 +42,11 @@ def sglang_version() -> str | None:
         return version("sglang")
     except PackageNotFoundError:
         return None
+
+
+def supported_range() -> str:
+    """The supported releases in words: ``0.5.21 to 0.5.23``."""
+    return " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
 
 
 def release_of(text: str) -> tuple[int, ...]:
@@ -34,5 +63,26 @@ def check_version(text: str) -> None:
     """Raise ConfigError unless this SGLang is one whose seams were tried."""
     first, last = SUPPORTED
     if not first <= release_of(text) <= last:
-        allowed = " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
-        raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported is {allowed}")
+        raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported is {supported_range()}")
+
+
+def rust_core_refusal() -> str | None:
+    """Why our order cannot sit behind the Rust tree core of this SGLang; None if it can."""
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
+
+    # In the same release a step got this list, and a path the count of children.
+    if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
+        return None
+    return "an eviction step of its Rust tree core carries no actions for the cache"
+
+
+def insert_params(**arguments: Any) -> InsertParams:
+    """SGLang's parameters of an insert, without ``inserted_len`` (how it counts uses) where they do not have it."""
+    from dataclasses import fields
+
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    known = {field.name for field in fields(InsertParams)}
+    if "inserted_len" not in known:
+        arguments.pop("inserted_len", None)
+    return InsertParams(**arguments)

@@ -142,19 +142,16 @@ class TailComponent(FullComponent):
     def evict_component(
         self,
         node: UnifiedTreeNode,
-        device_frees: dict[ComponentType, list[Any]],
-        host_frees: dict[ComponentType, list[Any]],
-        cache_actions: list[Any],
+        *args: Any,
         target: EvictLayer = EvictLayer.DEVICE,
+        **kwargs: Any,
     ) -> tuple[int, int]:
         """The history of a path survives its tail: the parent remembers how deep it has been, and when it was used."""
         if EvictLayer.DEVICE in target and node.component_data[FULL].value is not None:
             parent = node.parent
             parent.tel_history = max(_history(parent), _history(node))
             parent.tel_access = max(_access(parent), _access(node))
-        freed: tuple[int, int] = super().evict_component(
-            node, device_frees, host_frees, cache_actions=cache_actions, target=target
-        )
+        freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
 
     def leaf(self, node: UnifiedTreeNode) -> Leaf:
@@ -183,9 +180,12 @@ class TailComponent(FullComponent):
         tracker: dict[ComponentType, int],
         device_frees: dict[ComponentType, list[Any]],
         host_frees: dict[ComponentType, list[Any]],
-        cache_actions: list[Any],
+        cache_actions: list[Any] | None = None,
     ) -> int | None:
-        """The next leaf to evict, cut to the tail that has to go; None when enough was freed or nothing is left."""
+        """The next leaf to evict, cut to the tail that has to go; None when enough was freed or nothing is left.
+
+        SGLang passes no ``cache_actions`` before 0.5.23, where a split asks for one in hierarchical caches alone.
+        """
         missing = self.missing(self._requested - tracker[FULL])
         victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
@@ -195,6 +195,7 @@ class TailComponent(FullComponent):
             # The tail keeps the id, so the driver is given what it would be given without the split.
             _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
             if action is not None:
+                assert cache_actions is not None, f"nobody to carry out {action}"
                 cache_actions.append(action)
         return victim.leaf_id
 

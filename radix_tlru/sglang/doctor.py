@@ -13,7 +13,7 @@ from pathlib import Path
 
 from radix_tlru.demo_model import write_demo_model
 from radix_tlru.sglang.checks import Check, Section
-from radix_tlru.sglang.compat import SUPPORTED, release_of
+from radix_tlru.sglang.compat import SUPPORTED, release_of, supported_range
 
 __all__ = ["examine"]
 
@@ -31,7 +31,7 @@ def examine() -> Iterator[Section]:
 
 
 def _versions() -> Section:
-    supported = " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
+    supported = supported_range()
     sglang = _installed("sglang")
     if sglang is None:
         sglang_check = Check("sglang", _INSTALL, "failed")

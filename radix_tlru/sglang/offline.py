@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams, MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -21,10 +21,12 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+from radix_tlru.sglang.compat import insert_params
+
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 
-__all__ = ["Core", "OfflineCache", "cache_params", "stock_cache"]
+__all__ = ["Core", "Lock", "OfflineCache", "cache_params", "stock_cache"]
 
 Core = Literal["python", "rust"]
 
@@ -74,6 +76,13 @@ def stock_cache(
     return UnifiedRadixCache(params)
 
 
+class Lock(NamedTuple):
+    """A lock that is held on a path."""
+
+    node: Any  # that the path ends at
+    receipt: Any  # what SGLang wants back when it is released
+
+
 class OfflineCache:
     """Serves requests one at a time through a real cache.
 
@@ -99,22 +108,35 @@ class OfflineCache:
         """
         key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
-        cached: int = match.device_prefix_len
-        done, inserted, node = cached, 0, match.last_device_node
-        lock = self.cache.lock(node)
+        node = match.last_device_node
+        slots = self.slots(node)
+        cached = done = len(slots)
+        inserted, lock = 0, self.lock(node)
         try:
             while inserted < len(key):  # once at least: a request that finds all of itself cached still uses it
                 end = min(done + (self.chunk or len(key)), len(key))
-                values = torch.cat([self.cache.path_device_indices(node), self.allocate(end - done)])
+                slots = torch.cat([slots, self.allocate(end - done)])
                 # What this request inserted before is no further use of it: lfu and slru count uses.
-                params = InsertParams(key=key[:end], value=values, prev_prefix_len=done, inserted_len=inserted)
+                params = insert_params(key=key[:end], value=slots, prev_prefix_len=done, inserted_len=inserted)
                 node = self.cache.insert(params).last_device_node
-                self.cache.unlock(lock)
+                self.unlock(lock)
                 done = inserted = end
-                lock = self.cache.lock(node)
+                lock = self.lock(node)
         finally:
-            self.cache.unlock(lock)
+            self.unlock(lock)
         return cached
+
+    def slots(self, node: Any) -> torch.Tensor:
+        """The slots of the pool that hold the tokens from the root to the end of a node."""
+        return self.cache.tree_core.collect_full_device_indices(node, self.cache.root_node_handle())
+
+    def lock(self, node: Any) -> Lock:
+        """Keep the path to a node until it is unlocked."""
+        return Lock(node, self.cache.inc_lock_ref(node).to_dec_params())
+
+    def unlock(self, lock: Lock) -> None:
+        """Give back a lock, once."""
+        self.cache.dec_lock_ref(lock.node, lock.receipt)
 
     def allocate(self, tokens: int) -> torch.Tensor:
         """Slots for ``tokens``; evicts what is missing as SGLang's allocators do (``evict_for_alloc``)."""
