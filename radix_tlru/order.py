@@ -170,8 +170,12 @@ class EvictionOrder:
 
     def _step(self, leaf: Leaf) -> int:
         """Index of the step that the last token of the leaf lies in."""
+        # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is less than all of the leaf if and only if Q is at most this.
+        longest = self._policy.threshold - leaf.history + leaf.end - self._page_size
+        next_prompt = self._policy.prompts.next_prompt
         for step in range(self._steps):
-            if self._policy.keep(leaf, step, self._page_size) < leaf.end:
+            tokens = next_prompt(leaf, step)
+            if tokens is None or tokens <= longest:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
