@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from ast import literal_eval
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -75,16 +76,13 @@ def unpacked(release: str) -> Path:
         wheel = fetch_wheel(release)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished, zipfile.ZipFile(wheel) as archive:
-            archive.extractall(unfinished)
-            Path(unfinished, "sglang").resolve(strict=True)
-            whole = folder.with_suffix(f".{os.getpid()}")
-            os.rename(unfinished, whole)
-            os.makedirs(unfinished)  # for the context to remove
-        try:
-            os.rename(whole, folder)
-        except OSError:
-            if not folder.is_dir():  # or another process was first
-                raise
+            whole = Path(unfinished, release)
+            archive.extractall(whole)
+            try:
+                whole.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # or another process was first
+                    raise
     return folder
 
 
@@ -127,11 +125,23 @@ def run_suite(release: str, arguments: Sequence[str] = SUITE) -> Outcome:
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     skips = [case.find("skipped") for case in cases]
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
-    skipped = Counter(skip.get("message", "") for skip in skips if skip is not None)
+    skipped = Counter(map(_reason, cases, skips))
+    del skipped[""]
     counts = Counter(failed=len(failed), skipped=skipped.total())
     counts["passed"] = len(cases) - counts.total()
     names = tuple(f"{case.get('classname')}::{case.get('name')}" for case in failed)
     return Outcome(release, "rust" if reason is None else "python", counts, skipped, names, status)
+
+
+def _reason(case: ElementTree.Element, skip: ElementTree.Element | None) -> str:
+    """Why a test was skipped; empty if it was not."""
+    if skip is None:
+        return ""
+    if skip.get("message") != "collection skipped":
+        return skip.get("message") or "no reason given"
+    # A whole file counts as one, and the reason is in the text: a tuple of file, line and "Skipped: …".
+    said = str(literal_eval(skip.text or "()")[-1]).removeprefix("Skipped: ")
+    return f"all of {case.get('name')}: {said}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
