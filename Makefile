@@ -13,7 +13,7 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test gpu serve bench lint fmt clean
+.PHONY: help setup demo test gpu serve bench soak lint fmt clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ serve: setup ## a server in the foreground on the embedded model (PORT=, ARGS=)
 
 bench: setup ## what things cost beside stock, as ratios of one run (ARGS="--trace …")
 	$(BIN)/python -m eval bench $(ARGS)
+
+soak: setup ## a million audited steps of the cache, and 100,000 requests that must not get dearer (ARGS="--requests 2M")
+	$(BIN)/python -m eval soak --requests 100k $(ARGS)
 
 lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
