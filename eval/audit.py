@@ -109,7 +109,7 @@ class AuditedCache(OfflineCache):
         # What events tell of a namespace is its salt alone: the prefix that a subscriber takes this one for.
         self._told = [NAMESPACES.index((None, cache_salt)) for _, cache_salt in NAMESPACES]
         self._filled: dict[int, int] = {}  # page → the prefix that it was filled for
-        self.resident: dict[int, int] = {}  # prefix → its page in the tree
+        self.holds: dict[int, int] = {}  # prefix → its page in the tree
         self._subscribed: dict[int, int] = {}  # hash of a block → the prefix that it ends
         self._blocks: Counter[int] = Counter()  # prefixes that a subscriber takes to be resident
 
@@ -138,7 +138,7 @@ class AuditedCache(OfflineCache):
 
     def _found(self, prefixes: Sequence[int]) -> int:
         """Pages of the longest resident prefix."""
-        return next((at for at, prefix in enumerate(prefixes) if prefix not in self.resident), len(prefixes))
+        return next((at for at, prefix in enumerate(prefixes) if prefix not in self.holds), len(prefixes))
 
     def _slots(self, pages: Sequence[int]) -> torch.Tensor:
         slots = torch.tensor(pages, dtype=torch.int64)[:, None] * self.page_size + torch.arange(self.page_size)
@@ -182,7 +182,7 @@ class AuditedCache(OfflineCache):
         self.running.append(Running(context, prompt, prefixes, found, node, lock, found * self.page_size))
         self._after("start")
 
-    def match(self, number: int, pages: int) -> None:
+    def look_up(self, number: int, pages: int) -> None:
         """A look at what is cached of a context, which is a use of it."""
         context = self._context(number, pages)
         self._match(context, self._prefixes(context))
@@ -252,6 +252,7 @@ class AuditedCache(OfflineCache):
         done = len(key) // self.page_size
         if done <= request.done:
             return
+        self._audit_pool()  # there may be less than before, as room was made
         own, request.pages = request.pages[: done - request.done], request.pages[done - request.done :]
         self._filled.update(zip(own, request.prefixes[request.done : done], strict=True))
         values = torch.cat([self.cache.path_device_indices(request.node), self._slots(own)])
@@ -319,7 +320,7 @@ class AuditedCache(OfflineCache):
         self._audit_locks()
         self._audit_order()
         self._audit_events()
-        told = Counter(self._told[prefix] for prefix in self.resident)
+        told = Counter(self._told[prefix] for prefix in self.holds)
         assert +self._blocks == told, "a subscriber knows other blocks than those that are resident"
         self.cache.sanity_check()
 
@@ -331,23 +332,23 @@ class AuditedCache(OfflineCache):
         pages = [page for page in range(1, self.shape.pages + 1) if page not in elsewhere]
         slots = self.cache.tree_core.all_values_flatten().sort().values
         assert self._pages(slots) == pages, "the tree does not hold what nobody else does"
-        self.resident = {self._filled[page]: page for page in pages}
-        assert len(self.resident) == len(pages), "a prefix is resident twice"
-        for parent in map(self._parents.__getitem__, self.resident):
-            assert parent in self.resident or parent < len(NAMESPACES), "a prefix lost the one before it"
+        self.holds = {self._filled[page]: page for page in pages}
+        assert len(self.holds) == len(pages), "a prefix is resident twice"
+        for parent in map(self._parents.__getitem__, self.holds):
+            assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
 
     def _audit_locks(self) -> None:
         locked = {prefix for request in self.running for prefix in request.prefixes[: request.done]}
-        assert locked <= self.resident.keys(), "a locked prefix was evicted"
+        assert locked <= self.holds.keys(), "a locked prefix was evicted"
         sizes = self.cache.full_protected_size(), self.cache.full_evictable_size()
-        counted = len(locked) * self.page_size, (len(self.resident) - len(locked)) * self.page_size
+        counted = len(locked) * self.page_size, (len(self.holds) - len(locked)) * self.page_size
         assert sizes == counted, f"protected and evictable are said to be {sizes}, and are {counted}"
         for request in self.running:
             self._assert_path(request.node, request.prefixes[: request.done])
 
     def _assert_path(self, node: int, prefixes: Sequence[int]) -> None:
         pages = self._pages(self.cache.path_device_indices(node))
-        assert pages == [self.resident[prefix] for prefix in prefixes], "a path holds what it was not filled with"
+        assert pages == [self.holds[prefix] for prefix in prefixes], "a path holds what it was not filled with"
 
     def _audit_order(self) -> None:
         order, leaves = self.cache.tail.order, list(self.cache.tail.leaves())

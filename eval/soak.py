@@ -1,4 +1,4 @@
-"""`python -m eval soak`: audited steps by the million, and a cache that must cost the same at the end as at the start."""
+"""`python -m eval soak`: audited steps by the million, and a cache that costs at the end what it cost at the start."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ WEIGHTS = {
 
 
 class Lines:
-    """A table that is printed as it grows: what was done, what one of it cost since the line before, and what is held."""
+    """A table that is printed as it grows: how much was done, what it cost since the line before, and what is held."""
 
     def __init__(self, done: str, cost: str, *others: str) -> None:
         self._columns = (done, cost, "× the first", "resident memory", *others)
@@ -78,9 +78,9 @@ def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[
     rng, page = Random(seed), audited.page_size
     for kind in rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
         number = rng.randrange(10**6)
-        yield {
+        likely: dict[str, Callable[[], None]] = {
             "start": partial(audited.start, number, rng.choice([4, 4, 4, 8, 2 * audited.shape.pages])),
-            "match": partial(audited.match, number, 4),
+            "match": partial(audited.look_up, number, 4),
             "prefill": partial(audited.prefill, number, 8),
             "decode": partial(audited.decode, number),
             "finish": partial(audited.finish, number),
@@ -89,7 +89,8 @@ def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[
             "evict": partial(audited.evict_some, number % (9 * page)),
             "threshold": partial(audited.move_threshold, number % 12),
             "flush": audited.flush,
-        }[kind]
+        }
+        yield likely[kind]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,7 +130,7 @@ def soak(steps: int, seed: int) -> None:
 
 
 def serve(requests: int, core: Core) -> None:
-    """Synthetic conversations through one real cache under tlru, never audited: what they cost must stay what it was."""
+    """Synthetic conversations through one real cache under tlru, without an audit: their cost must stay what it was."""
     cache = RealCache("ours", POOL, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, core=core)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
     lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")

@@ -40,7 +40,7 @@ class Scheduler(RuleBasedStateMachine):
 
     @rule(number=NUMBERS, pages=st.integers(1, 8))
     def match(self, number: int, pages: int) -> None:
-        self.audited.match(number, pages)
+        self.audited.look_up(number, pages)
 
     @rule(number=NUMBERS, pages=st.integers(1, 16))
     def prefill(self, number: int, pages: int) -> None:
@@ -128,13 +128,19 @@ def evict_untold(audited: AuditedCache) -> None:
 
 
 def swap_two_pages(audited: AuditedCache) -> None:
-    first, second, *_ = audited.resident.values()
+    locked = audited.holds[audited.running[0].prefixes[0]]
+    first, second = locked, next(page for page in audited.holds.values() if page != locked)
     filled = audited._filled
     filled[first], filled[second] = filled[second], filled[first]
 
 
 def forget_a_leaf(audited: AuditedCache) -> None:
     audited.cache.tail.order.discard(next(audited.cache.tail.leaves()))
+
+
+def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:
+    wrong(audited)
+    audited.audit()
 
 
 @pytest.mark.parametrize("core", ["rust", "python"])
@@ -145,17 +151,16 @@ def forget_a_leaf(audited: AuditedCache) -> None:
 )
 def test_the_audit_notices(wrong: Callable[[AuditedCache], None], core: Core) -> None:
     audited = AuditedCache(Shape(core, 16))
-    for number in range(4):  # one request that ended, three that run
+    for number in range(8):
         audited.start(number, 8)
-        audited.prefill(number, 8)
-        audited.prefill(number, 8)
-    audited.finish(0)
+        audited.finish(0)
+    audited.start(9, 8)
+    audited.prefill(127, 8)
     assert audited.running[0].done
     assert audited.cache.full_evictable_size()
     audited.audit()
     with pytest.raises(AssertionError):
-        wrong(audited)
-        audited.audit()
+        break_and_audit(audited, wrong)
 
 
 def test_a_soak_prints_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
