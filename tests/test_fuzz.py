@@ -89,6 +89,7 @@ def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
+    print(shape, sum(seen.values()), seen)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
