@@ -20,7 +20,7 @@ from eval.soak import SHAPES, steps_of
 from radix_tlru.sglang.offline import Core
 
 NUMBERS = st.integers(0, 10**6)
-EXAMPLES, STEPS = 14, 120  # of each shape: 1,680 steps at most, 13,440 in all
+EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below
 
 
 class Scheduler(RuleBasedStateMachine):
@@ -89,7 +89,7 @@ def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
-    print(shape, sum(seen.values()), seen)
+    assert min(seen["tel_safe"], seen["lru"], seen["splits"]) > 0
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -96,11 +96,11 @@ honest = TailComponent.next_victim
 
 
 def next_victim(self, missing):
-    """The 40th eviction of rank 1 takes a token more than it should."""
+    """From its 40th eviction on rank 1 takes a token more than it should, if the leaf has one."""
     import torch
 
     self.asked = getattr(self, "asked", 0) + 1
-    return honest(self, missing + (self.asked == 40 and torch.distributed.get_rank() == 1))
+    return honest(self, missing + (self.asked >= 40 and torch.distributed.get_rank() == 1))
 
 
 def register():
@@ -119,7 +119,7 @@ def fault(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def test_a_rank_that_evicts_a_token_more_is_found_out(fault: str) -> None:
+def test_a_rank_that_evicts_one_token_more_is_found_out(fault: str) -> None:
     with two_ranks("test-ranks-fault", PYTHONPATH=fault) as server:
         asyncio.run(replay(server, 120))
         deadline = time.monotonic() + 60
@@ -128,5 +128,5 @@ def test_a_rank_that_evicts_a_token_more_is_found_out(fault: str) -> None:
         assert not server.alive(), "the checker of SGLang ends a server whose ranks differ"
     first, second = journals(server)
     differ = next(number for number, (one, other) in enumerate(zip(first, second, strict=False), 1) if one != other)
-    assert differ == 40
+    assert differ >= 40
     assert "Found rank divergence" in server.log_path.read_text(errors="replace")
