@@ -25,6 +25,7 @@ COMMANDS = {
     "paper": "the paper's experiments in its own layout: Tables 1–6, Figures 3–7",
     "report": "a page and figures of a folder of cells",
     "picture": "the picture of the README, from what the real caches keep",
+    "soak": "a cache that is audited after each of a million steps, and requests that must not get dearer",
     "bench": "what an eviction and a simulated request cost, as ratios of one run",
 }
 

@@ -32,6 +32,7 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 from radix_tlru.config import Config
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.sglang.journal import Journal
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams, MatchResult
@@ -67,6 +68,7 @@ class TailComponent(FullComponent):
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
         self.one_by_one = False
         """Whether the driver has to look at the pool after each victim."""
+        self.journal = Journal.if_wanted()
 
     # ---- what the tree tells the order ----
 
@@ -215,6 +217,8 @@ class TailComponent(FullComponent):
             self.counts[victim.phase] += victim.leaf.end - victim.keep
             if victim.keep > victim.leaf.start:
                 self.counts["splits"] += 1
+            if self.journal is not None:
+                self.journal.add(victim)
         return victim
 
     def _evict_device_end(self) -> None:

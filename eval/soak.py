@@ -1,0 +1,141 @@
+"""`python -m eval soak`: audited steps by the million, and a cache that costs at the end what it cost at the start."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from random import Random
+
+import psutil
+
+from eval.arguments import tokens
+from eval.audit import AuditedCache, Shape
+from eval.real import RealCache
+from eval.traces import GENERATORS
+from radix_tlru.sglang.offline import Core
+
+__all__ = ["SHAPES", "soak", "steps_of"]
+
+SHAPES = (
+    Shape("rust", 1),
+    Shape("rust", 16),
+    Shape("python", 1),
+    Shape("python", 16),
+    Shape("rust", 16, is_eagle=True),
+    Shape("python", 16, is_eagle=True),
+    Shape("rust", 128, median_weight=0.3),
+    Shape("python", 128, median_weight=0.3),
+)
+
+# How often each step is taken: requests come, and end, about as often as something else happens.
+WEIGHTS = {
+    "start": 30.0,
+    "match": 8.0,
+    "prefill": 30.0,
+    "decode": 10.0,
+    "finish": 14.0,
+    "abort": 4.0,
+    "press": 6.0,
+    "evict": 10.0,
+    "threshold": 3.0,
+    "flush": 0.5,
+}
+
+
+class Lines:
+    """A table that is printed as it grows: how much was done, what it cost since the line before, and what is held."""
+
+    def __init__(self, done: str, cost: str, *others: str) -> None:
+        self._columns = (done, cost, "× the first", "resident memory", *others)
+        self._widths = [max(len(column), 12) for column in self._columns]
+        self._first = self._count = 0.0
+        self._start = time.process_time()
+        self._print(*self._columns)
+
+    def add(self, done: int, *others: str) -> None:
+        """One more line, timed from the line before it."""
+        now = time.process_time()
+        cost = (now - self._start) / (done - self._count) * 1e6
+        self._first = self._first or cost
+        memory = psutil.Process().memory_info().rss / 2**20
+        self._print(f"{done:,}", f"{cost:.1f}", f"{cost / self._first:.2f}", f"{memory:,.0f} MiB", *others)
+        self._start, self._count = time.process_time(), done
+
+    def _print(self, *cells: str) -> None:
+        print("  ".join(f"{cell:>{width}}" for cell, width in zip(cells, self._widths, strict=True)), flush=True)
+
+
+POOL, PAGE, THRESHOLD, NEXT_PROMPT = 200_000, 16, 1024, 200
+"""Of the cache that serves requests."""
+
+
+def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
+    """So many likely steps of a cache, the same for the same seed."""
+    rng, page = Random(seed), audited.page_size
+    for kind in rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
+        number = rng.randrange(10**6)
+        likely: dict[str, Callable[[], None]] = {
+            "start": partial(audited.start, number, rng.choice([4, 4, 4, 8, 2 * audited.shape.pages])),
+            "match": partial(audited.look_up, number, 4),
+            "prefill": partial(audited.prefill, number, 8),
+            "decode": partial(audited.decode, number),
+            "finish": partial(audited.finish, number),
+            "abort": partial(audited.abort, number),
+            "press": partial(audited.press, number % 40),
+            "evict": partial(audited.evict_some, number % (9 * page)),
+            "threshold": partial(audited.move_threshold, number % 12),
+            "flush": audited.flush,
+        }
+        yield likely[kind]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the soak."""
+    parser.add_argument("--steps", type=tokens, default=1_000_000, help="audited steps (default: 1M)")
+    parser.add_argument("--requests", type=tokens, default=0, help="requests through one real cache (default: none)")
+    parser.add_argument("--core", choices=("rust", "python"), default="rust", help="that serves them (default: rust)")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print a line for each tenth; a step that loses something ends it with the AssertionError that says what."""
+    if args.steps:
+        soak(args.steps, args.seed)
+    if args.requests:
+        serve(args.requests, args.core)
+    return 0
+
+
+def soak(steps: int, seed: int) -> None:
+    """Audited steps, a hundredth of them at a time on a fresh cache of each shape in turn."""
+    lines = Lines("audited steps", "µs of CPU / step", "tokens evicted", "splits")
+    counts: Counter[str] = Counter()
+    for part in range(100):
+        shape = SHAPES[part % len(SHAPES)]
+        audited = AuditedCache(shape)
+        for number, step in enumerate(steps_of(audited, seed + part, steps // 100)):
+            try:
+                step()
+            except BaseException as error:
+                error.add_note(f"step {number} of {shape}, seed {seed + part}")
+                raise
+        counts += audited.cache.tail.counts
+        if part % 10 == 9:
+            evicted = counts["tel_safe"] + counts["lru"]
+            lines.add((part + 1) * steps // 100, f"{evicted:,}", f"{counts['splits']:,}")
+
+
+def serve(requests: int, core: Core) -> None:
+    """Synthetic conversations through one real cache under tlru, without an audit: their cost must stay what it was."""
+    cache = RealCache("ours", POOL, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, core=core)
+    stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
+    lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")
+    for tenth in range(1, 11):
+        for request in islice(stream, requests // 10):
+            cache.request(request)
+        order = cache.cache.tail.order
+        lines.add(tenth * requests // 10, f"{order.entries / max(len(order), 1):.2f}", f"{len(order):,}")

@@ -1,0 +1,173 @@
+"""Any order of any steps of a scheduler: after each of them the cache is audited, and nothing is lost.
+
+Hypothesis looks for the sequence that breaks it, and makes it short; `make soak` takes a million steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+from eval.__main__ import main
+from eval.audit import AuditedCache, Shape
+from eval.soak import SHAPES, steps_of
+from radix_tlru.sglang.offline import Core
+
+NUMBERS = st.integers(0, 10**6)
+EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below
+
+
+class Scheduler(RuleBasedStateMachine):
+    """The steps of an `AuditedCache`, which audits itself."""
+
+    def __init__(self, shape: Shape, seen: Counter[str]) -> None:
+        super().__init__()
+        self.audited, self.seen = AuditedCache(shape), seen
+
+    @rule(number=NUMBERS, pages=st.sampled_from([1, 4, 4, 8]))
+    def start(self, number: int, pages: int) -> None:
+        self.audited.start(number, pages)
+
+    @rule(number=NUMBERS)
+    def start_one_that_is_larger_than_the_pool(self, number: int) -> None:
+        self.audited.start(number, 2 * self.audited.shape.pages)
+
+    @rule(number=NUMBERS, pages=st.integers(1, 8))
+    def match(self, number: int, pages: int) -> None:
+        self.audited.look_up(number, pages)
+
+    @rule(number=NUMBERS, pages=st.integers(1, 16))
+    def prefill(self, number: int, pages: int) -> None:
+        self.audited.prefill(number, pages)
+
+    @rule(number=NUMBERS)
+    def decode(self, number: int) -> None:
+        self.audited.decode(number)
+
+    @rule(number=NUMBERS)
+    def finish(self, number: int) -> None:
+        self.audited.finish(number)
+
+    @rule(number=NUMBERS)
+    def abort(self, number: int) -> None:
+        self.audited.abort(number)
+
+    @rule(pages=st.integers(0, 60))
+    def press(self, pages: int) -> None:
+        self.audited.press(pages)
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        self.audited.evict_some(data.draw(st.integers(0, 9 * self.audited.page_size)))
+
+    @rule(pages=st.integers(0, 12))
+    def move_threshold(self, pages: int) -> None:
+        self.audited.move_threshold(pages)
+
+    @rule(often=st.integers(0, 5))
+    def flush(self, often: int) -> None:
+        if often == 0:
+            self.audited.flush()
+
+    def teardown(self) -> None:
+        self.seen += self.audited.steps + self.audited.cache.tail.counts
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
+    seen: Counter[str] = Counter()
+    budget = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
+    assert min(seen["tel_safe"], seen["lru"], seen["splits"]) > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_thousand_likely_steps_lose_nothing(shape: Shape) -> None:
+    audited = AuditedCache(shape)
+    for step in steps_of(audited, seed=1, count=1_000):
+        step()
+    kinds = ("start", "match", "prefill", "decode", "finish", "abort", "press", "evict", "flush", "threshold")
+    assert [kind for kind in kinds if not audited.steps[kind]] == []
+    assert min(audited.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > 30
+
+
+def leak(audited: AuditedCache) -> None:
+    audited.allocator.alloc(audited.page_size)
+
+
+def free_twice(audited: AuditedCache) -> None:
+    audited.allocator.free_page_ids(audited.allocator.free_pages[:1])
+
+
+def free_what_is_cached(audited: AuditedCache) -> None:
+    audited.allocator.free(audited.cache.tree_core.all_values_flatten()[: audited.page_size])
+
+
+def unlock_early(audited: AuditedCache) -> None:
+    audited.cache.unlock(audited.running[0].lock)
+
+
+def lock_for_good(audited: AuditedCache) -> None:
+    audited.cache.lock(audited.running[0].node)
+    audited.abort(0)
+
+
+def evict_untold(audited: AuditedCache) -> None:
+    audited.cache.evict(EvictParams(num_tokens=audited.page_size))
+    audited.cache.take_events()
+
+
+def swap_two_pages(audited: AuditedCache) -> None:
+    locked = audited.holds[audited.running[0].prefixes[0]]
+    first, second = locked, next(page for page in audited.holds.values() if page != locked)
+    filled = audited._filled
+    filled[first], filled[second] = filled[second], filled[first]
+
+
+def forget_a_leaf(audited: AuditedCache) -> None:
+    audited.cache.tail.order.discard(next(audited.cache.tail.leaves()))
+
+
+def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:
+    wrong(audited)
+    audited.audit()
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize(
+    "wrong",
+    [leak, free_twice, free_what_is_cached, unlock_early, lock_for_good, evict_untold, swap_two_pages, forget_a_leaf],
+    ids=lambda wrong: wrong.__name__,
+)
+def test_the_audit_notices(wrong: Callable[[AuditedCache], None], core: Core) -> None:
+    audited = AuditedCache(Shape(core, 16))
+    for number in range(8):
+        audited.start(number, 8)
+        audited.finish(0)
+    audited.start(9, 8)
+    audited.prefill(127, 8)
+    assert audited.running[0].done
+    assert audited.cache.full_evictable_size()
+    audited.audit()
+    with pytest.raises(AssertionError):
+        break_and_audit(audited, wrong)
+
+
+def test_a_soak_prints_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", "--steps", "1k", "--requests", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    done = [line.split()[0] for line in lines]
+    assert done == ["audited", *(f"{tenth}00" for tenth in range(1, 10)), "1,000", "requests"] + [
+        f"{50 * tenth}" for tenth in range(1, 11)
+    ]

@@ -1,0 +1,132 @@
+"""Two real ranks of one server evict alike, step by step; and if one does not, that is found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from eval.replay.client import Request, RequestResult, send
+from eval.server import Server, cpu_flags, ensure_demo_model
+from radix_tlru.demo_model import VOCABULARY
+
+pytestmark = pytest.mark.live
+
+POOL, CLIENTS, ANSWER = 4_000, 8, 4
+REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # `make soak` sends 2,000
+
+ENVIRONMENT = {
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+    "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
+    "RADIX_TLRU_JOURNAL": "1",
+}
+
+LINE = re.compile(r"TP(\d)\] radix_tlru: (eviction (\d+): .*)")
+
+
+def two_ranks(name: str, **environment: str) -> Server:
+    ours = ("--tp", "2", "--radix-eviction", "tlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
+    flags = [*cpu_flags(ensure_demo_model(), POOL), *ours]
+    return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
+
+
+def journals(server: Server) -> tuple[list[str], list[str]]:
+    """The evictions of either rank, as it logged them."""
+    log = server.log_path.read_text(errors="replace")
+    found = [(rank, line) for rank, line, _ in LINE.findall(log)]
+    return tuple([line for of, line in found if of == rank] for rank in "01")  # type: ignore[return-value]
+
+
+async def replay(server: Server, requests: int) -> list[RequestResult]:
+    """Conversations of a few clients at once, four turns each."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+
+        async def client(number: int) -> list[RequestResult]:
+            rng, history, results = random.Random(number), (), []
+            for turn in range(requests // CLIENTS):
+                if turn % 4 == 0:
+                    history = ()
+                history += tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(20, 300)))
+                results.append(await send(session, server.base_url, Request(number, turn, history, ANSWER)))
+                if results[-1].error is not None:
+                    break
+                history += results[-1].output_ids
+            return results
+
+        return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
+
+
+def test_two_ranks_evict_the_same_at_every_step() -> None:
+    with two_ranks("test-ranks") as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        assert any(result.cached_tokens for result in results)
+        first, second = settled(server)
+        assert server.alive()
+    assert first == second
+    assert len(first) > REQUESTS / 4
+    assert int(first[-1].split()[1].rstrip(":")) == len(first)
+    log = server.log_path.read_text(errors="replace")
+    assert "Rank consensus checker is enabled" in log
+    assert "Found rank divergence" not in log
+
+
+def settled(server: Server) -> tuple[list[str], list[str]]:
+    """The journals once the slower rank has written what the faster one has."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        first, second = journals(server)
+        if len(first) == len(second):
+            return first, second
+        time.sleep(0.5)
+    return journals(server)
+
+
+FAULT = '''
+from radix_tlru.sglang.component import TailComponent
+
+honest = TailComponent.next_victim
+
+
+def next_victim(self, missing):
+    """From its 40th eviction on rank 1 takes a token more than it should, if the leaf has one."""
+    import torch
+
+    self.asked = getattr(self, "asked", 0) + 1
+    return honest(self, missing + (self.asked >= 40 and torch.distributed.get_rank() == 1))
+
+
+def register():
+    TailComponent.next_victim = next_victim
+'''
+
+
+@pytest.fixture
+def fault(tmp_path: Path) -> str:
+    """A plugin of SGLang that makes one rank evict one token too many, once; the path that it is found on."""
+    (tmp_path / "fault_of_one_rank.py").write_text(FAULT)
+    packaged = tmp_path / "fault_of_one_rank-1.0.dist-info"
+    packaged.mkdir()
+    (packaged / "METADATA").write_text("Metadata-Version: 2.1\nName: fault-of-one-rank\nVersion: 1.0\n")
+    (packaged / "entry_points.txt").write_text("[sglang.srt.plugins]\nfault = fault_of_one_rank:register\n")
+    return str(tmp_path)
+
+
+def test_a_rank_that_evicts_one_token_more_is_found_out(fault: str) -> None:
+    with two_ranks("test-ranks-fault", PYTHONPATH=fault) as server:
+        asyncio.run(replay(server, 120))
+        deadline = time.monotonic() + 60
+        while server.alive() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert not server.alive(), "the checker of SGLang ends a server whose ranks differ"
+    first, second = journals(server)
+    differ = next(number for number, (one, other) in enumerate(zip(first, second, strict=False), 1) if one != other)
+    assert differ >= 40
+    assert "Found rank divergence" in server.log_path.read_text(errors="replace")
