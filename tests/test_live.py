@@ -51,11 +51,11 @@ class Conversation:
     def turn(self, server: Server, tokens: int) -> int:
         """The next turn adds a prompt of so many tokens; returns how many it found cached."""
 
-        async def send() -> RequestResult:
+        async def asked() -> RequestResult:
             async with aiohttp.ClientSession() as session:
                 return await send(session, server.base_url, Request(self.seed, 0, self.ask(tokens), ANSWER))
 
-        result = asyncio.run(send())
+        result = asyncio.run(asked())
         assert result.error is None
         self.history += result.output_ids
         return result.cached_tokens
