@@ -7,7 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-__all__ = ["DEFAULT_TTFT_SLO_MS", "FLAGS", "START_THRESHOLD", "Config", "ConfigError", "PolicyName", "percentile"]
+__all__ = [
+    "DEFAULT_TTFT_SLO_MS",
+    "FLAGS",
+    "START_THRESHOLD",
+    "Config",
+    "ConfigError",
+    "PolicyName",
+    "one_line",
+    "percentile",
+]
 
 PolicyName = Literal["tlru", "etlru", "lru"]
 
@@ -37,6 +46,9 @@ LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
 
 class ConfigError(ValueError):
     """A value that cannot be served; the message is one line naming the flag, the value and what is allowed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +162,11 @@ def percentile(target: Any) -> float | None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def one_line(text: str) -> str:
+    """The text with whatever would break its line, or is not to be seen, as an escape."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _plain(value: Any) -> str:

@@ -6,11 +6,16 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from radix_tlru.config import one_line
+
 __all__ = ["Path", "Request", "TraceError"]
 
 
 class TraceError(ValueError):
     """A trace that cannot be read as asked; one line naming file, line and field, or what to install or download."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True, slots=True)
