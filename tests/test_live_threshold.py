@@ -14,7 +14,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry
 
 from radix_tlru import ConfigError
 from radix_tlru.calibration import EVERY, UncachedQuantile
-from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
 from radix_tlru.sglang.live_threshold import Prefill
 from radix_tlru.sglang.stopwatch import Stopwatch, install
@@ -66,15 +66,19 @@ def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would
             order.add(1_000 + len(moves) + expected, leaf._replace(end=victim.keep))
 
 
-def test_a_policy_with_other_steps_is_refused() -> None:
-    class Three:
-        probabilities = (0.0, 0.25, 1.0)
-
-        def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-            return None
-
-    with pytest.raises(AssertionError, match="number of steps"):
-        EvictionOrder(tlru(600), 1, {}.get).use(Policy(Recency(), Three(), 600, median_weight=0.0))
+def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_start() -> None:
+    held = {n: Leaf(0, 100 * n, 100 * n, float(10 - n)) for n in range(1, 9)}
+    moved, fresh = (EvictionOrder(policy, 1, held.get) for policy in (tlru(600), tlru(300)))
+    lru = EvictionOrder(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0), 1, held.get)
+    for order in (moved, fresh, lru):
+        for leaf_id, leaf in held.items():
+            order.add(leaf_id, leaf)
+    moved.use(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one step instead of two
+    assert moved.victim(50) == lru.victim(50)
+    assert moved.victim(50) != fresh.victim(50)
+    moved.use(tlru(300))
+    assert moved.victim(50) == fresh.victim(50)
+    assert moved.over_budget == fresh.over_budget > 0
 
 
 # ---- the real cache ----
