@@ -85,6 +85,9 @@ def _run(args: argparse.Namespace) -> int:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: TTFT = {timing.beta:g} ms + α·uncached")
     if args.page_size < 1 or args.capacity < args.page_size:
         raise ValueError(f"--capacity {args.capacity}: must be at least one page of {args.page_size} tokens")
+    for policy in args.policy:
+        if policy not in POLICIES:
+            raise ValueError(f"--policy {policy}: must be one that a server takes: {', '.join(POLICIES)}")
     options = trace_options(args)
     trace = trace_of(options)
     if len(trace.requests) < 4:
