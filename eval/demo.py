@@ -17,7 +17,7 @@ OUTPUT = Path(".out/demo")
 FLAGS = {
     "--trace": "chat-mix",
     "--loop": "ordered",  # uncached tokens hardly vary from run to run; TTFT depends on the machine and its load
-    "--users": "3",
+    "--users": "1",  # on two cores requests at once would share batches, and TTFT would measure who they met
     "--pool": "20480",
     "--page-size": "16",
     "--threshold": "768",
