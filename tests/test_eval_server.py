@@ -13,7 +13,7 @@ import requests
 import eval.server
 from eval.replay.client import RETRY_AFTER_S
 from eval.replay.load import Conversation, Load, Segment, Turn
-from eval.replay.play import NOT_SENT, Api, Pace, ReplayError, Sent, play, warm_up
+from eval.replay.play import NOT_SENT, Api, Loop, Pace, ReplayError, Sent, play, warm_up
 from eval.server import Server, ServerError, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
@@ -221,6 +221,17 @@ def test_a_server_that_ends_ends_the_replay_and_what_came_before_is_kept() -> No
         play(server.base_url, load, Pace(users=1), on_sent=seen.append, alive=server.alive)
     assert [one.result.error for one in seen[:2]] == [None, None]
     assert len(seen) == 3
+
+
+@pytest.mark.parametrize("loop", ["ordered", "open", "closed"])
+def test_a_disk_that_is_full_ends_the_replay_with_its_own_error(loop: Loop) -> None:
+    load = Load(tuple(conversation(n, 0.0, (10, 0.0), (4, 0.01)) for n in range(3)))
+    with (
+        stand_in(SCRIPTED) as server,
+        open("/dev/full", "ab", buffering=0) as full,
+        pytest.raises(OSError, match="No space left on device"),
+    ):
+        play(server.base_url, load, Pace(loop), on_sent=lambda _: full.write(b"row") and None)
 
 
 def test_a_server_that_says_nothing_more_is_given_up_after_the_timeout() -> None:

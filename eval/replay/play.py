@@ -97,11 +97,12 @@ def play(
 
     Raises:
         ReplayError: the server is gone. What came before went to ``on_sent``.
+        OSError: what ``on_sent`` raised.
     """
     player = _Player(base_url, load, pace, api, retries, timeout_s, on_sent, alive)
     try:
         asyncio.run(player.run())
-    except* ReplayError as group:
+    except* (ReplayError, OSError) as group:  # OSError: of ``on_sent``, as when the disk is full
         raise group.exceptions[0] from None
     return player.sent
 
