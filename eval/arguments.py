@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-__all__ = ["TraceOptions", "add_trace_arguments", "tokens", "trace_options"]
+__all__ = ["TraceOptions", "add_text_arguments", "add_trace_arguments", "tokens", "trace_options"]
 
 TraceOptions = tuple[tuple[str, Any], ...]
 """Keywords of ``open_trace``; a tuple, so that a process can remember what it read."""
@@ -25,6 +25,18 @@ def tokens(text: str) -> int:
     return int(value)
 
 
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say how texts are counted."""
+    parser.add_argument("--tokenizer", metavar="NAME", help="Hugging Face tokenizer (name or path) that counts texts")
+    parser.add_argument(
+        "--characters-per-token",
+        type=float,
+        default=4.0,
+        metavar="RATIO",
+        help="of texts that no tokenizer counts (default: %(default)s)",
+    )
+
+
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that name a trace and how to read it."""
     parser.add_argument(
@@ -35,14 +47,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
         "synthetic[:key=value,…], figure1",
     )
     parser.add_argument("--format", default=None, help="of the file, if it is not to be detected")
-    parser.add_argument("--tokenizer", default=None, help="Hugging Face tokenizer (name or path) that counts texts")
-    parser.add_argument(
-        "--characters-per-token",
-        type=float,
-        default=4.0,
-        metavar="RATIO",
-        help="of texts that no tokenizer counts (default: %(default)s)",
-    )
+    add_text_arguments(parser)
     parser.add_argument(
         "--block-size", type=int, default=512, metavar="N", help="tokens of a block of a block trace (default: 512)"
     )

@@ -19,7 +19,7 @@ from radix_tlru.demo_model import VOCABULARY
 pytestmark = pytest.mark.live
 
 POOL, CLIENTS, ANSWER = 4_000, 8, 4
-REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # `make soak` sends 2,000
+REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # 2,000 take minutes
 
 ENVIRONMENT = {
     "SGLANG_CPU_OMP_THREADS_BIND": "0|1",

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from eval.arguments import tokens
+from eval.arguments import add_text_arguments, tokens
 from eval.paper import tables
 from eval.paper.grid import BASELINES, Results, Study, missing, run_batches
 from eval.paper.published import (
@@ -70,14 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=tokens, metavar="N", help=f"turns of a trace (default: {_FULL.turns:,})")
     parser.add_argument("--seed", type=int, default=0, help="of the model, and of the stamps of ShareGPT")
-    parser.add_argument("--tokenizer", metavar="NAME", help="Hugging Face tokenizer that counts texts")
-    parser.add_argument(
-        "--characters-per-token",
-        type=float,
-        default=4.0,
-        metavar="RATIO",
-        help="of texts that no tokenizer counts (default: %(default)s)",
-    )
+    add_text_arguments(parser)
     parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
     parser.add_argument("--alpha", type=float, metavar="MS", help=f"ms a token (default: {ASSUMED.alpha:.4f}, assumed)")
     parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without uncached tokens (default: 0)")
