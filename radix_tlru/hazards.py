@@ -22,6 +22,8 @@ from collections import deque
 from collections.abc import Sequence
 from itertools import pairwise
 
+from radix_tlru.forecast import Forecast
+
 __all__ = ["BANDS", "Class", "Hazards", "Watched", "band_of", "gittins"]
 
 Class = tuple[int, ...]
@@ -69,13 +71,14 @@ def gittins(hazards: Sequence[float]) -> list[float]:
 class Watched:
     """A conversation that may return: its class, and the stamp (s) of its last turn."""
 
-    __slots__ = ("band", "cls", "counts", "stamp")
+    __slots__ = ("band", "cls", "counts", "hazard", "stamp")
 
     def __init__(self, cls: Class, stamp: float) -> None:
         self.cls = cls
         self.stamp = stamp
         self.band = -1  # that it is counted in; -1 while nobody watches
         self.counts: _Counts | None = None
+        self.hazard: float | None = None  # in that band, as it was foretold
 
 
 class _Counts:
@@ -107,6 +110,8 @@ class Hazards:
         """The newest stamp seen, s."""
         self.returns = 0
         """Returns seen so far."""
+        self.forecast = Forecast(BANDS)
+        """What each estimate foretells, until the next."""
         self._seen = 0
         self._decayed = 0
 
@@ -160,6 +165,7 @@ class Hazards:
             hazards[cls] = [
                 (r + shape) / (t + shape / (factor * h)) for r, t, h in zip(seen, spent, parent, strict=True)
             ]
+        self.forecast.use(hazards)
         return hazards
 
     def _advance(self, stamp: float) -> None:
@@ -181,21 +187,23 @@ class Hazards:
         conversation.band = band
         counts.at_risk[band] += 1
         counts.stamps[band] += conversation.stamp
+        conversation.hazard = self.forecast.enter(conversation.cls, conversation.stamp, band)
         self._bands[band].append(conversation)
 
-    def _leave(self, conversation: Watched, spent: float) -> None:
+    def _leave(self, conversation: Watched, spent: float, returned: bool = False) -> None:
         counts, band = conversation.counts, conversation.band
         assert counts is not None
         conversation.band = -1
         counts.at_risk[band] -= 1
         counts.stamps[band] -= conversation.stamp
         counts.exposure[band] += spent
+        self.forecast.leave(conversation.hazard, conversation.stamp, band, spent, returned)
 
     def _stop(self, conversation: Watched, returned: bool) -> None:
         band = conversation.band
         if band < 0:
             return
-        self._leave(conversation, self.now - conversation.stamp - BANDS[band])
+        self._leave(conversation, self.now - conversation.stamp - BANDS[band], returned)
         if returned:
             assert conversation.counts is not None
             conversation.counts.returns[band] += 1

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from radix_tlru.config import Config
+from radix_tlru.hazards import Hazards
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import AnyPrompt, policy_for
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
+from radix_tlru.tel import Tally
 
 __all__ = ["Learner"]
 
@@ -49,6 +51,8 @@ class Learner:
         self.policy = tail
         """In force now. A cache asks after each turn and lets its order follow what is new."""
         self.shadows: Shadows | None = None
+        self.served = Tally()
+        """What the turns so far had to prefill, by the ξ that was in force."""
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._next_lesson = _ENOUGH
@@ -58,6 +62,7 @@ class Learner:
         conversation = self._conversations.turn(turn, alone)
         self._turns += 1
         self._tokens += turn.context
+        self.served.add(turn.prompt - turn.cached, self.policy.threshold)
         if self._learns and self._turns >= self._next_lesson:
             self._next_lesson = self._turns + min(max(self._turns // 4, _ENOUGH), _LESSON)
             if self._returns.hazards.returns >= _ENOUGH:
@@ -71,6 +76,16 @@ class Learner:
             if self._learns:
                 self.policy = self._policies[self.shadows.best]
         return conversation
+
+    @property
+    def in_force(self) -> str:
+        """Name of the policy in force."""
+        return self.names[self._policies.index(self.policy)]
+
+    @property
+    def hazards(self) -> Hazards:
+        """Who returned when; estimated from, and foretelling, only where it is learned."""
+        return self._returns.hazards
 
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""

@@ -14,6 +14,7 @@ the head. A decision is O(log cells + log leaves), amortised.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
@@ -22,13 +23,15 @@ from typing import Literal, NamedTuple
 from radix_tlru.models import Leaf, Policy
 from radix_tlru.tel import marginal_cost, round_up
 
-__all__ = ["EvictionOrder", "Phase", "Victim"]
+__all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
 
 Phase = Literal["tel_safe", "lru"]
 """Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
 
 # Stale entries are swept out when the heaps hold this many more entries than twice the leaves.
 _SLACK = 1024
+
+_ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
 
 
 class Victim(NamedTuple):
@@ -38,6 +41,15 @@ class Victim(NamedTuple):
     leaf: Leaf
     keep: int
     phase: Phase
+
+
+class Upcoming(NamedTuple):
+    """A victim to come, and what a token of it costs: why it comes before the others."""
+
+    victim: Victim
+    return_rate: float  # λ, in 1 / (unit of the return model's time)
+    exceed_probability: float  # P(Q > ξ - (L - X))
+    cost: float  # marginal_cost of the two
 
 
 class EvictionOrder:
@@ -131,6 +143,35 @@ class EvictionOrder:
             leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
         )
         return Victim(self._cells[cell][0][1], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+
+    def upcoming(self, count: int) -> list[Upcoming]:
+        """The next ``count`` victims if each gives all that costs the same and nothing is used meanwhile.
+
+        To look at: they are chosen in a copy, which takes some ns an entry, and nothing is changed. What stays of a
+        leaf may be a victim again, under the id of the leaf. What becomes a leaf once all below it is gone is not seen.
+        """
+        ahead = copy.copy(self)
+        ahead._cells = {cell: heap.copy() for cell, heap in self._cells.items() if heap}
+        ahead._prices, ahead._listed = self._prices.copy(), self._listed.copy()
+        ahead._alarms, ahead._alarm = self._alarms.copy(), self._alarm.copy()
+        remainders: dict[int, Leaf] = {}
+        origin: dict[int, int] = {}  # of a remainder: the leaf that it is of
+        gone: set[int] = set()
+        ahead._leaf_of = lambda leaf_id: None if leaf_id in gone else remainders.get(leaf_id) or self._leaf_of(leaf_id)
+        found: list[Upcoming] = []
+        while len(found) < count and (victim := ahead.victim(_ALL)) is not None:
+            leaf_id, leaf, keep, _ = victim
+            group, step = ahead._returns.group(leaf, ahead._now), ahead._step(leaf)
+            rate = ahead._returns.rate(group.number, ahead._returns.key(leaf), ahead._now)
+            exceed = ahead._probabilities[step]
+            whole = victim._replace(leaf_id=origin.get(leaf_id, leaf_id))
+            found.append(Upcoming(whole, rate, exceed, marginal_cost(rate, exceed, ahead._policy.median_weight)))
+            gone.add(leaf_id)
+            if keep > leaf.start:
+                remainder = _ALL + len(found)  # as of a cache: later than all there are
+                origin[remainder], remainders[remainder] = whole.leaf_id, leaf._replace(end=keep)
+                ahead._push(remainder, remainders[remainder])
+        return found
 
     def _cheapest_cell(self) -> tuple[int, Leaf] | None:
         """Where all leaves of a cell cost the same: the cells are in a heap by their price."""

@@ -91,23 +91,28 @@ class Shadows:
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
         self.best = 0
         """Index of the policy to be preferred."""
-        self._one_in = one_in
-        self._sampled = 0
+        self.one_in = one_in
+        """Conversations for each that is sampled."""
+        self.sampled = 0
+        """Turns that the shadows have served."""
+        self.excess = [0] * len(policies)
+        """What these cost each policy: its tail excess latency since the start, in tokens."""
         self._last = 0  # of the sampled turns, that exceeded the threshold anywhere
 
     def observe(self, conversation: Conversation, turn: Turn) -> None:
         """A turn was served."""
-        if conversation.number % self._one_in:
+        if conversation.number % self.one_in:
             return
-        self._sampled += 1
+        self.sampled += 1
         missed = [
             excess(turn.prompt - shadow.request(conversation, turn), shadow.order.policy.threshold)
             for shadow in self._shadows
         ]
         if not any(missed):
             return
-        decay = 0.5 ** ((self._sampled - self._last) / _HALF_LIFE)
-        self._last = self._sampled
+        self.excess = [excess + tokens for excess, tokens in zip(self.excess, missed, strict=True)]
+        decay = 0.5 ** ((self.sampled - self._last) / _HALF_LIFE)
+        self._last = self.sampled
         self.tel = [tel * decay + tokens for tel, tokens in zip(self.tel, missed, strict=True)]
         for ours, row in zip(missed, self._squares, strict=True):
             for index, theirs in enumerate(missed):

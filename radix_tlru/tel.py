@@ -13,7 +13,9 @@ Everything the package decides follows from what one more evicted token adds to 
 
 from __future__ import annotations
 
-__all__ = ["excess", "keep_within_budget", "marginal_cost", "round_up", "uncached"]
+from dataclasses import dataclass
+
+__all__ = ["Tally", "excess", "keep_within_budget", "marginal_cost", "round_up", "uncached"]
 
 
 def uncached(history: int, cached: int, next_prompt: int) -> int:
@@ -24,6 +26,22 @@ def uncached(history: int, cached: int, next_prompt: int) -> int:
 def excess(uncached_tokens: int, threshold: int) -> int:
     """One request's share of TEL: its uncached tokens beyond the threshold ξ."""
     return max(uncached_tokens - threshold, 0)
+
+
+@dataclass(slots=True)
+class Tally:
+    """TEL so far, and of how many requests."""
+
+    requests: int = 0
+    violations: int = 0  # requests beyond the threshold ξ
+    excess: int = 0  # their tokens beyond it
+
+    def add(self, uncached_tokens: int, threshold: int) -> None:
+        """One more request, and the threshold it is judged by."""
+        over = excess(uncached_tokens, threshold)
+        self.requests += 1
+        self.violations += over > 0
+        self.excess += over
 
 
 def round_up(tokens: int, page_size: int) -> int:

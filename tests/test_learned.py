@@ -22,7 +22,7 @@ from radix_tlru.learner import Learner
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.shadow import Shadows
-from radix_tlru.tel import keep_within_budget
+from radix_tlru.tel import Tally, keep_within_budget
 from tests.random_traces import tel
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100
@@ -177,8 +177,12 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 2))
             order.add(last_id, leaves[last_id])
             continue
+        foreseen = order.upcoming(number % 3)
         victim = order.victim(number % 500 + 1)
         assert victim is not None
+        if foreseen:
+            assert foreseen[0].victim._replace(keep=victim.keep) == victim
+            assert (foreseen[0].cost, foreseen[0].return_rate) == price(victim.leaf)
         assert price(victim.leaf) == min(map(price, leaves.values()))
         order.discard(leaves.pop(victim.leaf_id))
         if victim.keep > victim.leaf.start:
@@ -280,6 +284,18 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
             shadows.observe(conversations.turn(told, alone=True), told)
     assert shadows.tel[1] < shadows.tel[0]
     assert shadows.best == 1
+    assert shadows.sampled == 20 * 12
+    assert shadows.excess[1] == 12 * (960 - THRESHOLD) < shadows.tel[0] < shadows.excess[0]  # the first turns alone
+
+
+def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
+    learner = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)
+    learner.observe(turn(0, 900, 900))  # 300 tokens beyond 600
+    learner.use_threshold(800)
+    learner.observe(turn(1, 900, 900, name=2)._replace(cached=64))  # 36 beyond 800
+    learner.observe(turn(2, 800, 800, name=3))
+    assert learner.served == Tally(requests=3, violations=2, excess=300 + 36)
+    assert learner.in_force == "tlru"
 
 
 # ---- a real trace ----

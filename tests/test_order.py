@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
-from radix_tlru.order import EvictionOrder
+from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.tel import keep_within_budget
 
 PAGE = 16
@@ -36,11 +36,14 @@ class Leaves(dict[int, Leaf]):
         """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""
         victim = self.order.victim(tokens)
         assert victim is not None
+        self.carry_out(victim)
+        return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
+
+    def carry_out(self, victim: Victim) -> None:
         self.vanish(victim.leaf_id)
         if victim.keep > victim.leaf.start:
             self._remainders += 1
             self.appear(self._remainders, victim.leaf._replace(end=victim.keep))
-        return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
 
 
 def conversation(history: int, last_access: float, start: int = 0) -> Leaf:
@@ -122,6 +125,23 @@ def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None
     assert [phase for _, _, phase in taken] == ["tel_safe"] * 2 + ["lru"] * 4
 
 
+def test_the_next_victims_are_told_with_what_a_token_of_them_costs() -> None:
+    weight = 0.5
+    leaves = Leaves(Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, weight))
+    leaves.appear(1, conversation(2000, last_access=0))  # 500 of it are safe
+    leaves.appear(2, conversation(900, last_access=3))  # as of this one; age 3 + 1 and 0 + 1
+    told = leaves.order.upcoming(5)
+    assert [(each.victim.leaf_id, each.victim.leaf.end, each.victim.keep) for each in told] == [
+        (1, 2000, 1500),
+        (1, 1500, 0),
+        (2, 900, 400),
+        (2, 400, 0),
+    ]
+    assert [(each.return_rate, each.exceed_probability) for each in told] == [(1 / 4, 0), (1 / 4, 1), (1, 0), (1, 1)]
+    assert [each.cost for each in told] == [weight / 4, 1 / 4, weight, 1]
+    assert leaves.evict(10) == (1, 10, "tel_safe")  # nothing has changed
+
+
 class OrderAgainstAScan(RuleBasedStateMachine):
     """Whatever leaves do, the order's next victim is the one that a look at all of them would choose."""
 
@@ -175,6 +195,17 @@ class OrderAgainstAScan(RuleBasedStateMachine):
         taken, count, _ = self.leaves.evict(tokens)
         assert taken == expected
         assert count == min(leaf.end - floor, -(-tokens // PAGE) * PAGE)
+
+    @precondition(lambda self: self.leaves)
+    @rule(count=st.integers(1, 6))
+    def foresee(self, count: int) -> None:
+        foreseen = [upcoming.victim[1:] for upcoming in self.leaves.order.upcoming(count)]
+        for leaf, keep, phase in foreseen:
+            victim = self.leaves.order.victim(10**6)
+            assert victim is not None
+            assert victim[1:] == (leaf, keep, phase)
+            self.leaves.carry_out(victim)
+        assert len(foreseen) == count or not self.leaves
 
     @invariant()
     def the_counts_are_exact(self) -> None:
