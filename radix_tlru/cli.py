@@ -1,8 +1,12 @@
-"""The console script ``radix-tlru``: ``demo-model DIR`` writes a model to try, ``doctor`` says what is in place."""
+"""The console script ``radix-tlru``.
+
+``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,8 +33,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser(
         "doctor", help="say what is installed, which seams of SGLang fit and what a server would accept"
     )
+    top = commands.add_parser(
+        "top", help="show, live, by which policy a server evicts, what that costs and saves, and what goes next"
+    )
+    top.add_argument("url", metavar="URL", help="of a server started with --enable-metrics: http://127.0.0.1:30000")
+    top.add_argument(
+        "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
+    )
+    top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
     given = parser.parse_args(arguments)
-    return _demo_model(given.directory, given.shape) if given.command == "demo-model" else _doctor()
+    if given.command == "demo-model":
+        return _demo_model(given.directory, given.shape)
+    return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0")
+    return seconds
 
 
 def _demo_model(directory: Path, shape: str) -> int:
@@ -47,6 +71,15 @@ def _demo_model(directory: Path, shape: str) -> int:
         print(f"demo model of the shape {shape} in {directory}; serve it with --load-format dummy, on a GPU:")
         print(f"  {serve} --attention-backend flashinfer")
     return 0
+
+
+def _top(url: str, interval_s: float, once: bool) -> int:
+    try:
+        from radix_tlru.top import watch
+    except ModuleNotFoundError as error:
+        print(f"radix-tlru: error: top needs {error.name}: pip install 'radix-tlru[top]'", file=sys.stderr)
+        return 2
+    return watch(url, interval_s, once=once)
 
 
 def _doctor() -> int:

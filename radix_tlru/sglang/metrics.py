@@ -1,7 +1,21 @@
-"""What an operator sees of the order at ``/metrics``, under SGLang's registry, names and rank labels."""
+"""What an operator sees at ``/metrics``, under SGLang's registry, names and rank labels.
+
+===============  =======================================================================  ============================
+class            says                                                                     brought up to date
+===============  =======================================================================  ============================
+TailMetrics      what was evicted and could be; ξ in force, and the line it comes from    at every report
+_LearnerMetrics  TEL so far, what it would be under other policies, returns foretold      once for each request
+_VictimMetrics   what goes next, and what a token of it costs                             as often as 1 % of time allows
+===============  =======================================================================  ============================
+
+``radix-tlru top`` shows it all on a screen.
+"""
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
@@ -9,10 +23,17 @@ from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 from radix_tlru.order import Phase
 
 if TYPE_CHECKING:
+    from radix_tlru.learner import Learner
     from radix_tlru.sglang.component import TailComponent
     from radix_tlru.sglang.live_threshold import LiveThreshold
 
 __all__ = ["TailMetrics"]
+
+_NEXT = 5  # victims that are shown before they are
+_SHARE = 0.01  # of the time, that looking for them may take
+
+# Ages from which returns are counted together, s; the last span never ends.
+_SPANS = (0.0, 32.0, 128.0, 512.0, 2048.0)
 
 
 class TailMetrics(_StatLoggerDIMixin):
@@ -22,53 +43,53 @@ class TailMetrics(_StatLoggerDIMixin):
         labels: as SGLang labels the radix cache of this rank.
         tail: the component whose order is reported.
         live: what moves its threshold, if anything does.
+        learner: what watches its turns, if anything does.
     """
 
-    def __init__(self, labels: dict[str, Any], tail: TailComponent, live: LiveThreshold | None = None) -> None:
+    def __init__(
+        self,
+        labels: dict[str, Any],
+        tail: TailComponent,
+        live: LiveThreshold | None = None,
+        learner: Learner | None = None,
+    ) -> None:
         # Imported here as SGLang does: the multiprocess directory must be in the environment by then.
         from prometheus_client import Counter, Gauge
 
-        counter, gauge = self._counter_cls or Counter, self._gauge_cls or Gauge
-        names = list(labels)
-
-        def gauge_of(name: str, documentation: str) -> Any:
-            return gauge(name, documentation, names, multiprocess_mode="mostrecent").labels(**labels)
-
-        evicted = counter(
+        make = _Maker(self._counter_cls or Counter, self._gauge_cls or Gauge, labels)
+        self._tail = tail
+        self._evicted = make.counters(
             "sglang:tlru_evicted_tokens_total",
             "Tokens evicted by phase: tel_safe (free at the tail) or lru (the least recent of the rest).",
-            [*names, "phase"],
+            "phase",
+            get_args(Phase),
         )
-        self._tail = tail
-        self._evicted = {phase: evicted.labels(**labels, phase=phase) for phase in get_args(Phase)}
-        self._splits = counter(
-            "sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.", names
-        ).labels(**labels)
-        self._leaves = gauge_of("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
-        self._over_budget = gauge_of(
+        self._splits = make.counter("sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.")
+        self._leaves = make.gauge("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
+        self._over_budget = make.gauge(
             "sglang:tlru_over_budget_tokens",
             "Tokens of evictable paths beyond their safe budget now; a shared token counts for each of its leaves.",
         )
-        self._threshold = gauge_of(
+        self._threshold = make.gauge(
             "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
         )
         self._live = live
         if live is not None:
-            self._samples = gauge_of(
+            self._samples = make.gauge(
                 "sglang:tlru_threshold_samples", "Recent prefills (or requests, with a target) it is learned from."
             )
-            self._alpha = gauge_of("sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted; 0 before.")
-            self._beta = gauge_of("sglang:tlru_beta_ms", "Prefill time without tokens, as fitted; 0 before.")
-        self._reported: dict[str, int] = {}
+            self._alpha = make.gauge("sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted; 0 before.")
+            self._beta = make.gauge("sglang:tlru_beta_ms", "Prefill time without tokens, as fitted; 0 before.")
+        self._learner = _LearnerMetrics(make, learner) if learner is not None else None
+        self._victims = _VictimMetrics(make, tail, learner)
         self.report()
 
     def report(self) -> None:
-        """Bring the registry up to the component's counts; some microseconds."""
+        """Bring the registry up to date; some microseconds."""
         counts = self._tail.counts
-        for name, metric in (*self._evicted.items(), ("splits", self._splits)):
-            if grown := counts[name] - self._reported.get(name, 0):
-                metric.inc(grown)
-                self._reported[name] = counts[name]
+        for phase, counter in self._evicted.items():
+            counter.follow(counts[phase])
+        self._splits.follow(counts["splits"])
         self._leaves.set(len(self._tail.order))
         self._over_budget.set(self._tail.order.over_budget)
         self._threshold.set(self._tail.policy.threshold)
@@ -77,3 +98,152 @@ class TailMetrics(_StatLoggerDIMixin):
             if self._live.line is not None:
                 self._alpha.set(self._live.line.alpha)
                 self._beta.set(self._live.line.beta)
+        if self._learner is not None:
+            self._learner.report()
+        self._victims.report()
+
+
+class _LearnerMetrics:
+    """What the turns cost so far, and what was believed of them."""
+
+    def __init__(self, make: _Maker, learner: Learner) -> None:
+        self._learner = learner
+        self._reported = -1
+        self._policy = make.gauges("sglang:tlru_policy", "1 for the policy in force.", "policy", learner.names)
+        self._requests = make.counter("sglang:tlru_requests_total", "Requests served.")
+        self._violations = make.counter(
+            "sglang:tlru_violations_total", "Of them, those with more uncached tokens than the threshold then in force."
+        )
+        self._excess = make.counter(
+            "sglang:tlru_excess_tokens_total", "Their uncached tokens beyond it: tail excess latency, in tokens."
+        )
+        self._shadow_requests = make.counter(
+            "sglang:tlru_shadow_requests_total", "Requests that the shadow caches were asked too."
+        )
+        self._shadow_excess = make.counters(
+            "sglang:tlru_shadow_excess_tokens_total",
+            "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
+            "other, not against what was served.",
+            "policy",
+            learner.names,
+        )
+        ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
+        spans = [f"{start:g}-{end}s" if end else f"{start:g}s+" for start, end in zip(_SPANS, ends, strict=True)]
+        self._watched = make.counters(
+            "sglang:tlru_watched_seconds_total",
+            "Time that conversations were silent while their return was foretold, by how long they had been silent.",
+            "silent",
+            spans,
+        )
+        self._expected = make.counters(
+            "sglang:tlru_expected_returns_total", "Returns foretold for that time.", "silent", spans
+        )
+        self._returns = make.counters("sglang:tlru_returns_total", "Returns seen in that time.", "silent", spans)
+
+    def report(self) -> None:
+        learner = self._learner
+        served = learner.served
+        if served.requests == self._reported:
+            return
+        self._reported = served.requests
+        for name, gauge in self._policy.items():
+            gauge.set(name == learner.in_force)
+        self._requests.follow(served.requests)
+        self._violations.follow(served.violations)
+        self._excess.follow(served.excess)
+        if learner.shadows is not None:
+            self._shadow_requests.follow(learner.shadows.sampled)
+            for counter, tokens in zip(self._shadow_excess.values(), learner.shadows.excess, strict=True):
+                counter.follow(tokens)
+        found = learner.hazards.forecast.calibration(learner.hazards.now, _SPANS)
+        metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)
+        for counters, calibration in zip(metrics, found, strict=True):
+            for counter, count in zip(counters, calibration, strict=True):
+                counter.follow(count)
+
+
+class _VictimMetrics:
+    """The leaves that go next, if nothing is used before: how deep they are, and why they go before the others."""
+
+    def __init__(self, make: _Maker, tail: TailComponent, learner: Learner | None) -> None:
+        self._tail, self._learner = tail, learner
+        self._next_look = 0.0
+        positions = [str(position) for position in range(1, _NEXT + 1)]
+
+        def gauges(name: str, documentation: str) -> list[Any]:
+            return list(make.gauges(f"sglang:tlru_next_victim_{name}", documentation, "position", positions).values())
+
+        self._cached = gauges("cached_tokens", "Of the path of the next victims: what is resident; 0: no such victim.")
+        self._keep = gauges("keep_tokens", "Of the path, what stays once all has gone that costs the same.")
+        self._history = gauges("history_tokens", "The longest that the path has ever been.")
+        self._silent = gauges("silent_seconds", "Since the last turn that used it, by the newest stamp; NaN: unknown.")
+        self._rate = gauges(
+            "return_rate",
+            "1 / s if it is learned, else 1 / (matches and inserts of this cache since the last use + 1).",
+        )
+        self._exceed = gauges(
+            "exceed_probability", "That the next turn goes beyond the threshold for want of the token; 0: tel_safe."
+        )
+        self._cost = gauges("cost", "What they are ordered by: rate * ((1 - w) * probability + w).")
+
+    def report(self) -> None:
+        # The clock decides what is shown, never what is evicted.
+        began = time.perf_counter()
+        if began < self._next_look:
+            return
+        self._look()
+        done = time.perf_counter()
+        self._next_look = done + (done - began) / _SHARE
+
+    def _look(self) -> None:
+        upcoming = self._tail.order.upcoming(_NEXT)
+        for cached in self._cached[len(upcoming) :]:
+            cached.set(0)
+        for position, (victim, rate, exceed, cost) in enumerate(upcoming):
+            leaf = victim.leaf
+            silent = math.nan
+            if self._learner is not None and leaf.known is not None:
+                silent = self._learner.hazards.now - leaf.known.stamp
+            self._cached[position].set(leaf.end)
+            self._keep[position].set(victim.keep)
+            self._history[position].set(leaf.history)
+            self._silent[position].set(silent)
+            self._rate[position].set(rate)
+            self._exceed[position].set(exceed)
+            self._cost[position].set(cost)
+
+
+class _Counter:
+    """A counter of what is counted elsewhere."""
+
+    def __init__(self, metric: Any) -> None:
+        self._metric = metric
+        self._told = 0.0
+
+    def follow(self, count: float) -> None:
+        """Bring it up to that count; what has not grown is left alone."""
+        if count > self._told:
+            self._metric.inc(count - self._told)
+            self._told = count
+
+
+class _Maker:
+    """Makes metrics under the labels of a rank, one or several that differ in one more label."""
+
+    def __init__(self, counter: Any, gauge: Any, labels: Mapping[str, Any]) -> None:
+        self._counter, self._gauge, self._labels = counter, gauge, labels
+
+    def counter(self, name: str, documentation: str) -> _Counter:
+        return _Counter(self._counter(name, documentation, list(self._labels)).labels(**self._labels))
+
+    def counters(self, name: str, documentation: str, label: str, values: Sequence[str]) -> dict[str, _Counter]:
+        metric = self._counter(name, documentation, [*self._labels, label])
+        return {value: _Counter(metric.labels(**self._labels, **{label: value})) for value in values}
+
+    def gauge(self, name: str, documentation: str) -> Any:
+        metric = self._gauge(name, documentation, list(self._labels), multiprocess_mode="mostrecent")
+        return metric.labels(**self._labels)
+
+    def gauges(self, name: str, documentation: str, label: str, values: Sequence[str]) -> dict[str, Any]:
+        metric = self._gauge(name, documentation, [*self._labels, label], multiprocess_mode="mostrecent")
+        return {value: metric.labels(**self._labels, **{label: value}) for value in values}

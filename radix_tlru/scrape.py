@@ -1,0 +1,136 @@
+"""The metrics of a server, read over HTTP and told apart by rank."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+from radix_tlru.config import one_line
+
+__all__ = ["Rank", "ScrapeError", "Snapshot", "read", "scrape"]
+
+OURS = "sglang:tlru_"
+_PATIENCE_S = 10.0
+
+
+class ScrapeError(RuntimeError):
+    """There is nothing to show; the message is one line with the URL and what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    name: str
+    labels: dict[str, str]
+    value: float
+
+
+class Rank:
+    """What one rank's cache says of itself.
+
+    Args:
+        name: such as ``tp 0, dp 1``.
+        samples: of this rank, of ours.
+    """
+
+    def __init__(self, name: str, samples: Iterable[_Sample]) -> None:
+        self.name = name
+        self._samples: dict[str, list[_Sample]] = {}
+        for sample in samples:
+            self._samples.setdefault(sample.name.removeprefix(OURS), []).append(sample)
+
+    def value(self, name: str) -> float | None:
+        """Of the metric ``sglang:tlru_<name>``; None if there is none."""
+        samples = self._samples.get(name)
+        return samples[0].value if samples else None
+
+    def by(self, name: str, label: str) -> dict[str, float]:
+        """The values of that metric by a label of it, in the order in which the server says them."""
+        return {sample.labels[label]: sample.value for sample in self._samples.get(name, ())}
+
+    @property
+    def policy(self) -> str | None:
+        """Name of the policy in force; None if the server says none."""
+        return next((name for name, in_force in self.by("policy", "policy").items() if in_force), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A server at one moment."""
+
+    url: str
+    at: float  # of ``time.monotonic``, s
+    model: str
+    hit_ratio: float | None  # cached by all prompt tokens, since the start; None before the first
+    ranks: tuple[Rank, ...]
+
+
+def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
+    """Ask a server.
+
+    Args:
+        url: of the server, ``http://`` and ``/metrics`` may be left out.
+
+    Raises:
+        ScrapeError: nobody answers, the server has no metrics, or none of ours.
+    """
+    base = url.rstrip("/").removesuffix("/metrics")
+    if "://" not in base:
+        base = f"http://{base}"
+    try:
+        reply = (session or requests).get(f"{base}/metrics", timeout=_PATIENCE_S)
+    except requests.ConnectionError:
+        raise ScrapeError(f"no server answers at {base}") from None
+    except requests.RequestException as error:
+        raise ScrapeError(f"{base}/metrics: {error}") from None
+    if reply.status_code == requests.codes.not_found:
+        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics")
+    if not reply.ok:
+        raise ScrapeError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
+    return read(reply.text, base)
+
+
+def read(text: str, url: str) -> Snapshot:
+    """What a server says at ``/metrics``.
+
+    Raises:
+        ScrapeError: it is none of our servers.
+    """
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError:
+        raise ScrapeError(f"{url}/metrics: is not in the format of Prometheus") from None
+    samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
+    ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}
+    for sample in samples:
+        if sample.name.startswith(OURS):
+            key = tuple(sorted((name, value) for name, value in sample.labels.items() if name.endswith("_rank")))
+            ranks.setdefault(key, []).append(sample)
+    if not ranks:
+        server = "stock eviction" if any(each.name.startswith("sglang:") for each in samples) else "no SGLang server"
+        raise ScrapeError(f"{url}/metrics: {server}; start one with --radix-eviction tlru --enable-metrics")
+
+    def total(name: str) -> float:
+        return sum(sample.value for sample in samples if sample.name == f"sglang:{name}")
+
+    prompt = total("prompt_tokens_total")
+    return Snapshot(
+        url,
+        time.monotonic(),
+        next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
+        total("cached_tokens_total") / prompt if prompt else None,
+        tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
+    )
+
+
+def _name(key: tuple[tuple[str, str], ...], keys: list[tuple[tuple[str, str], ...]]) -> str:
+    """By the labels in which ranks differ; ``this rank`` if there is one."""
+    shared = set.intersection(*map(set, keys))
+    own = [f"{label.removesuffix('_rank')} {value}" for label, value in key if (label, value) not in shared]
+    return ", ".join(own) or "this rank"

@@ -1,0 +1,250 @@
+"""``radix-tlru top``: a server's eviction on a screen, live: in force, spent, foretold, and next."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import requests
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from radix_tlru.scrape import Rank, ScrapeError, Snapshot, scrape
+
+__all__ = ["frame", "watch"]
+
+_MOST_RANKS = 6  # columns on a screen
+_SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
+_TRUSTED = (2 / 3, 3 / 2)  # returns seen by foretold, outside of which hazards are not to be believed
+_ENOUGH = 20  # returns, foretold or seen, before that can be told
+_NONE = "–"
+
+
+def watch(url: str, interval_s: float, *, once: bool = False, console: Console | None = None) -> int:
+    """Show the server at ``url`` until interrupted, or once; returns an exit status.
+
+    Where the output is no terminal it is shown once. A server that stops answering is waited for.
+    """
+    console = console or Console()
+    session = requests.Session()
+    try:
+        before = scrape(url, session)
+        if once or not console.is_terminal:
+            console.print(frame(before, None, console.width))
+            return 0
+        with Live(frame(before, None, console.width), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_s)
+                try:
+                    now = scrape(url, session)
+                except ScrapeError as error:
+                    silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
+                    live.update(Group(Text(silent, "bold red"), frame(before, None, console.width)), refresh=True)
+                    continue
+                live.update(frame(now, before, console.width), refresh=True)
+                before = now
+    except ScrapeError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
+    """A screen of that many columns; rates per second are told from the snapshot ``before``."""
+    first = now.ranks[0]
+    shadows, returns = _shadows(first), _returns(first)
+    if width >= _SIDE_BY_SIDE:
+        beside = Table.grid(padding=(0, 4))
+        beside.add_row(shadows, returns)
+        lower: tuple[RenderableType, ...] = (beside,)
+    else:
+        lower = (shadows, Text(), returns)
+    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first))
+
+
+def _title(now: Snapshot) -> Text:
+    return Text.assemble(("radix-tlru top", "bold"), f"   {now.url}   {now.model}", overflow="ellipsis", no_wrap=True)
+
+
+def _table(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold cyan", padding=(0, 1))
+
+
+# ---- what is in force and what it did: a column for each rank ----
+
+
+def _state(now: Snapshot, before: Snapshot | None) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=len(now.ranks) > 1)
+    table.add_column("", style="bold", no_wrap=True)
+    ranks = now.ranks[:_MOST_RANKS]
+    for rank in ranks:
+        table.add_column(rank.name, justify="right", no_wrap=True)
+    more = len(now.ranks) - len(ranks)
+    table.add_column(f"(and {more} more ranks)" if more else "", style="dim")
+    earlier = {rank.name: rank for rank in before.ranks} if before is not None else {}
+    passed = now.at - before.at if before is not None else 0.0
+
+    def evicted(phase: str) -> Callable[[Rank], str]:
+        def told(rank: Rank) -> str:
+            tokens = rank.by("evicted_tokens_total", "phase").get(phase, 0.0)
+            if rank.name not in earlier or passed <= 0.0:
+                return _whole(tokens)
+            grown = tokens - earlier[rank.name].by("evicted_tokens_total", "phase").get(phase, 0.0)
+            return f"{tokens:,.0f} ({max(grown, 0.0) / passed:,.0f}/s)"
+
+        return told
+
+    def row(name: str, told: Callable[[Rank], str | None], meaning: str, *, alike: bool = False) -> None:
+        cells = [told(rank) or _NONE for rank in ranks]
+        everywhere = {told(rank) for rank in now.ranks}
+        if alike and len(everywhere) > 1:
+            table.add_row(name, *cells, "RANKS DIFFER: " + meaning, style="bold yellow")
+        else:
+            table.add_row(name, *cells, meaning)
+
+    row("policy in force", lambda rank: rank.policy, "what goes first", alike=True)
+    row(
+        "threshold ξ",
+        lambda rank: _whole(rank.value("threshold_tokens"), " tokens"),
+        "uncached tokens that still meet the TTFT objective",
+        alike=True,
+    )
+    if any(rank.value("threshold_samples") is not None for rank in ranks):
+        row("prefill takes", _line, "β + α for each token, as fitted to prefills here; gives ξ")
+        row("learned from", lambda rank: _whole(rank.value("threshold_samples")), "recent prefills, or requests")
+    row("requests served", lambda rank: _whole(rank.value("requests_total")), _cached(now.hit_ratio))
+    row("beyond ξ", _violations, "requests that had to prefill more than ξ")
+    row("TEL", lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"), "by how much, all together")
+    row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
+    row(
+        "over budget",
+        lambda rank: _whole(rank.value("over_budget_tokens"), " tokens"),
+        "could go now and no next turn would go beyond ξ for it",
+    )
+    row("evicted, free", evicted("tel_safe"), "tokens beyond their budget")
+    row("evicted, not free", evicted("lru"), "tokens that may be missed; many of them: the cache is small")
+    return table
+
+
+def _whole(value: float | None, unit: str = "") -> str:
+    return _NONE if value is None else f"{value:,.0f}{unit}"
+
+
+def _cached(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.1%} of all prompt tokens were cached"
+
+
+def _line(rank: Rank) -> str | None:
+    alpha, beta = rank.value("alpha_ms_per_token"), rank.value("beta_ms")
+    return f"{beta:.1f} ms + {alpha:.4f} ms" if alpha and beta is not None else None
+
+
+def _violations(rank: Rank) -> str | None:
+    requests, violations = rank.value("requests_total"), rank.value("violations_total")
+    if not requests or violations is None:
+        return None
+    return f"{violations:,.0f} ({violations / requests:.1%})"
+
+
+# ---- the same requests under other policies ----
+
+
+def _shadows(rank: Rank) -> Table:
+    asked = rank.value("shadow_requests_total") or 0
+    table = _table("TEL of the same requests in shadow caches")
+    table.add_column("policy")
+    table.add_column("tokens", justify="right")
+    table.add_column("against lru", justify="right")
+    excess = rank.by("shadow_excess_tokens_total", "policy")
+    lru = excess.get("lru", 0.0)
+    for name, tokens in excess.items():
+        ratio = f"{tokens / lru - 1.0:+.1%}" if lru and name != "lru" else _NONE
+        in_force = name == rank.policy
+        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
+    table.caption = f"{asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
+    table.caption_justify = "left"
+    return table
+
+
+# ---- returns, foretold and seen ----
+
+
+def _returns(rank: Rank) -> Table:
+    table = _table("Returns of conversations, foretold and seen")
+    for name in ("silent for", "foretold", "seen", "seen / foretold", "an hour: foretold", "seen"):
+        table.add_column(name, justify="left" if name == "silent for" else "right")
+    expected, seen = rank.by("expected_returns_total", "silent"), rank.by("returns_total", "silent")
+    for span, watched_s in rank.by("watched_seconds_total", "silent").items():
+        foretold, came = expected[span], seen[span]
+        ratio = came / foretold if foretold else math.nan
+        trusted = max(foretold, came) < _ENOUGH or _TRUSTED[0] <= ratio <= _TRUSTED[1]
+        rates = [f"{count / watched_s * 3600:.2f}" if watched_s else _NONE for count in (foretold, came)]
+        table.add_row(
+            span.replace("-", " to ").replace("+", " and more").replace("s", " s"),
+            f"{foretold:,.1f}",
+            _whole(came),
+            Text(_NONE if math.isnan(ratio) else f"{ratio:.2f}", "" if trusted else "bold yellow"),
+            *rates,
+        )
+    if not any(expected.values()):
+        table.caption = "nothing is foretold: tlru goes by recency, etlru by recency until it has learned"
+    else:
+        table.caption = "1.00: as learned; yellow: not to be believed there"
+    table.caption_justify = "left"
+    return table
+
+
+# ---- what goes next ----
+
+
+def _victims(rank: Rank) -> Table:
+    learned = rank.policy == "etlru"
+    table = _table("Next to go, if nothing is used before")
+    for name in ("", "cached", "stays", "history", "silent", "λ", "P(over ξ)", "cost", "why"):
+        table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
+    for victim in _next(rank):
+        free = victim["exceed_probability"] == 0.0
+        if free:
+            why = "free: with what stays the next turn is still within ξ"
+        else:
+            why = "not free: the least λ · P" if learned else "not free: the longest unused"
+        silent = victim["silent_seconds"]
+        table.add_row(
+            str(table.row_count + 1),
+            *(_whole(victim[name]) for name in ("cached_tokens", "keep_tokens", "history_tokens")),
+            _NONE if math.isnan(silent) else f"{silent:,.0f} s",
+            f"{victim['return_rate']:.2g}",
+            f"{victim['exceed_probability']:.2f}",
+            f"{victim['cost']:.2g}",
+            Text(why, "green" if free else "yellow"),
+        )
+    unit = "1 / s" if learned else "1 / uses of the cache since it was used"
+    if table.row_count:
+        table.caption = f"lengths in tokens from the root of the path; λ: how soon it returns, {unit}"
+    else:
+        table.caption = "nothing can be evicted now"
+    table.caption_justify = "left"
+    return table
+
+
+def _next(rank: Rank) -> Iterator[dict[str, float]]:
+    names = (
+        "cached_tokens",
+        "keep_tokens",
+        "history_tokens",
+        "silent_seconds",
+        "return_rate",
+        "exceed_probability",
+        "cost",
+    )
+    columns = {name: rank.by(f"next_victim_{name}", "position") for name in names}
+    for position in sorted(columns["cached_tokens"], key=int):
+        victim = {name: column[position] for name, column in columns.items()}
+        if victim["cached_tokens"]:
+            yield victim
