@@ -79,7 +79,7 @@ class Learner:
 
     @property
     def in_force(self) -> str:
-        """Name of the policy in force."""
+        """The name of the policy in force."""
         return self.names[self._policies.index(self.policy)]
 
     @property

@@ -41,18 +41,11 @@ class TailMetrics(_StatLoggerDIMixin):
 
     Args:
         labels: as SGLang labels the radix cache of this rank.
-        tail: the component whose order is reported.
+        tail: the component whose order, and whose learner if it has one, is reported.
         live: what moves its threshold, if anything does.
-        learner: what watches its turns, if anything does.
     """
 
-    def __init__(
-        self,
-        labels: dict[str, Any],
-        tail: TailComponent,
-        live: LiveThreshold | None = None,
-        learner: Learner | None = None,
-    ) -> None:
+    def __init__(self, labels: dict[str, Any], tail: TailComponent, live: LiveThreshold | None = None) -> None:
         # Imported here as SGLang does: the multiprocess directory must be in the environment by then.
         from prometheus_client import Counter, Gauge
 
@@ -80,8 +73,8 @@ class TailMetrics(_StatLoggerDIMixin):
             )
             self._alpha = make.gauge("sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted; 0 before.")
             self._beta = make.gauge("sglang:tlru_beta_ms", "Prefill time without tokens, as fitted; 0 before.")
-        self._learner = _LearnerMetrics(make, learner) if learner is not None else None
-        self._victims = _VictimMetrics(make, tail, learner)
+        self._learner = _LearnerMetrics(make, tail.learner) if tail.learner is not None else None
+        self._victims = _VictimMetrics(make, tail)
         self.report()
 
     def report(self) -> None:
@@ -165,8 +158,8 @@ class _LearnerMetrics:
 class _VictimMetrics:
     """The leaves that go next, if nothing is used before: how deep they are, and why they go before the others."""
 
-    def __init__(self, make: _Maker, tail: TailComponent, learner: Learner | None) -> None:
-        self._tail, self._learner = tail, learner
+    def __init__(self, make: _Maker, tail: TailComponent) -> None:
+        self._tail = tail
         self._next_look = 0.0
         positions = [str(position) for position in range(1, _NEXT + 1)]
 
@@ -202,8 +195,8 @@ class _VictimMetrics:
         for position, (victim, rate, exceed, cost) in enumerate(upcoming):
             leaf = victim.leaf
             silent = math.nan
-            if self._learner is not None and leaf.known is not None:
-                silent = self._learner.hazards.now - leaf.known.stamp
+            if self._tail.learner is not None and leaf.known is not None:
+                silent = self._tail.learner.hazards.now - leaf.known.stamp
             self._cached[position].set(leaf.end)
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)
