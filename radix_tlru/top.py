@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import requests
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -22,6 +21,7 @@ _MOST_RANKS = 6  # columns on a screen
 _SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by foretold, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, foretold or seen, before that can be told
+_SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
 _NONE = "–"
 
 
@@ -73,7 +73,9 @@ def _title(now: Snapshot) -> Text:
 
 
 def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold cyan", padding=(0, 1))
+    return Table(
+        box=None, title=title, title_justify="left", title_style="bold cyan", header_style="underline", padding=(0, 1)
+    )
 
 
 # ---- what is in force and what it did: a column for each rank ----
@@ -108,27 +110,31 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         else:
             table.add_row(name, *cells, meaning)
 
-    row("policy in force", lambda rank: rank.policy, "what goes first", alike=True)
+    row("policy in force", lambda rank: rank.policy, "by whose order leaves go", alike=True)
     row(
         "threshold ξ",
         lambda rank: _whole(rank.value("threshold_tokens"), " tokens"),
-        "uncached tokens that still meet the TTFT objective",
+        "uncached tokens that still meet the objective",
         alike=True,
     )
     if any(rank.value("threshold_samples") is not None for rank in ranks):
-        row("prefill takes", _line, "β + α for each token, as fitted to prefills here; gives ξ")
+        row("prefill takes", _line, "β + α a token, as fitted here")
         row("learned from", lambda rank: _whole(rank.value("threshold_samples")), "recent prefills, or requests")
     row("requests served", lambda rank: _whole(rank.value("requests_total")), _cached(now.hit_ratio))
     row("beyond ξ", _violations, "requests that had to prefill more than ξ")
-    row("TEL", lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"), "by how much, all together")
+    row(
+        "TEL",
+        lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"),
+        "by how much, all together: tail excess latency",
+    )
     row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
     row(
         "over budget",
         lambda rank: _whole(rank.value("over_budget_tokens"), " tokens"),
-        "could go now and no next turn would go beyond ξ for it",
+        "could go, and all next turns stay within ξ",
     )
     row("evicted, free", evicted("tel_safe"), "tokens beyond their budget")
-    row("evicted, not free", evicted("lru"), "tokens that may be missed; many of them: the cache is small")
+    row("evicted, not free", evicted("lru"), "tokens that may be missed")
     return table
 
 
@@ -137,7 +143,11 @@ def _whole(value: float | None, unit: str = "") -> str:
 
 
 def _cached(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.1%} of all prompt tokens were cached"
+    return "" if ratio is None else f"{_percent(ratio)} of all prompt tokens were cached"
+
+
+def _percent(share: float, sign: str = "") -> str:
+    return f"{100.0 * share:{sign}.1f} %"
 
 
 def _line(rank: Rank) -> str | None:
@@ -149,7 +159,7 @@ def _violations(rank: Rank) -> str | None:
     requests, violations = rank.value("requests_total"), rank.value("violations_total")
     if not requests or violations is None:
         return None
-    return f"{violations:,.0f} ({violations / requests:.1%})"
+    return f"{violations:,.0f} ({_percent(violations / requests)})"
 
 
 # ---- the same requests under other policies ----
@@ -157,17 +167,17 @@ def _violations(rank: Rank) -> str | None:
 
 def _shadows(rank: Rank) -> Table:
     asked = rank.value("shadow_requests_total") or 0
-    table = _table("TEL of the same requests in shadow caches")
+    table = _table("TEL in shadow caches")
     table.add_column("policy")
     table.add_column("tokens", justify="right")
     table.add_column("against lru", justify="right")
     excess = rank.by("shadow_excess_tokens_total", "policy")
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
-        ratio = f"{tokens / lru - 1.0:+.1%}" if lru and name != "lru" else _NONE
+        ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
         in_force = name == rank.policy
         table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
-    table.caption = f"{asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
+    table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     table.caption_justify = "left"
     return table
 
@@ -177,7 +187,7 @@ def _shadows(rank: Rank) -> Table:
 
 def _returns(rank: Rank) -> Table:
     table = _table("Returns of conversations, foretold and seen")
-    for name in ("silent for", "foretold", "seen", "seen / foretold", "an hour: foretold", "seen"):
+    for name in ("silent for", "foretold", "seen", "seen / foretold", "foretold / h", "seen / h"):
         table.add_column(name, justify="left" if name == "silent for" else "right")
     expected, seen = rank.by("expected_returns_total", "silent"), rank.by("returns_total", "silent")
     for span, watched_s in rank.by("watched_seconds_total", "silent").items():
@@ -186,7 +196,7 @@ def _returns(rank: Rank) -> Table:
         trusted = max(foretold, came) < _ENOUGH or _TRUSTED[0] <= ratio <= _TRUSTED[1]
         rates = [f"{count / watched_s * 3600:.2f}" if watched_s else _NONE for count in (foretold, came)]
         table.add_row(
-            span.replace("-", " to ").replace("+", " and more").replace("s", " s"),
+            Text(span.replace("-", " to ").replace("s", " s"), no_wrap=True),
             f"{foretold:,.1f}",
             _whole(came),
             Text(_NONE if math.isnan(ratio) else f"{ratio:.2f}", "" if trusted else "bold yellow"),
@@ -195,7 +205,7 @@ def _returns(rank: Rank) -> Table:
     if not any(expected.values()):
         table.caption = "nothing is foretold: tlru goes by recency, etlru by recency until it has learned"
     else:
-        table.caption = "1.00: as learned; yellow: not to be believed there"
+        table.caption = "/ h: in an hour of silence; yellow: not to be believed there"
     table.caption_justify = "left"
     return table
 
@@ -209,24 +219,26 @@ def _victims(rank: Rank) -> Table:
     for name in ("", "cached", "stays", "history", "silent", "λ", "P(over ξ)", "cost", "why"):
         table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
     for victim in _next(rank):
-        free = victim["exceed_probability"] == 0.0
-        if free:
-            why = "free: with what stays the next turn is still within ξ"
+        exceed = victim["exceed_probability"]
+        if exceed == 0.0:
+            why, style = "free: with what stays the next turn is within ξ", "green"
+        elif exceed < _SELDOM:
+            why, style = "few next prompts are long enough to miss it", "green"
         else:
-            why = "not free: the least λ · P" if learned else "not free: the longest unused"
+            why, style = "not likely to return soon" if learned else "the longest unused", "yellow"
         silent = victim["silent_seconds"]
         table.add_row(
             str(table.row_count + 1),
             *(_whole(victim[name]) for name in ("cached_tokens", "keep_tokens", "history_tokens")),
             _NONE if math.isnan(silent) else f"{silent:,.0f} s",
             f"{victim['return_rate']:.2g}",
-            f"{victim['exceed_probability']:.2f}",
+            f"{exceed:.2f}",
             f"{victim['cost']:.2g}",
-            Text(why, "green" if free else "yellow"),
+            Text(why, style),
         )
-    unit = "1 / s" if learned else "1 / uses of the cache since it was used"
+    unit = "1 / s" if learned else "1 / uses of the cache since"
     if table.row_count:
-        table.caption = f"lengths in tokens from the root of the path; λ: how soon it returns, {unit}"
+        table.caption = f"tokens from the root of the path; λ: how soon it returns, {unit}; lowest cost goes first"
     else:
         table.caption = "nothing can be evicted now"
     table.caption_justify = "left"

@@ -121,7 +121,7 @@ class _LearnerMetrics:
             learner.names,
         )
         ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
-        spans = [f"{start:g}-{end}s" if end else f"{start:g}s+" for start, end in zip(_SPANS, ends, strict=True)]
+        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(_SPANS, ends, strict=True)]
         self._watched = make.counters(
             "sglang:tlru_watched_seconds_total",
             "Time that conversations were silent while their return was foretold, by how long they had been silent.",
