@@ -151,9 +151,10 @@ class EvictionOrder:
         leaf may be a victim again, under the id of the leaf. What becomes a leaf once all below it is gone is not seen.
         """
         ahead = copy.copy(self)
-        ahead._cells = {cell: heap.copy() for cell, heap in self._cells.items() if heap}
-        ahead._prices, ahead._listed = self._prices.copy(), self._listed.copy()
-        ahead._alarms, ahead._alarm = self._alarms.copy(), self._alarm.copy()
+        for name, value in vars(self).items():
+            if isinstance(value, list | dict | set):
+                setattr(ahead, name, value.copy())
+        ahead._cells = {cell: heap.copy() for cell, heap in self._cells.items()}
         remainders: dict[int, Leaf] = {}
         origin: dict[int, int] = {}  # of a remainder: the leaf that it is of
         gone: set[int] = set()

@@ -20,7 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eval.replay.client import Request, RequestResult, send
 from eval.server import Server, ensure_demo_model, live_members
+from radix_tlru.cli import main
 from radix_tlru.demo_model import VOCABULARY
+from radix_tlru.scrape import scrape
 from tests.conftest import CHUNK, NEXT_PROMPT, PAGE_SIZE, PAGED_POOL, POOL, THRESHOLD
 
 pytestmark = pytest.mark.live
@@ -202,6 +204,40 @@ def test_the_operator_sees_no_leaves_after_a_flush(our_server: Server) -> None:
     our_server.flush_cache()
     metrics = our_server.get_metrics()
     assert metrics["sglang:tlru_evictable_leaves"] == metrics["sglang:tlru_over_budget_tokens"] == 0
+
+
+def test_the_operator_sees_what_requests_had_to_prefill_beyond_the_threshold(our_server: Server) -> None:
+    def spent() -> list[float]:
+        metrics = our_server.get_metrics()
+        return [metrics[f"sglang:tlru_{name}_total"] for name in ("requests", "violations", "excess_tokens")]
+
+    before = spent()
+    a, _, _ = talk(our_server)
+    found = a.turn(our_server, 1_000)
+    more = [now - then for now, then in zip(spent(), before, strict=True)]
+    prefilled = [A, B, C, CACHED_A + 1 + 1_000 - found]
+    assert more == [4, 4, sum(tokens - THRESHOLD for tokens in prefilled)]
+
+
+def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
+    our_server: Server, stock_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    conversation, deadline = Conversation(9), time.monotonic() + 60
+    our_server.flush_cache()
+    while time.monotonic() < deadline:  # the next victims are looked up no more often than is cheap
+        conversation.turn(our_server, 10)
+        (rank,) = scrape(our_server.base_url).ranks
+        cached = rank.by("next_victim_cached_tokens", "position")["1"]
+        if cached > 0:
+            break
+    assert 0 < cached <= len(conversation.history)
+    assert rank.policy == "tlru"
+    assert main(["top", our_server.base_url, "--once"]) == 0
+    shown = capsys.readouterr().out
+    assert f"{THRESHOLD} tokens" in shown
+    assert "the longest unused" in shown or "free: with what stays" in shown
+    assert main(["top", stock_server.base_url, "--once"]) == 2
+    assert capsys.readouterr().err.endswith("stock eviction; start one with --radix-eviction tlru --enable-metrics\n")
 
 
 CLIENTS, TURNS = 64, 3
