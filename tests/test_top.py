@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -14,7 +19,7 @@ from radix_tlru.cli import main
 from radix_tlru.config import PolicyName
 from radix_tlru.scrape import Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.sglang.metrics import TailMetrics
-from radix_tlru.top import frame
+from radix_tlru.top import frame, watch
 from tests.caches import Driver, our_cache
 
 CAPACITY, PAGE, THRESHOLD, NEXT_PROMPT = 20_000, 16, 600, 200
@@ -182,6 +187,42 @@ def test_once_prints_one_frame(served: str, capsys: pytest.CaptureFixture[str]) 
 def test_nobody_at_the_url_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "http://127.0.0.1:9", "--once"]) == 2
     assert capsys.readouterr().err == "radix-tlru: error: no server answers at http://127.0.0.1:9\n"
+
+
+def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with pytest.raises(ScrapeError, match=r"/metrics: not found; start the server with --enable-metrics$"):
+                scrape(f"127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+
+
+def test_a_screen_outlives_the_server_and_ends_when_interrupted(
+    snapshots: tuple[Watched, Snapshot, Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, thread = start_http_server(0, "127.0.0.1", registry=snapshots[0].registry)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", wait)
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=60)
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert watch(url, 7.0, console=console) == 0
+    assert waits == [7.0] * 3
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "/s)" in drawn  # rates, from the second look on
+    assert f"no server answers at {url}; as of" in drawn
 
 
 @pytest.mark.parametrize(
