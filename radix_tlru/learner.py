@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from radix_tlru.config import Config
 from radix_tlru.hazards import Hazards
+from radix_tlru.hints import Claims, HintedPrompt, hinted
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
-from radix_tlru.models import AnyPrompt, policy_for
+from radix_tlru.models import AnyPrompt, Policy, policy_for
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
@@ -53,6 +54,7 @@ class Learner:
         self.shadows: Shadows | None = None
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
+        self._claims, self._hinted = Claims(capacity), False
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._next_lesson = _ENOUGH
@@ -60,6 +62,10 @@ class Learner:
     def observe(self, turn: Turn, alone: bool = True) -> Conversation:
         """A turn was served; ``alone``: nothing cached continues its context. Returns what to write on its path."""
         conversation = self._conversations.turn(turn, alone)
+        if turn.hints is not None and alone:
+            conversation.hints = self._claims.admit(turn.hints, turn.context, turn.stamp)
+            if not self._hinted:
+                self._take_hints()
         self._turns += 1
         self._tokens += turn.context
         self.served.add(turn.prompt - turn.cached, self.policy.threshold)
@@ -90,11 +96,19 @@ class Learner:
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
         in_force = self._policies.index(self.policy)
-        for index, policy in enumerate(self._policies):
-            self._policies[index] = replace(policy, threshold=threshold)
+        self._replace([replace(policy, threshold=threshold) for policy in self._policies], in_force)
+
+    def _take_hints(self) -> None:
+        """From the first hint on: servers whose clients give none do without the steps it takes to ask for them."""
+        self._hinted = True
+        in_force = self._policies.index(self.policy)
+        self._replace([hinted(policy) for policy in self._policies], in_force)
+
+    def _replace(self, policies: list[Policy], in_force: int) -> None:
+        self._policies, self.policy = policies, policies[in_force]
+        for index, policy in enumerate(policies):
             if self.shadows is not None:
-                self.shadows.use(index, self._policies[index])
-        self.policy = self._policies[in_force]
+                self.shadows.use(index, policy)
 
     def _learn(self) -> None:
         """Put rates and lengths to what has been seen so far."""
@@ -102,6 +116,6 @@ class Learner:
         prompts = self._prompts.distribution(self._next_prompts)
         if prompts is not None and prompts is not self._next_prompts:
             self._next_prompts = prompts
-            self._policies[0] = replace(self._policies[0], prompts=prompts)
+            self._policies[0] = replace(self._policies[0], prompts=HintedPrompt(prompts) if self._hinted else prompts)
             if self.shadows is not None:
                 self.shadows.use(0, self._policies[0])
