@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from radix_tlru.hints import Hinted
+from radix_tlru.learned import Conversation
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.tel import keep_within_budget
@@ -140,6 +144,23 @@ def test_the_next_victims_are_told_with_what_a_token_of_them_costs() -> None:
     assert [(each.return_rate, each.exceed_probability) for each in told] == [(1 / 4, 0), (1 / 4, 1), (1, 0), (1, 1)]
     assert [each.cost for each in told] == [weight / 4, 1 / 4, weight, 1]
     assert leaves.evict(10) == (1, 10, "tel_safe")  # nothing has changed
+
+
+def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remember() -> None:
+    returns = Hinted(Recency())
+    leaves = Leaves(Policy(returns, FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.5))
+    for leaf_id, history in enumerate((2000, 1500, 3000, 900)):
+        known = Conversation((0, 0), 10.0 * leaf_id, leaf_id, 0, history, 0)
+        leaves.appear(leaf_id, Leaf(0, history, history, float(leaf_id**2), known))
+    leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
+
+    def state() -> list[object]:
+        values = [value for name, value in sorted(vars(leaves.order).items()) if name not in ("_leaf_of", "_policy")]
+        return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)])
+
+    before = state()
+    assert len(leaves.order.upcoming(8)) == 8
+    assert state() == before
 
 
 class OrderAgainstAScan(RuleBasedStateMachine):
