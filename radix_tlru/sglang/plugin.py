@@ -21,7 +21,16 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from radix_tlru.config import DEFAULT_TTFT_SLO_MS, FLAGS, START_THRESHOLD, Config, ConfigError, PolicyName
+from radix_tlru.config import (
+    AUTO,
+    DEFAULT_NEXT_PROMPT,
+    DEFAULT_TTFT_SLO_MS,
+    FLAGS,
+    START_THRESHOLD,
+    Config,
+    ConfigError,
+    PolicyName,
+)
 from radix_tlru.sglang import carried
 from radix_tlru.sglang.compat import check_version, sglang_version
 
@@ -145,14 +154,14 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         default=None,
         help=f"Tokens that the next prompt of a conversation is expected to add (default "
-        f"{Config().next_prompt_estimate}).",
+        f"{DEFAULT_NEXT_PROMPT}; learned with {FLAGS['policy']} etlru).",
     )
     group.add_argument(
         FLAGS["median_weight"],
         metavar="W",
         default=None,
         help="From 0 (default: protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its "
-        "request is in the tail.",
+        f"request is in the tail. '{AUTO}': as much as costs the tail next to nothing, chosen while serving.",
     )
     group.add_argument(
         FLAGS["trim_chunk"],
