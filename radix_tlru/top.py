@@ -214,7 +214,7 @@ def _returns(rank: Rank) -> Table:
 
 
 def _victims(rank: Rank) -> Table:
-    learned = rank.policy == "etlru"
+    learned = (rank.policy or "").startswith("etlru")
     table = _table("Next to go, if nothing is used before")
     for name in ("", "cached", "stays", "history", "silent", "λ", "P(over ξ)", "cost", "why"):
         table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
