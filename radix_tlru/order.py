@@ -97,8 +97,8 @@ class EvictionOrder:
     @property
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
-        self._admit()
-        return self._over_budget
+        # Whoever asks, and that may be one rank of several, admits nobody: to be admitted moves the clock of the order.
+        return self._over_budget + sum(self._tel_safe(leaf, self._step(leaf)) for leaf in self._noted.values())
 
     @property
     def entries(self) -> int:

@@ -156,9 +156,11 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
 
     def state() -> list[object]:
         values = [value for name, value in sorted(vars(leaves.order).items()) if name not in ("_leaf_of", "_policy")]
-        return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)])
+        as_they_are = {id(leaf.known): leaf.known for leaf in leaves.values()}
+        return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)], as_they_are)
 
     before = state()
+    assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)
     assert len(leaves.order.upcoming(8)) == 8
     assert state() == before
 
