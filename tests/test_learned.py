@@ -284,8 +284,8 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
 
 def test_a_next_prompt_that_was_given_is_not_learned() -> None:
     requests = synthetic(300)
-    for given, kept in ((NEXT_PROMPT, True), (None, False)):
-        cache = simulated_cache("etlru", 10_000, threshold=1024, next_prompt_estimate=given, page_size=PAGE)
+    for estimate, kept in ((NEXT_PROMPT, True), (None, False)):
+        cache = simulated_cache("etlru", 10_000, threshold=1024, next_prompt_estimate=estimate, page_size=PAGE)
         simulate(cache, requests)
         learner = cache._learner
         assert learner is not None
