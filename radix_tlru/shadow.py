@@ -97,7 +97,7 @@ class Shadows:
     ) -> None:
         size = capacity // one_in // page_size * page_size
         self._shadows = [Shadow(policy, size, page_size) for policy in policies]
-        self.rivals = range(len(policies)) if rivals is None else rivals
+        self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
         self.quantiles = [UncachedQuantile(percentile) for _ in policies if percentile is not None]
         """That percentile of what each policy left to prefill of late."""
         self.tel = [0.0] * len(policies)
