@@ -53,12 +53,12 @@ _CONFLICTS = {
     "--disable-radix-cache": ("disable_radix_cache", False),
     "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
-    "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
     "--enable-flexkv": ("enable_flexkv", False),
     "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),
     "--enable-unified-memory": ("enable_unified_memory", False),
     "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
+    "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
 }
 
