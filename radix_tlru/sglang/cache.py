@@ -124,8 +124,6 @@ def build_cache(params: CacheInitParams, config: Config) -> UnifiedRadixCache:
     Raises:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
-    if config.policy == "etlru":
-        raise ConfigError("--radix-eviction etlru: not served yet, only simulated (python -m eval simulate)")
     check_shape(params)
     name, component = core_for(params, config)
     return TailRadixCache(
