@@ -1,6 +1,6 @@
 """Every shape of cache that needs no server: page sizes, pairs of tokens as keys, namespaces, and the event stream.
 
-The shapes that a server makes of its flags are in `test_shapes_live.py`; those that are refused, in `test_flags.py`.
+The shapes that are refused are in `test_flags.py`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ Each difference is looked for where it is, never derived from the number of the 
 ``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
                             does not tell how many children its nodes have: our order sits in the Python core there
 ``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
-``names_its_pools``         before 0.5.22 a platform has to name the classes of its pool, with no default
 ==========================  =========================================================================================
 
 0.5.20 is where it ends: there a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
@@ -27,7 +26,6 @@ __all__ = [
     "SUPPORTED",
     "check_version",
     "insert_params",
-    "names_its_pools",
     "release_of",
     "rust_core_refusal",
     "sglang_version",
@@ -88,8 +86,3 @@ def insert_params(**arguments: Any) -> InsertParams:
     if "inserted_len" not in known:
         arguments.pop("inserted_len", None)
     return InsertParams(**arguments)
-
-
-def names_its_pools(platform: type) -> bool:
-    """Whether a platform of this base class must say what its KV pool and allocator are; later ones need not."""
-    return not hasattr(platform, "get_kv_pool_cls")

@@ -52,15 +52,16 @@ _CONFLICTS = {
     "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
     "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
     "--radix-cache-backend": ("radix_cache_backend", None),
+    "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
     "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
+    "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
     "--enable-flexkv": ("enable_flexkv", False),
     "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),
     "--enable-unified-memory": ("enable_unified_memory", False),
     "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
-    "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
 }
 

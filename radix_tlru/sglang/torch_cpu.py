@@ -13,8 +13,6 @@ from sglang.srt.platforms.cpu import CpuDeviceMixin
 from sglang.srt.platforms.device_mixin import PlatformEnum
 from sglang.srt.platforms.interface import SRTPlatform
 
-from radix_tlru.sglang.compat import names_its_pools
-
 __all__ = ["TorchCpuPlatform"]
 
 
@@ -38,15 +36,3 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def get_default_attention_backend(self) -> str:
         """The one attention backend of SGLang that is written in torch alone."""
         return "torch_native"
-
-    if names_its_pools(SRTPlatform):  # with page size 1: for others the allocator of that release needs Triton
-
-        def get_mha_kv_pool_cls(self) -> type:
-            from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool
-
-            return MHATokenToKVPool
-
-        def get_paged_allocator_cls(self) -> type:
-            from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-
-            return PagedTokenToKVPoolAllocator
