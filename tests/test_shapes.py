@@ -1,4 +1,4 @@
-"""Every shape of cache that needs no server: page sizes, pairs of tokens as keys, namespaces, and the event stream.
+"""Every shape of cache that needs no server: page sizes, pairs of tokens as keys, namespaces.
 
 The shapes that are refused are in `test_flags.py`.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from sglang.srt.disaggregation.kv_events import BlockRemoved, BlockStored, KVCacheEvent
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -37,9 +36,8 @@ def test_600_steps_lose_nothing(core: Core, is_eagle: bool, page_size: int) -> N
 
 
 def serving(core: Core, page_size: int, pages: int, threshold: int, next_prompt: int) -> OfflineCache:
-    """A cache of so many pages that tells what is stored and removed."""
+    """A cache of so many pages."""
     params = cache_params(pages * page_size, page_size, core)
-    params.enable_kv_cache_events = True
     return OfflineCache(build_cache(params, Config(threshold=threshold, next_prompt_estimate=next_prompt)))
 
 
@@ -74,39 +72,3 @@ def test_the_same_tokens_in_four_namespaces_are_four_conversations(core: Core) -
 
 def key_of(tokens: int, extra_key: str | None, cache_salt: str | None) -> RadixKey:
     return RadixKey(array("q", range(tokens)), extra_key, cache_salt=cache_salt)
-
-
-def stored(events: list[KVCacheEvent]) -> list[int]:
-    """Hashes of the blocks that were stored, in the order of a path, if nothing else happened."""
-    assert {type(event) for event in events} <= {BlockStored}
-    return [block for event in events for block in event.block_hashes]
-
-
-def removed(events: list[KVCacheEvent]) -> set[int]:
-    """Hashes of the blocks that were removed, if nothing else happened."""
-    assert {type(event) for event in events} <= {BlockRemoved}
-    return {block for event in events for block in event.block_hashes}
-
-
-@pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("core", CORES)
-def test_a_subscriber_sees_the_blocks_of_a_tail_go_and_no_split(core: Core, page_size: int) -> None:
-    offline = serving(core, page_size, pages=64, threshold=8 * page_size, next_prompt=page_size)
-    offline.cache.take_events()  # that a new cache is empty
-    serve(offline, 20 * page_size)
-    blocks = stored(offline.cache.take_events())
-    assert len(blocks) == len(set(blocks)) == 20
-
-    offline.evict(3 * page_size)
-    assert offline.cache.tail.counts["splits"] == 1
-    assert removed(offline.cache.take_events()) == set(blocks[17:])
-
-    # A match that ends within what is left splits it, and there is nothing to tell.
-    offline.cache.match_prefix(MatchPrefixParams(key=key_of(9 * page_size, None, None)))
-    assert offline.cache.take_events() == []
-
-    # The tail comes back as the same blocks, behind the same block.
-    assert serve(offline, 20 * page_size) == 17 * page_size
-    events = offline.cache.take_events()
-    assert stored(events) == blocks[17:]
-    assert events[0].parent_block_hash == blocks[16]
