@@ -182,5 +182,5 @@ def policy_for(config: Config) -> Policy:
     """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned."""
     if config.policy == "lru":
         return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=config.trim_chunk)
-    prompts = FixedPrompt(config.next_prompt_estimate)
-    return Policy(Recency(), prompts, config.start_threshold, config.median_weight, config.trim_chunk)
+    prompts = FixedPrompt(config.next_prompt)
+    return Policy(Recency(), prompts, config.start_threshold, config.start_weight, config.trim_chunk)
