@@ -175,7 +175,7 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
     ),
     "tune": (
         ["--slo", "100", "--alpha", "0.1", "--median-weight", "0", "--policy", "tlru"],
-        ["--slo", "--alpha", "--beta", "--capacity", "--page-size", "--median-weight", "--median-limit", "--jobs"],
+        ["--slo", "--page-size"],  # each setting that is sound is played and drawn
     ),
 }
 """By command: what makes it quick, and the flags whose values are numbers."""
