@@ -181,7 +181,7 @@ def _block(
     kind: str, tried: Sequence[Attack | None], honest: Sequence[Request], strength: float, args: argparse.Namespace
 ) -> Table:
     """The worst that attacks of one kind do, policy by policy, and how it compares with stock lru's worst."""
-    worst = {}
+    worst: dict[str, Figures] = {}
     settings = (args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
     for policy in args.policy:
         cell = Cell("honest", policy, *settings)
@@ -191,12 +191,12 @@ def _block(
     table.add_column(f"{kind} ({len(tried)})" if kind != ALONE else ALONE, no_wrap=True, min_width=14)
     for column in ("p50", "", "p95", "", "TEL", ""):
         table.add_column(column, justify="right", no_wrap=True)
-    stock = next((policy for policy in STOCK if policy in args.policy), None)
+    stock = next((policy for policy in STOCK if policy in worst), "")
     for policy, figure in worst.items():
-        cells = []
+        base = None if policy == stock else worst.get(stock)
+        cells: list[str] = []
         for name in ("p50", "p95", "tel"):
-            value = getattr(figure, name)
-            before = getattr(worst[stock], name) if stock not in (None, policy) else 0
+            value, before = getattr(figure, name), getattr(base, name, 0.0)
             cells += [f"{value:,.0f}", f"{value / before - 1:+.1%}" if before else ""]
         table.add_row(policy, *cells)
     return table
