@@ -84,18 +84,18 @@ def attacks(capacity: int) -> list[Attack]:
     ]
 
 
-def requests_of(attack: Attack, rate: float, until_s: float) -> Iterator[Request]:
-    """The attacker's requests from second 0 on, in order of arrival: ``rate`` prompt tokens a second."""
+def requests_of(attack: Attack, rate: float, until_s: float, from_s: float = 0.0) -> Iterator[Request]:
+    """The attacker's requests between two times, in order of arrival: ``rate`` prompt tokens a second."""
     prompts = list(itertools.accumulate(prompt + ANSWER for prompt in attack.prompts))
     spacing_s = sum(end - ANSWER for end in prompts) / rate
-    before = int((attack.turns - 1) * attack.wait_s / spacing_s) + 1  # conversations under way at second 0
-    births = (number * spacing_s for number in itertools.count(-before))
+    before = int((attack.turns - 1) * attack.wait_s / spacing_s) + 1  # conversations under way at the start
+    births = (from_s + number * spacing_s for number in itertools.count(-before))
     conversations = itertools.takewhile(lambda birth_s: birth_s < until_s, births)
     made = [
         turn
         for number, birth_s in enumerate(conversations)
         for turn in _conversation(attack, number, birth_s)
-        if 0 <= turn.arrival_s < until_s
+        if from_s <= turn.arrival_s < until_s
     ]
     yield from sorted(made, key=lambda request: request.arrival_s)
 
@@ -114,16 +114,15 @@ def _conversation(attack: Attack, number: int, birth_s: float) -> Iterator[Reque
 
 def damage(honest: Sequence[Request], attack: Attack | None, strength: float, cell: Cell) -> Figures:
     """The honest tenant's figures in a cache that it shares with the attacker."""
-    origin_s = honest[0].arrival_s
-    duration_s = honest[-1].arrival_s - origin_s
-    ours = ((request.arrival_s - origin_s, True, request) for request in honest)
-    theirs: Iterator[tuple[float, bool, Request]] = iter(())
+    from_s, until_s = honest[0].arrival_s, honest[-1].arrival_s
+    theirs: Iterator[Request] = iter(())
     if attack is not None:
-        rate = strength * sum(request.prompt_tokens for request in honest) / duration_s
-        theirs = ((request.arrival_s, False, request) for request in requests_of(attack, rate, duration_s))
+        rate = strength * sum(request.prompt_tokens for request in honest) / (until_s - from_s)
+        theirs = requests_of(attack, rate, until_s, from_s)
+    sent = heapq.merge(((True, one) for one in honest), ((False, one) for one in theirs), key=lambda s: s[1].arrival_s)
     cache = cache_for(cell, TraceKnowledge(honest))
     cached = []
-    for _, is_honest, request in heapq.merge(ours, theirs, key=lambda sent: sent[0]):
+    for is_honest, request in sent:
         found = cache.request(request)
         if is_honest:
             cached.append(found)

@@ -27,6 +27,9 @@ def test_an_attacker_sends_what_it_may_and_all_the_time(attack: Attack) -> None:
     rate, until_s = 3_000.0, 400.0
     sent = list(requests_of(attack, rate, until_s))
     assert [request.arrival_s for request in sent] == sorted(request.arrival_s for request in sent)
+    assert [r.arrival_s - 500 for r in requests_of(attack, rate, until_s + 500, from_s=500)] == pytest.approx(
+        [request.arrival_s for request in sent]
+    )
     for half in ([r for r in sent if r.arrival_s < 200], [r for r in sent if r.arrival_s >= 200]):
         assert sum(request.prompt_tokens for request in half) == pytest.approx(rate * 200, rel=0.1)
 
