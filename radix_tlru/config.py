@@ -37,6 +37,7 @@ FLAGS = {
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
     "trim_chunk": "--tlru-trim-chunk",
+    "return_model": "--tlru-return-model",
 }
 
 # Three ways to say what ξ is, of which one may be used.
@@ -102,6 +103,10 @@ class Config:
     cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
     """
 
+    return_model: str | None = None
+    """With ``etlru``: a return model of one's own in the place of what is learned, as ``module:attribute`` or by the
+    name of its entry point (:mod:`radix_tlru.predictors`)."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -120,6 +125,8 @@ class Config:
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.target is not None and percentile(self.target) is None:
             raise _error("target", self.target, f"a percentile from p{LOWEST_TARGET:g} to p{HIGHEST_TARGET:g}")
+        if self.return_model is not None and self.policy != "etlru":
+            raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         given = [field for field in _OBJECTIVES if getattr(self, field) is not None]
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
@@ -172,9 +179,10 @@ class Config:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         learned = self.policy == "etlru" and self.next_prompt_estimate is None
         estimate = "learned" if learned else f"{self.next_prompt} tokens"
+        returns = "" if self.return_model is None else f", return_model={self.return_model}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens)"
+            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens{returns})"
         )
 
 

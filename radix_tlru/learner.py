@@ -13,6 +13,7 @@ from radix_tlru.config import AUTO, Config
 from radix_tlru.hints import Claims, HintedPrompt, hinted
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import AnyPrompt, Policy, policy_for
+from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
 
@@ -38,7 +39,7 @@ class Learner:
     the one with the largest w; where there is none, LRU.
 
     Args:
-        config: with the policy ``etlru`` or ``tlru``.
+        config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
         capacity: of the cache, tokens.
         page_size: tokens.
     """
@@ -51,7 +52,8 @@ class Learner:
         self._learns = config.policy == "etlru"
         self._auto = config.median_weight == AUTO
         tail = policy_for(config)
-        first = replace(tail, returns=self._returns) if self._learns else tail
+        self._predictor = None if config.return_model is None else predictor(config.return_model)
+        first = replace(tail, returns=self._predictor or self._returns) if self._learns else tail
         weights = _WEIGHTS if self._auto else (tail.median_weight,)
         self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
         self._policies = [replace(first, median_weight=weight) for weight in weights]
@@ -75,6 +77,8 @@ class Learner:
     def observe(self, turn: Turn, alone: bool = True) -> Conversation:
         """A turn was served; ``alone``: nothing cached continues its context. Returns what to write on its path."""
         conversation = self._conversations.turn(turn, alone)
+        if self._predictor is not None:
+            self._predictor.observe(turn, conversation)
         if turn.hints is not None and alone:
             conversation.hints = self._claims.admit(turn.hints, turn.context, turn.stamp)
             if not self._hinted:

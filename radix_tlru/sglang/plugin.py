@@ -31,6 +31,7 @@ from radix_tlru.config import (
     ConfigError,
     PolicyName,
 )
+from radix_tlru.predictors import predictor
 from radix_tlru.sglang import carried
 from radix_tlru.sglang.compat import check_version, sglang_version
 
@@ -170,6 +171,13 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         help="Tokens to take from a leaf at a time, if as many cost the same "
         f"(default {Config().trim_chunk}: no more than asked for, to the page).",
     )
+    group.add_argument(
+        FLAGS["return_model"],
+        metavar="MODEL",
+        default=None,
+        help=f"With {FLAGS['policy']} etlru: a return model of your own instead of what is learned, as "
+        "module:attribute or by the name of its entry point.",
+    )
 
 
 def _from_cli_args(original: Callable[..., ServerArgs], cls: type[ServerArgs], args: argparse.Namespace) -> ServerArgs:
@@ -199,7 +207,7 @@ def _config_from(given: dict[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag; what is none is left to Config, which says what is allowed."""
-    if field not in ("policy", "target") and isinstance(value, str):
+    if field not in ("policy", "target", "return_model") and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)
@@ -237,6 +245,8 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
     # Further processes that tokenize do not load plugins.
     if config.policy == "etlru" and (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)
+    if config.return_model is not None:
+        predictor(config.return_model)  # or end here, before a model is loaded
     carried.install()
     record.radix_cache_backend = BACKEND
     setattr(record, _CONFIG, config)

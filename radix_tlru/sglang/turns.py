@@ -31,6 +31,8 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -
         cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
         hints=hints,
+        asked=req.origin_input_ids,
+        answered=req.output_ids,
     )
 
 
