@@ -73,12 +73,12 @@ def test_an_attacker_does_harm_and_under_tlru_no_more_than_under_lru() -> None:
 
 def test_the_command_prints_a_block_for_each_strength(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--trace", SMALL, "--limit", "60", "--capacity", "8k", "--strength", "0.5", "1"]
-    assert main(["hostile", *small, "--policy", "sglang-lru", "real-tlru"]) == 0
+    assert main(["hostile", *small, "--policy", "lru", "tlru"]) == 0
     printed = capsys.readouterr().out
     assert printed.count("Uncached tokens of 60 honest requests") == 2
     for block in ("alone", "flood (3)", "return (4)", "bait (4)"):
         assert printed.count(block) == 2
-    assert printed.count("real-tlru") == 2 * 4
+    assert printed.count(" tlru ") == 2 * 4
 
 
 @pytest.mark.parametrize(
