@@ -49,11 +49,12 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    """The flags that name a trace and how to read it."""
+def add_trace_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
+    """The flags that name a trace and how to read it; required unless there is a default."""
     parser.add_argument(
         "--trace",
-        required=True,
+        required=default is None,
+        default=default,
         metavar="PATH_OR_NAME",
         help="a file (Mooncake JSONL; WildChat or ShareGPT as JSON, JSONL or Parquet) or a name: allenai/WildChat-1M, "
         "synthetic[:key=value,…], figure1",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
+from eval.replay.play import ReplayError
+from eval.server import ServerError
 from eval.table import console
 
-SECTIONS = ("simulator", "eviction", "decode", "memory")
+SECTIONS = ("simulator", "eviction", "decode", "memory", "scheduler")
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
 
@@ -17,6 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--leaves", type=int, nargs="+", default=LEAVES, metavar="N")
     parser.add_argument("--samples", type=int, default=200, help="evictions timed in each arm (default: %(default)s)")
     parser.add_argument("--trace", default="synthetic:conversations=3000", help="replayed by every cache")
+    parser.add_argument(
+        "--chunks", type=int, nargs="+", default=[1, 16, 64, 256], metavar="TOKENS", help="trim chunks of live servers"
+    )
+    parser.add_argument("--repeats", type=int, default=2, metavar="N", help="of live servers (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")
 
 
@@ -39,4 +46,12 @@ def run(args: argparse.Namespace) -> int:
         from eval import bench_memory
 
         bench_memory.run(console())
+    if args.only in (None, "scheduler"):
+        from eval import bench_scheduler
+
+        try:
+            bench_scheduler.run(args.chunks, args.repeats, console())
+        except (ServerError, ReplayError, ValueError) as error:
+            print(f"eval bench: {error}", file=sys.stderr)
+            return 2 if isinstance(error, ValueError) else 1
     return 0

@@ -67,8 +67,9 @@ def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
     """The cost of one eviction in every arm, all holding ``leaves`` leaves; ``first``: what it was with the fewest."""
     caches = arms(leaves)
     conversations = count()
-    progress = {"description": f"{leaves:>9,} leaves", "console": Console(stderr=True), "transient": True}
-    for number in track(islice(conversations, leaves), total=leaves, **progress):
+    filled = islice(conversations, leaves)
+    stderr = Console(stderr=True)
+    for number in track(filled, f"{leaves:>9,} leaves", total=leaves, console=stderr, transient=True):
         for cache in caches.values():
             fill(cache, leaf_of(number))
     spent: dict[str, list[float]] = {name: [] for name in caches}

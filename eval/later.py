@@ -65,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         if not 0 <= args.share < 1:
             raise ValueError(f"--from {args.share:g}: must be a share from 0 to less than 1")
+        if not 1 <= args.page_size <= min(args.capacity):
+            raise ValueError(f"--page-size {args.page_size}: must be 1 to the {min(args.capacity)} tokens of the cache")
         trace = open_trace(**dict(trace_options(args)))
         table = compare(trace.requests, args)
     except (TraceError, ConfigError, ValueError, OSError) as error:

@@ -13,7 +13,7 @@ from radix_tlru.config import AUTO, Config
 from radix_tlru.hazards import Hazards
 from radix_tlru.hints import Claims, HintedPrompt, hinted
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
-from radix_tlru.models import AnyPrompt, Policy, policy_for
+from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
@@ -118,27 +118,29 @@ class Learner:
 
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
-        in_force = self._policies.index(self.policy)
-        for index, policy in enumerate(self._policies):
-            self._replace(index, replace(policy, threshold=threshold))
-        self.policy = self._policies[in_force]
+        self._replace([replace(policy, threshold=threshold) for policy in self._policies])
 
     def _take_hints(self) -> None:
         """From the first hint on: servers whose clients give none do without the steps it takes to ask for them."""
         self._hinted = True
-        in_force = self._policies.index(self.policy)
-        for index, policy in enumerate(self._policies):
-            self._replace(index, hinted(policy))
-        self.policy = self._policies[in_force]
+        self._replace([hinted(policy) for policy in self._policies])
+
+    def _replace(self, policies: list[Policy]) -> None:
+        """Put other versions of the policies in their places, and where one is new in its shadow too."""
+        in_force, before = self._policies.index(self.policy), self._policies
+        self._policies, self.policy = policies, policies[in_force]
+        if self.shadows is not None:
+            for index, policy in enumerate(policies):
+                if policy is not before[index]:
+                    self.shadows.use(index, policy)
 
     def _shadowed(self) -> Shadows:
         """Shadows of a size that the contexts seen so far ask for. What has yet to learn is no rival."""
         held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
         one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
         rivals = (self._policies.index(self.policy), self._lru)
-        return Shadows(
-            self._policies, self._capacity, self._page_size, one_in, rivals, percentile=95.0 if self._auto else None
-        )
+        percentile = 95.0 if self._auto else None
+        return Shadows(self._policies, self._capacity, self._page_size, one_in, rivals, percentile)
 
     def _learn(self, shadows: Shadows) -> None:
         """Put rates and lengths to what has been seen so far."""
@@ -151,9 +153,9 @@ class Learner:
         prompts = self._prompts.distribution(self._next_prompts) if self._prompts else None
         if prompts is not None and prompts is not self._next_prompts:
             self._next_prompts = prompts
-            for index in self._settings:
-                known = HintedPrompt(prompts) if self._hinted else prompts
-                self._replace(index, replace(self._policies[index], prompts=known))
+            model: PromptModel = HintedPrompt(prompts) if self._hinted else prompts
+            learned = [replace(self._policies[index], prompts=model) for index in self._settings]
+            self._replace([*learned, *self._policies[len(learned) :]])
 
     def _as_good(self, shadows: Shadows) -> int:
         """The largest w that neither the tail nor the p95 pays for; LRU if there is none."""
@@ -165,9 +167,3 @@ class Learner:
             if shadows.tel[index] <= _AS_GOOD * least and p95[index] <= _HIGHEST_P95 * p95[self._lru]
         )
         return max(fit, default=self._lru)
-
-    def _replace(self, index: int, policy: Policy) -> None:
-        """Put another version of a policy in its place, in its shadow too."""
-        self._policies[index] = policy
-        if self.shadows is not None:
-            self.shadows.use(index, policy)

@@ -205,7 +205,7 @@ class EvictionOrder:
         found: tuple[int, Leaf] | None = None
         moved = -1
         while moved != self._moved:  # until none was put right, and perhaps into a cell that was passed
-            cheapest, found, moved = (math.inf, math.inf, 0), None, self._moved
+            cheapest, found, moved = (math.inf, math.inf, math.inf, 0), None, self._moved
             for cell in list(self._cells):
                 leaf = self._head(cell)
                 if leaf is None:
@@ -214,8 +214,8 @@ class EvictionOrder:
                 group, step = divmod(cell, self._steps)
                 rate = self._returns.rate(group, key, self._now)
                 cost = marginal_cost(rate, self._probabilities[step], self._policy.median_weight)
-                if (cost, key, leaf_id) < cheapest:
-                    cheapest, found = (cost, key, leaf_id), (cell, leaf)
+                if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
+                    cheapest, found = (cost, rate, key, leaf_id), (cell, leaf)
         return found
 
     def _price(self, cell: int) -> tuple[float, float, int]:

@@ -82,7 +82,7 @@ class Shadows:
         policies: all that are compared.
         capacity: tokens of the cache that is shadowed.
         one_in: conversations for each that is sampled.
-        rivals: indices of those to prefer one of; the first is preferred until another has shown to be better.
+        rivals: indices of those to prefer one of (None: all); the first is preferred until another did better.
         percentile: of uncached tokens, to be known of each policy.
     """
 
@@ -92,18 +92,18 @@ class Shadows:
         capacity: int,
         page_size: int,
         one_in: int,
-        rivals: Sequence[int],
+        rivals: Sequence[int] | None = None,
         percentile: float | None = None,
     ) -> None:
         size = capacity // one_in // page_size * page_size
         self._shadows = [Shadow(policy, size, page_size) for policy in policies]
-        self.rivals = rivals
+        self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
         self.quantiles = [UncachedQuantile(percentile) for _ in policies if percentile is not None]
         """That percentile of what each policy left to prefill of late."""
         self.tel = [0.0] * len(policies)
         """Tail excess latency of each lately, in tokens, decayed."""
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
-        self.best = rivals[0]
+        self.best = self.rivals[0]
         """Index of the policy to be preferred."""
         self.one_in = one_in
         """Conversations for each that is sampled."""

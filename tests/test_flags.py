@@ -121,6 +121,9 @@ REFUSED = {
     "--radix-eviction tlru --enable-hierarchical-cache": "together with --enable-hierarchical-cache",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",
     "--radix-eviction tlru --enable-streaming-session": "together with --enable-streaming-session",
+    "--radix-eviction tlru --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
+    "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",
+    "--radix-eviction tlru --disaggregation-mode decode --disaggregation-decode-enable-radix-cache": "-mode decode",
     "--radix-eviction tlru --enable-lmcache": "together with --enable-lmcache",
 }
 

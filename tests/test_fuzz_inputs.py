@@ -161,3 +161,42 @@ def test_the_command_line_says_it_in_one_line(tmp_path: Path, capsys: pytest.Cap
         raise SystemExit(main(["trace", str(path)]))
     assert stopped.value.code
     assert_one_line(capsys.readouterr().err)
+
+
+COMMANDS: dict[str, tuple[list[str], list[str]]] = {
+    "later": (
+        ["--threshold", "600"],
+        ["--from", "--threshold", "--capacity", "--page-size", "--median-weight", "--next-prompt-estimate"],
+    ),
+    "target": ([], ["--target", "--threshold", "--capacity", "--page-size", "--limit", "--characters-per-token"]),
+    "hostile": (
+        ["--policy", "tlru", "--strength", "0.1"],
+        ["--strength", "--threshold", "--capacity", "--page-size", "--next-prompt-estimate", "--median-weight"],
+    ),
+}
+"""By command: what makes it quick, and the flags whose values are numbers."""
+
+REFUSED_ALWAYS = ("", "words", "1e", "1,000")
+ODD = ("0", "-1", "nan", "inf", "-inf", "1e300", "0.5", "٣", "1M", "p101")
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"), [(command, flag) for command, (_, flags) in COMMANDS.items() for flag in flags]
+)
+def test_a_number_given_to_a_command_is_used_or_refused_in_one_line(
+    command: str, flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = ["--trace", "synthetic:conversations=6", "--capacity", "2k", *COMMANDS[command][0]]
+    for value in (*REFUSED_ALWAYS, *ODD):
+        capsys.readouterr()
+        try:
+            status = main([command, *usual, f"{flag}={value}"])
+        except SystemExit as stopped:  # argparse, which prints the usage before its line
+            status = stopped.code  # type: ignore[assignment]
+            assert f"eval {command}: error: argument {flag}: " in capsys.readouterr().err
+        else:
+            said = capsys.readouterr().err
+            if status:
+                assert said.startswith(f"eval {command}: ")
+                assert_one_line(said)
+        assert status == 2 or (status == 0 and value not in REFUSED_ALWAYS), (value, status)

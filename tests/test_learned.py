@@ -276,7 +276,7 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
     learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)
     _, tlru, lru = learner._policies
-    shadows = Shadows((lru, tlru), 10_000, PAGE, one_in=1, rivals=(0, 1))
+    shadows = Shadows((lru, tlru), 10_000, PAGE, one_in=1)
     conversations = Conversations(Hazards())
     for cycle in range(20):
         for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do

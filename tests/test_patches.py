@@ -7,7 +7,9 @@ release on its own wheel, and runs what the patches bring.
 from __future__ import annotations
 
 import importlib.util
+import os
 import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +56,29 @@ def test_a_series_applies_and_comes_off(series: Series, tree: Tree) -> None:
         tree.reverse(patch)
         assert tree.tree_hash() == before
     assert tree.leftovers() == ""
+
+
+@pytest.mark.parametrize("series", SERIES, ids=lambda series: series.version)
+def test_a_series_applies_to_an_environment_inside_a_repository(series: Series, tree: Tree, tmp_path: Path) -> None:
+    released = tree.tree_hash()
+    packages = tmp_path / "site-packages"
+    shutil.copytree(tree.python, packages)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
+    subprocess.run(  # as patches/README.md says
+        ["git", "apply", "-p2", "--include=sglang/*", *series.patches],
+        cwd=packages,
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)},
+        check=True,
+    )
+    for patch in series.patches:
+        tree.apply(patch)
+    changed = {file for patch in series.patches for file in tree.changed_by(patch)}
+    for file in changed:
+        if file.is_relative_to(tree.python):
+            assert (packages / file.relative_to(tree.python)).read_bytes() == file.read_bytes()
+    for patch in reversed(series.patches):
+        tree.reverse(patch)
+    assert tree.tree_hash() == released
 
 
 @pytest.mark.parametrize("series", all_series(), ids=lambda series: series.version)

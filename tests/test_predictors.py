@@ -37,7 +37,7 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
     while len(gone) < 60:
         victim = order.victim(2 * TOKENS)
         assert victim is not None
-        order.discard(leaves[victim.leaf_id])
+        order.discard(victim.leaf_id, leaves[victim.leaf_id])
         leaf = leaves.pop(victim.leaf_id)
         if victim.keep:
             leaves[victim.leaf_id] = leaf._replace(end=victim.keep)

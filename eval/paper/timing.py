@@ -54,13 +54,15 @@ class Timing:
         """ξ: the most uncached tokens with which TTFT is still within ``ms``.
 
         Raises:
-            TimingError: not even a request without any meets it.
+            TimingError: not even a request without any meets it, or it is no time that a prefill could take.
         """
         # Rounded first: 200 ms at 200 / 2,048 ms a token are 2,048 tokens, whatever the last bit says.
-        tokens = math.floor(round((ms - self.beta) / self.alpha, 6))
+        tokens = round((ms - self.beta) / self.alpha, 6)
+        if not tokens < 2**53:
+            raise TimingError(f"{ms:g} ms: must be a number of ms, and less than 2^53 tokens take")
         if tokens < 0:
             raise TimingError(f"{ms:g} ms: cannot be met, a request without uncached tokens takes {self.beta:g} ms")
-        return tokens
+        return math.floor(tokens)
 
 
 ASSUMED = Timing(

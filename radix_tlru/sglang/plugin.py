@@ -62,6 +62,7 @@ _CONFLICTS = {
     "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
     "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
     "--radix-cache-backend": ("radix_cache_backend", None),
+    "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
     "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),

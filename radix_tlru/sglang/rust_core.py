@@ -263,11 +263,12 @@ class RustTailCore(RustUnifiedTreeCore):
         node = self._nodes.pop(leaf_id)
         self._tail.order.discard(leaf_id, leaf)
         left_id = self._parent(leaf_id, leaf.end - leaf.start)
+        left: _Node | None = node
         if keep > leaf.start:
             left_id = self._cut(left_id, victim, node.tokens, actions)
             del node.tokens[keep - leaf.end :]
             node.end = keep
-            self._nodes[left_id] = left = node  # what was known of the leaf is known of its front
+            self._nodes[left_id] = node  # what was known of the leaf is known of its front
         else:
             left = self._nodes.get(left_id)
             if left is not None:  # or it is a root

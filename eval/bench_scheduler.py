@@ -1,0 +1,178 @@
+"""What eviction costs a scheduler that decodes into a full pool: real servers under one load, one after the other.
+
+Everything but the client's clock is read from SGLang's own metrics: passes of eviction, how long they took and what
+they freed, forward passes, CPU time of the scheduler's process. Each repeat plays every arm, another one first, and
+ratios are of arms in one repeat. Stock lru is played twice in each: how far its second figure is from its first is
+what the machine alone does to a ratio.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.replay.arms import Arm, base_flags, default_arms, launched
+from eval.replay.load import Load, load_from
+from eval.replay.play import Pace, ReplayError, play, warm_up
+from eval.replay.rows import risen
+from eval.traces import open_trace
+from radix_tlru import Config
+
+OUTPUT = Path(".out/bench/scheduler.jsonl")
+AGAIN = "stock lru, again"
+
+# Eight users at once hold about half of the pool, and what others left there is the other half: decoding eats it.
+USERS, POOL, PAGE_SIZE = 8, 8_192, 1
+THRESHOLD, NEXT_PROMPT = 600, 100
+TRACE = (
+    "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
+    "next_prompt_range=20/100,answer_range=64/128,max_turns=3,wait_median_s=0.01"
+)
+FILL = "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,answer_range=1/1,max_turns=1,seed=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One arm in one repeat, from a full pool on."""
+
+    arm: str
+    repeat: int
+    decoded: int  # tokens
+    steps: int  # forward passes, prefills among them
+    evictions: int  # passes that freed something
+    evicted: int  # tokens
+    cuts: int | None  # of leaves whose front stayed; None: stock takes whole nodes
+    eviction_s: float  # wall time of all passes together
+    cpu_s: float  # of the scheduler's process, the model's computing included
+    seconds: float
+    itl_ms: tuple[float, float, float]  # p50, p95, p99 of all inter-token latencies, at the client
+    hit_ratio: float
+
+
+class Figure(NamedTuple):
+    """A row of the table."""
+
+    title: str
+    form: str
+    of: Callable[[Cost], float | None]
+    compared: bool  # with the first arm
+
+
+FIGURES = (
+    Figure("evictions / 1,000 decoded", "{:,.1f}", lambda cost: 1e3 * cost.evictions / cost.decoded, False),
+    Figure(
+        "cuts / 1,000", "{:,.1f}", lambda cost: None if cost.cuts is None else 1e3 * cost.cuts / cost.decoded, False
+    ),
+    Figure("tokens evicted / 1,000", "{:,.0f}", lambda cost: 1e3 * cost.evicted / cost.decoded, False),
+    Figure("hit ratio", "{:.1%}", lambda cost: cost.hit_ratio, False),
+    Figure("µs / eviction", "{:,.0f}", lambda cost: 1e6 * cost.eviction_s / max(cost.evictions, 1), True),
+    Figure("eviction, µs / step", "{:,.1f}", lambda cost: 1e6 * cost.eviction_s / cost.steps, True),
+    Figure("eviction, of the time", "{:.2%}", lambda cost: cost.eviction_s / cost.seconds, False),
+    Figure("scheduler, CPU ms / step", "{:,.2f}", lambda cost: 1e3 * cost.cpu_s / cost.steps, True),
+    Figure("ITL p50 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[0], True),
+    Figure("ITL p95 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[1], True),
+    Figure("ITL p99 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[2], True),
+    Figure("decoded tokens / s", "{:,.0f}", lambda cost: cost.decoded / cost.seconds, True),
+)
+
+
+def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
+    """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
+
+    Raises:
+        ValueError: a chunk or the number of repeats is out of range.
+        ServerError: a server does not start.
+        ReplayError: a request failed.
+    """
+    if repeats < 1:
+        raise ValueError(f"--repeats {repeats}: must be 1 or more")
+    for chunk in chunks:
+        Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
+    load, fill = (load_from(open_trace(trace).requests, seed) for seed, trace in enumerate((TRACE, FILL)))
+    parts = list(order(arms(chunks), repeats))
+    found: list[Cost] = []
+    for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
+        found.append(measure(arm, repeat, load, fill))
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    OUTPUT.write_text("".join(json.dumps(asdict(cost)) + "\n" for cost in found))
+    console.print(table(found))
+    console.print(f"Means of {repeats} repeats; lowest and highest ratio to stock lru. The rows are in {OUTPUT}.\n")
+
+
+def arms(chunks: Sequence[int]) -> list[Arm]:
+    """Stock, ours with one trim chunk after another, and the first of stock once more."""
+    lru, tlru, ours = default_arms(THRESHOLD, NEXT_PROMPT)
+    trimming = [Arm(f"trim chunk {chunk}", (*ours.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
+    return [lru, tlru, *trimming, Arm(AGAIN, lru.flags)]
+
+
+def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
+    """All parts: in each repeat another arm goes first, so that drift of the machine favours none."""
+    for repeat in range(repeats):
+        first = repeat * len(among) // repeats
+        yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
+
+
+def measure(arm: Arm, repeat: int, load: Load, fill: Load) -> Cost:
+    """Start the arm's server, fill its pool, and play ``load``, which is measured."""
+    pace = Pace("closed", users=USERS)
+    with launched(arm, base_flags("cpu", None, POOL, PAGE_SIZE), f"bench-{repeat}-{arm.stem}") as host:
+        warm_up(host.base_url)
+        host.flush_cache()
+        play(host.base_url, fill, pace, alive=host.alive)
+        before = host.get_metrics()
+        sent = play(host.base_url, load, pace, alive=host.alive)
+        metrics = risen(host.get_metrics(), before)
+    results = [one.result for one in sent]
+    failed = next((result.error for result in results if result.error), None)
+    if failed is not None:
+        raise ReplayError(f"{arm.name}: a request failed: {failed}")
+    p50, p95, p99 = np.percentile(np.concatenate([result.itl_ms for result in results]), (50, 95, 99)).tolist()
+    cuts = metrics.get("sglang:tlru_splits_total")
+    return Cost(
+        arm=arm.name,
+        repeat=repeat,
+        decoded=sum(result.output_tokens for result in results),
+        steps=int(metrics["sglang:cuda_graph_passes_total"]),  # counts each pass, with a graph or without
+        evictions=int(metrics.get("sglang:eviction_duration_seconds_count", 0)),
+        evicted=int(metrics.get("sglang:evicted_tokens_total", 0)),
+        cuts=None if cuts is None else int(cuts),
+        eviction_s=metrics.get("sglang:eviction_duration_seconds_sum", 0.0),
+        cpu_s=metrics["sglang:scheduler_process_cpu_seconds_total"],
+        seconds=max(one.sent_s + one.result.e2e_ms / 1e3 for one in sent),
+        itl_ms=(p50, p95, p99),
+        hit_ratio=sum(result.cached_tokens for result in results) / sum(result.prompt_tokens for result in results),
+    )
+
+
+def table(found: Sequence[Cost]) -> Table:
+    """Figures down, arms across."""
+    names = list(dict.fromkeys(cost.arm for cost in found))
+    result = Table(title=f"{USERS} users decode into a full pool of {POOL:,} tokens", title_justify="left")
+    result.add_column("")
+    for name in names:
+        result.add_column(name, justify="right")
+    for figure in FIGURES:
+        cells = {name: {cost.repeat: figure.of(cost) for cost in found if cost.arm == name} for name in names}
+        result.add_row(figure.title, *(_cell(figure, cells[name], cells[names[0]]) for name in names))
+    return result
+
+
+def _cell(figure: Figure, values: dict[int, float | None], baseline: dict[int, float | None]) -> str:
+    """The mean over the repeats, and the lowest and highest ratio to the baseline of the same repeat."""
+    known = {repeat: value for repeat, value in values.items() if value is not None}
+    if not known:
+        return "–"
+    text = figure.form.format(np.mean(list(known.values())))
+    if not figure.compared or values is baseline:
+        return text
+    ratios = [value / base if (base := baseline[repeat]) else float("nan") for repeat, value in known.items()]
+    return f"{text}\n× {min(ratios):.2f}–{max(ratios):.2f}"

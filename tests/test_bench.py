@@ -1,0 +1,45 @@
+"""`python -m eval bench --only scheduler`: who is played when, and what the table makes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from eval.__main__ import main
+from eval.bench_scheduler import AGAIN, Cost, arms, order, table
+
+COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20.0, 30.0), 0.5)
+
+
+def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> None:
+    compared = arms([1, 64])
+    names = [arm.name for arm in compared]
+    assert names == ["stock lru", "stock tlru", "trim chunk 1", "trim chunk 64", AGAIN]
+    parts = list(order(compared, repeats=5))
+    assert [part[1].name for part in parts[::5]] == names
+    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(5))
+    assert compared[3].flags[-2:] == ("--tlru-trim-chunk", "64")
+
+
+def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
+    slow = replace(COST, repeat=1, eviction_s=0.04)  # the machine was four times slower for a while
+    ours = [replace(cost, arm="ours", eviction_s=cost.eviction_s / 2, cuts=10) for cost in (COST, slow)]
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(table([COST, slow, *ours]))
+    lines = printed.get().splitlines()
+    step = next(number for number, line in enumerate(lines) if "eviction, µs / step" in line)
+    assert "250.0" in lines[step]  # (10 + 40) / 2 ms in 100 steps
+    assert "125.0" in lines[step]
+    assert "× 0.50–0.50" in lines[step + 1]
+    cuts = next(line for line in lines if "cuts / 1,000" in line)
+    assert "–" in cuts
+    assert "10.0" in cuts
+
+
+def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, said in (("--repeats", "--repeats 0: must be 1 or more"), ("--chunks", "--tlru-trim-chunk 0: must be")):
+        assert main(["bench", "--only", "scheduler", flag, "0"]) == 2
+        assert said in capsys.readouterr().err
