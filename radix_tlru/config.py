@@ -29,6 +29,7 @@ FLAGS = {
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
     "trim_chunk": "--tlru-trim-chunk",
+    "host_threshold": "--tlru-host-threshold",
 }
 
 # Three ways to say what ξ is, of which one may be used.
@@ -89,12 +90,15 @@ class Config:
     cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
     """
 
+    host_threshold: int | None = None
+    """ξ of the host tier of a hierarchical cache, in tokens that neither tier holds. None: that of the device."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
-        for field in ("threshold", "next_prompt_estimate"):
+        for field in ("threshold", "next_prompt_estimate", "host_threshold"):
             value = getattr(self, field)
-            if value is None and field == "threshold":
+            if value is None and field != "next_prompt_estimate":
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
@@ -110,13 +114,12 @@ class Config:
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
             raise ConfigError(f"{first}: not together with {second}; give one of them")
-        if self.policy != "lru" and self.threshold is not None and self.threshold <= self.next_prompt_estimate:
-            flag = FLAGS["next_prompt_estimate"]
-            raise _error(
-                "threshold",
-                self.threshold,
-                f"more than {flag} {self.next_prompt_estimate}, or nothing is ever TEL-safe",
-            )
+        for field in ("threshold", "host_threshold"):
+            value = getattr(self, field)
+            if self.policy != "lru" and value is not None and value <= self.next_prompt_estimate:
+                flag = FLAGS["next_prompt_estimate"]
+                allowed = f"more than {flag} {self.next_prompt_estimate}, or nothing is ever TEL-safe"
+                raise _error(field, value, allowed)
 
     @property
     def is_pinned(self) -> bool:
@@ -146,9 +149,10 @@ class Config:
             objective = f"target={self.target}"
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
+        host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={self.next_prompt_estimate} tokens, "
-            f"median_weight={self.median_weight:g}, trim_chunk={self.trim_chunk} tokens)"
+            f"median_weight={self.median_weight:g}, trim_chunk={self.trim_chunk} tokens{host})"
         )
 
 
