@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.pool_host import common, mamba, mha
+from sglang.srt.mem_cache.pool_host import common, mha
 
 __all__ = ["install"]
 
@@ -20,8 +20,7 @@ __all__ = ["install"]
 def install() -> None:
     """Make host pools of a cache on the CPU usable in this process."""
     common.ALLOC_MEMORY_FUNCS["cpu"] = _allocate
-    for module in (mha, mamba):
-        module.transfer_kv_direct = _copy
+    mha.transfer_kv_direct = _copy
 
 
 def _allocate(dims: tuple[int, ...], dtype: torch.dtype, device: str, **_unused: Any) -> torch.Tensor:
