@@ -3,7 +3,8 @@
 A page of a path becomes one token of a cache with pages of one token, on a pool of as many tokens as there are pages.
 Page-granular eviction is the same in both units, because every decision is taken in whole pages: SGLang aligns keys to
 pages first, and a budget of ``⌈(L + Q̂ - ξ)⁺ / page⌉`` pages is ``(L/page - ⌊(ξ - Q̂) / page⌋)⁺`` in units of pages.
-It makes the real cache as quick on a context of 100,000 tokens as on one of 200.
+It makes the real cache as quick on a context of 100,000 tokens as on one of 200. Not so ``etlru``, which learns from
+lengths: it is given all of the tokens.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class RealCache:
     """A real SGLang cache, ours or stock.
 
     Args:
-        policy: ``ours``, or one of SGLang's own.
+        policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
@@ -59,7 +60,7 @@ class RealCache:
 
     def __init__(
         self,
-        policy: Literal["ours"] | str,
+        policy: Literal["ours", "etlru"] | str,
         capacity: int,
         *,
         threshold: int = 0,
@@ -78,18 +79,23 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
+        self._learns = policy == "etlru"
+        self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - next_prompt_estimate, 0) // page_size
         if policy == "ours":
             trim = max(trim_chunk // page_size, 1)
             config = Config(threshold=slack, next_prompt_estimate=0, trim_chunk=trim) if slack else Config(policy="lru")
             cache = build_cache(cache_params(pages, core=core), config)
+        elif policy == "etlru":
+            config = Config("etlru", threshold, next_prompt_estimate, trim_chunk=trim_chunk)
+            cache = build_cache(cache_params(pages * page_size, page_size, core), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
             cache = stock_cache(pages, policy="tlru", policy_config=stock, core=core)
         else:  # with less than a page of slack nothing is ever TEL-safe, and tlru is lru
             cache = stock_cache(pages, policy="lru" if policy == "tlru" else policy, core=core)
-        self._cache = OfflineCache(cache, max(chunk // page_size, 1))
+        self._cache = OfflineCache(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = pages
         self._units: dict[int, int] = {}
 
@@ -101,7 +107,11 @@ class RealCache:
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
         ids = page_ids(request.context, self.page_size, self._units)[: self._pages]
-        cached = self._cache.request(ids) * self.page_size
+        if not self._learns:
+            cached = self._cache.request(ids) * self.page_size
+        else:
+            tokens = [page * self._tokens_a_page + token for page in ids for token in range(self._tokens_a_page)]
+            cached = self._cache.request(tokens, request.prompt_tokens, request.arrival_s)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 
@@ -122,6 +132,8 @@ def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCach
 REAL_CACHES: dict[str, Callable[[int, int, int, int], RealCache]] = {
     "real-tlru": _factory("ours", "rust"),
     "real-tlru-python": _factory("ours", "python"),
+    "real-etlru": _factory("etlru", "rust"),
+    "real-etlru-python": _factory("etlru", "python"),
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
     **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
 }

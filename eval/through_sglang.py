@@ -1,8 +1,8 @@
 """`python -m eval through-sglang`: the cells of `simulate` with the real SGLang cache, and how far the two agree.
 
-``real-tlru`` is the cache of our server (``build_cache``); ``sglang-*`` are stock, on the Rust core or, with
-``-python``, on the Python core. Ours evicts what the simulator's does, request by request. Stock evicts whole nodes, so
-its ``lru`` may keep less of one victim than the simulator's page-granular one.
+``real-tlru`` and ``real-etlru`` are the cache of our server (``build_cache``); ``sglang-*`` are stock, on the Rust core
+or, with ``-python``, on the Python core. Ours evicts what the simulator's does, request by request. Stock evicts whole
+nodes, so its ``lru`` may keep less of one victim than the simulator's page-granular one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import ConfigError
 
-SIMULATED = {"real-tlru": "tlru", "sglang-lru": "lru", "sglang-lru-python": "lru"}
+SIMULATED = {"real-tlru": "tlru", "real-etlru": "etlru", "sglang-lru": "lru", "sglang-lru-python": "lru"}
 """Real caches that the simulator has a counterpart of."""
 
 

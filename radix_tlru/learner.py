@@ -72,6 +72,11 @@ class Learner:
                 self.policy = self._policies[self.shadows.best]
         return conversation
 
+    @property
+    def in_force(self) -> str:
+        """The name of the policy in force."""
+        return self.names[self._policies.index(self.policy)]
+
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
         in_force = self._policies.index(self.policy)

@@ -31,7 +31,7 @@ LINE = re.compile(r"TP(\d)\] radix_tlru: (eviction (\d+): .*)")
 
 
 def two_ranks(name: str, **environment: str) -> Server:
-    ours = ("--tp", "2", "--radix-eviction", "tlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
+    ours = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
     flags = [*cpu_flags(ensure_demo_model(), POOL), *ours]
     return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
 
@@ -76,6 +76,8 @@ def test_two_ranks_evict_the_same_at_every_step() -> None:
     log = server.log_path.read_text(errors="replace")
     assert "Rank consensus checker is enabled" in log
     assert "Found rank divergence" not in log
+    assert "evicting by etlru" in log, "enough was learned to evict by it"
+    assert "without a stamp" not in log
 
 
 def settled(server: Server) -> tuple[list[str], list[str]]:

@@ -125,8 +125,6 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
     Raises:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
-    if config.policy == "etlru":
-        raise ConfigError("--radix-eviction etlru: not served yet, only simulated (python -m eval simulate)")
     check_shape(params)
     if hierarchical and (refusal := host_tier_refusal()):
         raise ConfigError(f"--radix-eviction: not supported with --enable-hierarchical-cache: {refusal}")

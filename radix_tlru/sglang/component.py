@@ -13,41 +13,54 @@ a tail is evicted       ``evict_component``: the parent takes over the history
 a node is split         ``_split_node``: the front takes over what is known of the node
 a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
 a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
+a request was served    ``cleanup_after_caching_req``: the node that its context ends at, and whose turn it was
 everything is dropped   ``reset``
 ======================  =========================================================================================
 
-Recency is counted here, in matches and inserts of this cache. A use is written on the node that it ends at, and goes
-to the parent when that node is evicted, as the history does: only leaves are asked how recent they are. With a host
-tier a use may end below the device: then it is one of the deepest node on the device too.
+Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
+on the node that it ends at, and goes to the parent when that node is evicted, as the history does: only leaves are
+asked how recent they are and who may come back for them. With a host tier a use may end below the device: then it is
+one of the deepest node on the device too.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
+from radix_tlru.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.sglang.carried import stamp_of
 from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.journal import Journal
+from radix_tlru.sglang.turns import turn_of
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore, UnifiedTreeNode
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult, NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    from radix_tlru.learned import Turn
+    from radix_tlru.models import Policy
 
 __all__ = ["EvictionCounts", "TailComponent", "component_for"]
 
 FULL = ComponentType.FULL
+
+logger = logging.getLogger(__name__)
 
 
 class EvictionCounts(Counter[str]):
@@ -65,8 +78,12 @@ class TailComponent(FullComponent):
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._core: Any = None
         super().__init__(cache, params)
-        self.policy = policy_for(self.config)
         self.page_size: int = params.page_size
+        self.learner: Learner | None = None
+        """Told of every request that was served, and names the policy in force; none under ``lru``."""
+        if self.config.policy != "lru":
+            self.learner = Learner(self.config, params.token_to_kv_pool_allocator.size, self.page_size)
+        self.policy = policy_for(self.config)
         self.counts = EvictionCounts()
         self.clock = 0
         """Matches and inserts so far."""
@@ -80,6 +97,7 @@ class TailComponent(FullComponent):
         self._refused: list[UnifiedTreeNode] = []
         self._named: int | None = None
         self._requested = 0
+        self._stamp = 0.0  # of the last request that was served, s
 
     # ---- what the tree tells the order ----
 
@@ -108,9 +126,15 @@ class TailComponent(FullComponent):
 
     def use_threshold(self, threshold: int) -> None:
         """Evict by another ξ (tokens) from now on; the order sorts its leaves once."""
-        self.policy = replace(self.policy, threshold=threshold)
-        self.order.use(self.policy)
-        self.host.follow()
+        assert self.learner is not None, "lru has no threshold"
+        self.learner.use_threshold(threshold)
+        self._use(self.learner.policy)
+
+    def _use(self, policy: Policy) -> None:
+        if policy is not self.policy:
+            self.policy = policy
+            self.order.use(policy)
+            self.host.follow()
 
     def start_over(self) -> None:
         """The tree was emptied."""
@@ -172,11 +196,57 @@ class TailComponent(FullComponent):
         return self._split(key, child, split_len)
 
     def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """Split a node; the front is as recent as the node was, and has been as deep."""
+        """Split a node; the front was last used as the node was, and has been as deep."""
         prefix, action = self._stock.split(key, child, split_len)
-        # With a host tier the front may be a device leaf while the rest is still there, on the host.
-        prefix.tel_access, prefix.tel_history = _access(child), _history(child)
+        prefix.tel_access, prefix.tel_known = _access(child), _known(child)
+        prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
         return prefix, action
+
+    # ---- who it was ----
+
+    def cleanup_after_caching_req(
+        self,
+        req: Req,
+        is_finished: bool,
+        insert_result: InsertResult | None = None,
+        insert_params: InsertParams | None = None,
+    ) -> None:
+        """A request has been served, if it is finished and its context is in the tree."""
+        super().cleanup_after_caching_req(req, is_finished, insert_result, insert_params)
+        if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
+            return
+        assert insert_params is not None, "what was inserted has a key"
+        if len(insert_params.key) and not is_health_check_generate_req(req):
+            stamp = stamp_of(req)
+            if stamp is None and self.config.policy == "etlru":
+                warn_unstamped()
+            self._stamp = self._stamp if stamp is None else stamp
+            self.served(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp))
+
+    def served(self, node_id: NodeId, turn: Turn) -> None:
+        """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
+        if self.learner is None:
+            return
+        before = self.learner.in_force
+        self.note(node_id, self.learner.observe(turn, not self.continued(node_id)))
+        if self.learner.in_force != before:
+            logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
+        self._use(self.learner.policy)
+
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        return bool(self._core.node_by_id(node_id).children)
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it."""
+        node, leaves = self._core.node_by_id(node_id), self._core.evictable_device_leaves
+        offered = node in leaves  # releases that do not keep a finished request's lock until now
+        leaves.discard(node)
+        node.tel_access, node.tel_known = self.clock, known
+        if offered:
+            leaves.add(node)
+
+    # ---- eviction ----
 
     def evict_component(
         self,
@@ -185,12 +255,14 @@ class TailComponent(FullComponent):
         target: EvictLayer = EvictLayer.DEVICE,
         **kwargs: Any,
     ) -> tuple[int, int]:
-        """The history of a path survives its tail: the parent remembers how deep it has been, and when it was used."""
-        data = node.component_data[FULL]
-        demoted = EvictLayer.DEVICE in target and data.value is not None
-        if demoted or (EvictLayer.HOST in target and data.value is None and data.host_value is not None):
-            parent = node.parent
+        """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
+        parent = node.parent
+        # What is dropped from the host was demoted before, and then a parent on the device was told.
+        told = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
+        if not told:
             parent.tel_history = max(_history(parent), _history(node))
+            if _access(node) >= _access(parent) or _known(parent) is None:
+                parent.tel_known = _known(node)
             parent.tel_access = max(_access(parent), _access(node))
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
@@ -199,7 +271,7 @@ class TailComponent(FullComponent):
         """The node as the order sees it; depths in tokens from the root."""
         end = _end(node)
         # A leaf that an insert is making has not been told yet that it is used.
-        return Leaf(end - len(node.key), end, _history(node), getattr(node, "tel_access", self.clock))
+        return Leaf(end - len(node.key), end, _history(node), getattr(node, "tel_access", self.clock), _known(node))
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -352,3 +424,14 @@ def _access(node: UnifiedTreeNode) -> int:
     """When the node was last used, as far as nothing below it is resident."""
     access: int = getattr(node, "tel_access", 0)
     return access
+
+
+def _known(node: UnifiedTreeNode) -> Any:
+    """What the learner said of that use."""
+    return getattr(node, "tel_known", None)
+
+
+@cache
+def warn_unstamped() -> None:
+    """Say it once: what is learned of time is not what it could be."""
+    logger.warning("radix_tlru: requests come without a stamp, so etlru does not see time pass between turns")

@@ -55,8 +55,7 @@ class HostTier:
 
     def follow(self) -> None:
         """The policy of the device tier has changed."""
-        if self._tail.config.host_threshold is None:
-            self.order.use(self.policy)
+        self.order.use(self.policy)
 
     def evict(
         self,

@@ -22,8 +22,10 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+from radix_tlru.learned import Turn
 from radix_tlru.sglang import torch_cpu_host
 from radix_tlru.sglang.compat import insert_params
+from radix_tlru.sglang.turns import fingerprint_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
@@ -124,8 +126,13 @@ class OfflineCache:
         """The pool's allocator."""
         return self.cache.token_to_kv_pool_allocator
 
-    def request(self, tokens: Iterable[int]) -> int:
+    def request(self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
+
+        Args:
+            tokens: of the context.
+            prompt: how many of them are the prompt.
+            stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
         """
@@ -145,6 +152,10 @@ class OfflineCache:
                 self.unlock(lock)
                 done = inserted = end
                 lock = self.lock(node)
+            if stamp is not None and len(key):
+                found = min(cached, prompt)
+                turn = Turn(stamp, prompt, len(key) - prompt, len(key), found, fingerprint_of(key))
+                self.cache.components[ComponentType.FULL].served(node, turn)
         finally:
             self.unlock(lock)
         return cached

@@ -11,6 +11,7 @@ rather than letting stock eviction through:
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
 4. The backend's factory builds the cache with the Config of the record, and has the scheduler's prefills timed if the
    threshold is to be learned.
+5. Each request is stamped where it is tokenized, in the launching process (:mod:`radix_tlru.sglang.carried`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from radix_tlru.config import DEFAULT_TTFT_SLO_MS, FLAGS, START_THRESHOLD, Config, ConfigError, PolicyName
+from radix_tlru.sglang import carried
 from radix_tlru.sglang.compat import check_version, host_tier_refusal, sglang_version
 
 if TYPE_CHECKING:
@@ -111,12 +113,12 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         FLAGS["policy"],
         dest="radix_eviction",
-        # `lru` at page granularity is there for comparisons from Python, not for serving. `etlru` is simulated so far:
-        # nothing tells the server's learner of the turns yet.
-        choices=[name for name in get_args(PolicyName) if name not in ("lru", "etlru")],
+        # `lru` at page granularity is there for comparisons from Python, not for serving.
+        choices=[name for name in get_args(PolicyName) if name != "lru"],
         default=None,
         help="Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths "
-        "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152).",
+        "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152); 'etlru' takes what is least "
+        "likely to be missed, and learns while serving which conversations return, and when.",
     )
     group.add_argument(
         FLAGS["ttft_slo_ms"],
@@ -236,6 +238,10 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
         raise ConfigError(
             f"{FLAGS['policy']} {config.policy}: not supported together with --enable-hierarchical-cache: {refusal}"
         )
+    # Further processes that tokenize do not load plugins.
+    if config.policy == "etlru" and (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
+        raise _conflict("--tokenizer-worker-num", workers, config)
+    carried.install()
     record.radix_cache_backend = BACKEND
     setattr(record, _CONFIG, config)
     return record

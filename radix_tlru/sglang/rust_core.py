@@ -65,11 +65,18 @@ class RustTailComponent(TailComponent):
     def leaves(self) -> Iterator[Leaf]:
         yield from self._core.leaves()
 
+    def continued(self, node_id: NodeId) -> bool:
+        continued: bool = self._core.continued(node_id)
+        return continued
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        self._core.note(node_id, known)
+
 
 class _Node:
     """What the Rust core does not tell of a node. Depths in tokens from the root."""
 
-    __slots__ = ("access", "children", "end", "evictable", "history", "locks", "namespace", "tokens")
+    __slots__ = ("access", "children", "end", "evictable", "history", "known", "locks", "namespace", "tokens")
 
     def __init__(self, end: int, children: int, tokens: array[int], namespace: tuple[str | None, str | None]) -> None:
         self.end = self.history = end
@@ -77,6 +84,7 @@ class _Node:
         self.tokens = tokens  # those that end at ``end``; too many once its front was split off
         self.namespace = namespace
         self.access = 0
+        self.known: Any = None  # what the learner said of that use
         self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
         self.evictable = False
 
@@ -103,7 +111,7 @@ class RustTailCore(RustUnifiedTreeCore):
         if node is None or not node.evictable:
             return None
         (length,) = self._binding.get_node_key_lengths([node_id])
-        return Leaf(node.end - length, node.end, node.history, node.access)
+        return Leaf(node.end - length, node.end, node.history, node.access, node.known)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -153,6 +161,16 @@ class RustTailCore(RustUnifiedTreeCore):
         if not node.children:
             self._offer(node_id, node)
 
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        return self._nodes[node_id].children > 0
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it; the turn still keeps it."""
+        node = self._nodes[node_id]
+        assert not node.evictable, "a request that is finished gives its lock back after it was cached"
+        node.access, node.known = self._tail.clock, known
+
     # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 
     def inc_lock_ref(self, node_id: NodeId, skip_lock_components: Sequence[ComponentType] = ()) -> IncLockRefResult:
@@ -199,11 +217,11 @@ class RustTailCore(RustUnifiedTreeCore):
 
     def _offer(self, node_id: NodeId, node: _Node) -> None:
         node.evictable = True
-        self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access))
+        self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     def _withdraw(self, node: _Node) -> None:
         node.evictable = False
-        self._tail.order.discard(Leaf(0, node.end, node.history, node.access))
+        self._tail.order.discard(Leaf(0, node.end, node.history, node.access, node.known))
 
     # ---- eviction ----
 
@@ -252,6 +270,8 @@ class RustTailCore(RustUnifiedTreeCore):
         parent = self._nodes.get(parent_id)
         if parent is not None:  # or it is a root
             parent.history = max(parent.history, node.history)
+            if node.access >= parent.access or parent.known is None:
+                parent.known = node.known
             parent.access = max(parent.access, node.access)
             parent.children -= 1
             if not parent.children and not parent.locks:

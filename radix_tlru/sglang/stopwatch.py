@@ -17,7 +17,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import FLAGS, ConfigError
+from radix_tlru.config import FLAGS
+from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.live_threshold import Prefill
 
 if TYPE_CHECKING:
@@ -67,16 +68,9 @@ def install() -> None:
     Raises:
         ConfigError: this SGLang does not take them.
     """
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
-
-    hooks = ((HOOKED[0], _returned, HookType.AFTER), (HOOKED[1], _processed, HookType.AROUND))
-    for target, hook, kind in hooks:
-        if target not in HookRegistry._patched:
-            HookRegistry.register(target, hook, kind, source=HookSource("radix_tlru", "radix-tlru"))
-    HookRegistry.apply_hooks()
-    missing = sorted(set(HOOKED) - HookRegistry._patched)
-    if missing:
-        raise ConfigError(f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed, SGLang did not hook {missing[0]}")
+    without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
+    hook(HOOKED[0], _returned, without)
+    hook(HOOKED[1], _processed, without, "around")
 
 
 def _returned(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:

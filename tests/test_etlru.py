@@ -1,0 +1,44 @@
+"""`etlru` in the real cache decides what it decides in the simulator, and is told the same of every request."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from eval.policies import simulated_cache
+from eval.real import RealCache
+from eval.simulator import simulate
+from eval.traces import open_trace
+from radix_tlru.sglang.compat import rust_core_refusal
+from radix_tlru.sglang.offline import Core
+from radix_tlru.sglang.turns import fingerprint_of
+
+PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 60_000, 1_024, 200
+
+
+@pytest.mark.parametrize(
+    "core", ["python", pytest.param("rust", marks=pytest.mark.skipif(bool(rust_core_refusal()), reason="no Rust core"))]
+)
+def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(core: Core) -> None:
+    requests = open_trace("synthetic:conversations=300").requests
+    simulated = simulated_cache(
+        "etlru", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE
+    )
+    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    real = RealCache("etlru", CAPACITY, core=core, **sizes)
+    learner = real.cache.tail.learner
+    in_force = set()
+    for number, (request, expected) in enumerate(zip(requests, simulate(simulated, requests), strict=True)):
+        assert real.request(request) == expected, number
+        in_force.add(learner.in_force)
+    assert "etlru" in in_force, "enough was learned to evict by it"
+    assert {phase: real.cache.tail.counts[phase] for phase in simulated.evicted} == dict(simulated.evicted)
+
+
+def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
+    one, other = (fingerprint_of(RadixKey(array("q", [*range(64), last]))) for last in (64, 65))
+    salted = fingerprint_of(RadixKey(array("q", range(65)), cache_salt="tenant"))
+    assert one(64) == other(64) != salted(64)
+    assert len({one(64), one(65), other(65), salted(65)}) == 4
