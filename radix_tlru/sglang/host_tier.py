@@ -68,7 +68,7 @@ class HostTier:
         """Drop ``tokens`` tokens of host copies if there are as many, counted in ``tracker``, tail after tail."""
         core = self._tail.tree_core
         while (missing := tokens - tracker[FULL]) > 0:
-            victim = self._tail.take_next(self.order, missing, tier="host")
+            victim = self._tail.take_next(self.order, missing, tier="host_")
             if victim is None:
                 return
             self._tail.cut(victim, cache_actions)
