@@ -80,7 +80,9 @@ class AuditedTiers(AuditedCache):
         self._after("drop")
 
     def flush(self) -> None:
-        self.cache.check_hicache_events()
+        while self.running:
+            self.finish(0)
+        self.settle()
         super().flush()
 
     def _match(self, context: Context, prefixes: Sequence[int]) -> tuple[int, int]:
