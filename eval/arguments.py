@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-__all__ = ["TraceOptions", "add_text_arguments", "add_trace_arguments", "tokens", "trace_options"]
+from radix_tlru.config import AUTO, MedianWeight
+
+__all__ = ["TraceOptions", "add_text_arguments", "add_trace_arguments", "median_weight", "tokens", "trace_options"]
 
 TraceOptions = tuple[tuple[str, Any], ...]
 """Keywords of ``open_trace``; a tuple, so that a process can remember what it read."""
@@ -23,6 +25,16 @@ def tokens(text: str) -> int:
     if not 0 <= value < 2**53 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more")
     return int(value)
+
+
+def median_weight(text: str) -> MedianWeight:
+    """w: ``auto``, or a number; Config says which are allowed."""
+    if text == AUTO:
+        return AUTO
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor {AUTO}") from None
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:

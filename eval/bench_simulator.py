@@ -37,7 +37,7 @@ def run(source: str, turns: int, console: Console) -> None:
 def throughput(source: str) -> Table:
     """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
     trace = open_trace(source)
-    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    sizes = {"threshold": THRESHOLD, "page_size": PAGE}
     caches: dict[str, Cache] = {f"simulated {name}": simulated_cache(name, CAPACITY, **sizes) for name in SIMULATED}  # type: ignore[arg-type]
     caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
     spent = dict.fromkeys(caches, 0.0)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.traces.request import Request
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight
 
 __all__ = ["Cell", "Outcome", "outcome", "uncached_tokens"]
 
@@ -23,8 +24,8 @@ class Cell:
     policy: str
     capacity: int  # of each replica
     threshold: int  # ξ
-    next_prompt_estimate: int  # Q̂
-    median_weight: float  # w
+    next_prompt_estimate: int | None  # Q̂; None where it is learned
+    median_weight: MedianWeight  # w
     page_size: int
     forced: bool = True  # every context is cached as it is served; else the paper's optional caching
     replicas: int = 1  # caches behind a router
@@ -42,7 +43,8 @@ class Cell:
 
     def under(self, policy: str) -> Cell:
         """The same cell under a policy to compare it with."""
-        return replace(self, policy=policy, median_weight=0.0)
+        estimate = DEFAULT_NEXT_PROMPT if self.next_prompt_estimate is None else self.next_prompt_estimate
+        return replace(self, policy=policy, next_prompt_estimate=estimate, median_weight=0.0)
 
 
 @dataclass(frozen=True, slots=True)

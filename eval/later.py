@@ -15,7 +15,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from eval.arguments import add_trace_arguments, tokens, trace_options
+from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import uncached_tokens
 from eval.policies import POLICIES, TraceKnowledge, simulated_cache
 from eval.simulator import simulate
@@ -23,6 +23,7 @@ from eval.table import console
 from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import ConfigError
+from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["Figures", "figures"]
 
@@ -53,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", nargs="+", default=("tlru", "etlru"), choices=POLICIES, metavar="P")
     parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     parser.add_argument("--threshold", nargs="+", type=tokens, required=True, metavar="TOKENS", help="ξ")
-    parser.add_argument("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (%(default)s)")
-    parser.add_argument("--median-weight", nargs="+", type=float, default=[0.0], metavar="W", help="w of tlru, etlru")
+    parser.add_argument("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (200; learned by etlru)")
+    parser.add_argument("--median-weight", nargs="+", type=median_weight, default=[0.0], metavar="W", help="w, or auto")
     parser.add_argument("--page-size", type=tokens, default=1, metavar="N", help="tokens (%(default)s)")
     parser.add_argument("--from", type=float, default=0.5, dest="share", metavar="SHARE", help="(%(default)s)")
 
@@ -79,7 +80,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
 
-    def serve(policy: str, capacity: int, threshold: int, weight: float) -> Figures:
+    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight) -> Figures:
         cache = simulated_cache(
             policy,
             capacity,
@@ -109,7 +110,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         mean = [float(np.mean(column)) for column in zip(*changes, strict=True)]
         table.add_row(
             policy,
-            f"{weight:g}",
+            weight if weight == AUTO else f"{weight:g}",
             f"{np.mean(closed):.1%}",
             *(f"{change:+.1%}" for change in mean[:3]),
             f"{max(change.p95 for change in changes):+.1%}",

@@ -34,7 +34,7 @@ from eval.futures import futures
 from eval.simulator import Knowledge, SimulatedCache, Span
 from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
-from radix_tlru.config import PolicyName
+from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 from radix_tlru.learner import Learner
 from radix_tlru.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
 
@@ -204,8 +204,8 @@ def simulated_cache(
     capacity: int,
     *,
     threshold: int,
-    next_prompt_estimate: int,
-    median_weight: float = 0.0,
+    next_prompt_estimate: int | None = None,
+    median_weight: MedianWeight = 0.0,
     page_size: int = 1,
     knowledge: TraceKnowledge | None = None,
     death_rate: float = 0.0,
@@ -215,6 +215,8 @@ def simulated_cache(
     """A simulated cache under the policy ``name``; lengths in tokens.
 
     Args:
+        next_prompt_estimate: Q̂; None: 200, or learned (etlru).
+        median_weight: w; ``auto`` where a server could (tlru, etlru).
         knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
         death_rate: μ of etlru-given, 1/s.
         prompts: distribution of Q for etlru-given; without one, Q̂.
@@ -222,23 +224,28 @@ def simulated_cache(
     Raises:
         ValueError: no such policy, or it needs knowledge that was not given.
     """
-    step: PromptModel = FixedPrompt(next_prompt_estimate)
+    estimate = DEFAULT_NEXT_PROMPT if next_prompt_estimate is None else next_prompt_estimate
+    step: PromptModel = FixedPrompt(estimate)
     beliefs = Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0)
+    weight = 0.0 if median_weight == AUTO else float(median_weight)
     policy: Policy | Learner
     models: dict[str, tuple[ReturnModel, PromptModel, float]] = {
         "threshold-lru": (LongEnough(LONG_ENOUGH), AnyPrompt(), 1.0),
-        "etlru-given": (beliefs, prompts or step, median_weight),
-        "end-aware": (Unended(), step, median_weight),
-        "length-aware": (Recency(), TrueNextPrompt(next_prompt_estimate), median_weight),
+        "etlru-given": (beliefs, prompts or step, weight),
+        "end-aware": (Unended(), step, weight),
+        "length-aware": (Recency(), TrueNextPrompt(estimate), weight),
         "belady": (NextUse(), AnyPrompt(), 1.0),
-        "tail-belady": (NextUse(), TrueNextPrompt(next_prompt_estimate), 0.0),
+        "tail-belady": (NextUse(), TrueNextPrompt(estimate), 0.0),
     }
     if name in models:
+        if median_weight == AUTO:
+            raise ValueError(f"--median-weight {AUTO}: {name} does not learn; only tlru and etlru do")
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
         config = Config(name, threshold, next_prompt_estimate, median_weight)  # type: ignore[arg-type]
-        policy = Learner(config, capacity, page_size) if name == "etlru" else policy_for(config)
+        learns = name == "etlru" or (name == "tlru" and median_weight == AUTO)
+        policy = Learner(config, capacity, page_size) if learns else policy_for(config)
     else:
         raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")
     return SimulatedCache(policy, capacity, page_size, knowledge=_known_to(name, knowledge), forced=forced)

@@ -53,7 +53,7 @@ class RealCache:
     Args:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
-        capacity, threshold, next_prompt_estimate, page_size: tokens.
+        capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned (``etlru``).
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time.
     """
@@ -64,7 +64,7 @@ class RealCache:
         capacity: int,
         *,
         threshold: int = 0,
-        next_prompt_estimate: int = 0,
+        next_prompt_estimate: int | None = 0,
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
@@ -82,7 +82,7 @@ class RealCache:
         self._learns = policy == "etlru"
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
-        slack = max(threshold - next_prompt_estimate, 0) // page_size
+        slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
         if policy == "ours":
             trim = max(trim_chunk // page_size, 1)
             config = Config(threshold=slack, next_prompt_estimate=0, trim_chunk=trim) if slack else Config(policy="lru")
@@ -115,8 +115,8 @@ class RealCache:
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 
-def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCache]:
-    def build(capacity: int, threshold: int, next_prompt_estimate: int, page_size: int) -> RealCache:
+def _factory(policy: str, core: Core) -> Callable[[int, int, int | None, int], RealCache]:
+    def build(capacity: int, threshold: int, next_prompt_estimate: int | None, page_size: int) -> RealCache:
         return RealCache(
             policy,
             capacity,
@@ -129,7 +129,7 @@ def _factory(policy: str, core: Core) -> Callable[[int, int, int, int], RealCach
     return build
 
 
-REAL_CACHES: dict[str, Callable[[int, int, int, int], RealCache]] = {
+REAL_CACHES: dict[str, Callable[[int, int, int | None, int], RealCache]] = {
     "real-tlru": _factory("ours", "rust"),
     "real-tlru-python": _factory("ours", "python"),
     "real-etlru": _factory("etlru", "rust"),

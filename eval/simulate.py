@@ -24,7 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from eval.arguments import TraceOptions, add_trace_arguments, tokens, trace_options
+from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
 from eval.baselines import BASELINES as OTHERS
 from eval.cells import Cell, Outcome, outcome, uncached_tokens
 from eval.policies import POLICIES, PartOfTrace, TraceKnowledge, simulated_cache
@@ -35,10 +35,13 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
-from radix_tlru.config import START_THRESHOLD
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
-BASELINES = {**OTHERS, **REAL_CACHES}
+BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
+
+LEARNING = ("etlru", "real-etlru", "real-etlru-python")
+"""Policies that learn Q̂ where it is not given."""
 
 REFERENCES = ("lru", "tail-belady")
 """TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
@@ -60,11 +63,18 @@ def add_arguments(
         "--next-prompt-estimate",
         nargs="+",
         type=tokens,
-        default=[Config().next_prompt_estimate],
+        default=[None],
         metavar="TOKENS",
-        help="Q̂ (default: %(default)s)",
+        help=f"Q̂ (default: {DEFAULT_NEXT_PROMPT}; learned by etlru)",
     )
-    parser.add_argument("--median-weight", nargs="+", type=float, default=[0.0], metavar="W", help="w of tlru, etlru")
+    parser.add_argument(
+        "--median-weight",
+        nargs="+",
+        type=median_weight,
+        default=[0.0],
+        metavar="W",
+        help="w of tlru, etlru: 0 to 1, or auto",
+    )
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")
     parser.add_argument(
@@ -136,6 +146,8 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         if capacity < page:
             raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
         Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
+        if estimate is None and policy not in LEARNING:
+            estimate = DEFAULT_NEXT_PROMPT
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))

@@ -10,6 +10,8 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
+from radix_tlru.config import AUTO
+
 __all__ = ["cells_table", "console"]
 
 NARROWEST = 120
@@ -61,8 +63,8 @@ def _size(row: dict[str, Any]) -> _Size:
 
 
 def _cells(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
-    weight = f" w={row['median_weight']:g}" if row["median_weight"] else ""
-    yield f"{row['policy']}{weight}"
+    weight = row["median_weight"]
+    yield f"{row['policy']} w={weight if weight == AUTO else f'{weight:g}'}" if weight else row["policy"]
     yield f"{row['hit_ratio']:.1%}"
     for figure in ("p50", "p95", "p99", "tel"):
         yield _short(row[figure]) if figure == "tel" else f"{row[figure]:,.0f}"

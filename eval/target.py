@@ -79,7 +79,7 @@ def serve(requests: Sequence[Request], config: Config, capacity: int, page_size:
     cache = SimulatedCache(policy_for(config), capacity, page_size)
     followed = percentile(config.target)
     quantile = None if followed is None else UncachedQuantile(followed)
-    threshold = Threshold(config.start_threshold, config.next_prompt_estimate, page_size)
+    threshold = Threshold(config.start_threshold, config.next_prompt, page_size)
     cached, thresholds = [], []
     for number, request in enumerate(requests, start=1):
         cached.append(cache.request(request))

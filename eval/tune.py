@@ -19,19 +19,19 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from eval.arguments import TraceOptions, add_trace_arguments, tokens, trace_options
+from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import Cell, Outcome, outcome
 from eval.paper.timing import ASSUMED, Timing, TimingError, read
 from eval.simulate import cache_for, knowledge_of, trace_of
 from eval.table import console
 from eval.traces import TraceError
 from radix_tlru import ConfigError
-from radix_tlru.config import FLAGS
+from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, FLAGS
 
 __all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
 
 BASELINE = "sglang-lru"
-POLICIES = ("tlru",)
+POLICIES = ("tlru", "etlru")
 WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.4)
 FACTORS = (0.5, 0.75, 1.0, 1.5)
 """Of ξ for the objective: as pages and prompts vary, the best threshold to evict by need not be the objective."""
@@ -59,9 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
     parser.add_argument("--page-size", type=int, default=1, metavar="N", help="tokens (default: %(default)s)")
-    parser.add_argument("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
-    parser.add_argument("--policy", nargs="+", default=list(POLICIES), help="to choose from (default: %(default)s)")
-    parser.add_argument("--median-weight", type=float, nargs="+", default=list(WEIGHTS), metavar="W")
+    parser.add_argument(
+        "--next-prompt-estimate",
+        type=tokens,
+        metavar="TOKENS",
+        help=f"Q̂ (default: {DEFAULT_NEXT_PROMPT}; learned by etlru)",
+    )
+    parser.add_argument("--policy", nargs="+", default=["tlru"], help="to choose from (default: %(default)s)")
+    parser.add_argument("--median-weight", type=median_weight, nargs="+", default=list(WEIGHTS), metavar="W")
     parser.add_argument(
         "--median-limit", type=float, metavar="PERCENT", help="by how much the median may rise (default: any)"
     )
@@ -92,9 +97,8 @@ def _run(args: argparse.Namespace) -> int:
     trace = trace_of(options)
     if len(trace.requests) < 4:
         raise ValueError(f"--trace {args.trace}: {len(trace.requests)} requests are too few to choose by")
-    base = Cell(
-        trace.name, BASELINE, args.capacity, objective, args.next_prompt_estimate, 0.0, args.page_size, forced=True
-    )
+    estimate = DEFAULT_NEXT_PROMPT if args.next_prompt_estimate is None else args.next_prompt_estimate
+    base = Cell(trace.name, BASELINE, args.capacity, objective, estimate, 0.0, args.page_size, forced=True)
     settings = tried([base, *_grid(base, args)], objective, options, args.jobs)
     stock, *others = settings
     chosen = choose(others, stock, args.median_limit)
@@ -127,9 +131,12 @@ def _grid(base: Cell, args: argparse.Namespace) -> list[Cell]:
     thresholds = sorted({max(1, round(base.threshold * factor)) for factor in FACTORS})
     cells = []
     for policy, threshold, weight in itertools.product(args.policy, thresholds, args.median_weight):
-        if not 0 <= weight <= 1:
-            raise ValueError(f"--median-weight {weight:g}: must be between 0 and 1")
-        cells.append(replace(base, policy=policy, threshold=threshold, median_weight=weight))
+        if weight != AUTO and not 0 <= weight <= 1:
+            raise ValueError(f"--median-weight {weight:g}: must be between 0 and 1, or {AUTO}")
+        given = args.next_prompt_estimate if policy == "etlru" else base.next_prompt_estimate
+        cells.append(
+            replace(base, policy=policy, threshold=threshold, next_prompt_estimate=given, median_weight=weight)
+        )
     return cells
 
 
@@ -178,7 +185,8 @@ def choose(
 def flags_of(cell: Cell) -> str:
     """The flags of a server that evicts as the cell does."""
     fields = ("policy", "threshold", "next_prompt_estimate", "median_weight")
-    return " ".join(f"{FLAGS[name]} {getattr(cell, name)}" for name in fields)
+    given = {name: value for name in fields if (value := getattr(cell, name)) is not None}
+    return " ".join(f"{FLAGS[name]} {value}" for name, value in given.items())
 
 
 def _row(one: Setting, chosen: bool) -> dict[str, Any]:
@@ -224,7 +232,7 @@ def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> None:
         shades = {threshold: 0.25 + 0.75 * rank for rank, threshold in _ranks(threshold for _, threshold in lines)}
         for policy, threshold in lines:
             line = [one for one in others if (one.cell.policy, one.cell.threshold) == (policy, threshold)]
-            line.sort(key=lambda one: one.cell.median_weight)
+            line.sort(key=lambda one: (one.cell.median_weight == AUTO, one.cell.median_weight))
             x = [one.second.p50 / stock.second.p50 - 1 for one in line]
             y = [one.second.tel / stock.second.tel - 1 for one in line]
             style = look(policy)
@@ -233,7 +241,7 @@ def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> None:
             axes.plot(x[0], y[0], color=style.colour, alpha=shades[threshold], marker=style.marker, markersize=6)
         place = (chosen.second.p50 / stock.second.p50 - 1, chosen.second.tel / stock.second.tel - 1)
         axes.plot(*place, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none",
-                  label=f"recommended, w = {chosen.cell.median_weight:g}")  # fmt: skip
+                  label=f"recommended, w = {chosen.cell.median_weight}")  # fmt: skip
         axes.plot(0, 0, marker="s", color=INK, markersize=4)
         axes.annotate("stock lru", (0, 0), xytext=(5, 3), textcoords="offset points", fontsize=7)
         percent_axis(axes.xaxis)

@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 __all__ = [
+    "AUTO",
+    "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
     "FLAGS",
     "START_THRESHOLD",
     "Config",
     "ConfigError",
+    "MedianWeight",
     "PolicyName",
     "one_line",
     "percentile",
 ]
 
 PolicyName = Literal["tlru", "etlru", "lru"]
+
+MedianWeight = float | Literal["auto"]
+
+AUTO: Final = "auto"
+"""The w that is chosen while serving."""
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -30,6 +38,7 @@ FLAGS = {
     "median_weight": "--tlru-median-weight",
     "trim_chunk": "--tlru-trim-chunk",
     "host_threshold": "--tlru-host-threshold",
+    "return_model": "--tlru-return-model",
 }
 
 # Three ways to say what ξ is, of which one may be used.
@@ -40,6 +49,9 @@ START_THRESHOLD = 2048
 
 DEFAULT_TTFT_SLO_MS = 200.0
 """The objective if none is given."""
+
+DEFAULT_NEXT_PROMPT = 200
+"""Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
 LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
 """Percentiles that a target may name."""
@@ -71,11 +83,13 @@ class Config:
     threshold: int | None = None
     """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms`` or ``target``."""
 
-    next_prompt_estimate: int = 200
-    """Q̂, tokens that the next prompt is expected to add. 200 is the WildChat mean (paper, section 5)."""
+    next_prompt_estimate: int | None = None
+    """Q̂ pinned: tokens that the next prompt is expected to add. None: 200, and with ``etlru`` only until a distribution
+    has been learned."""
 
-    median_weight: float = 0.0
-    """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe."""
+    median_weight: MedianWeight = 0.0
+    """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe.
+    ``auto``: the least cost to the median among settings that are as good at the tail, chosen while serving."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
@@ -93,33 +107,50 @@ class Config:
     host_threshold: int | None = None
     """ξ of the host tier of a hierarchical cache, in tokens that neither tier holds. None: that of the device."""
 
+    return_model: str | None = None
+    """With ``etlru``: a return model of one's own in the place of what is learned, as ``module:attribute`` or by the
+    name of its entry point (:mod:`radix_tlru.predictors`)."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
         for field in ("threshold", "next_prompt_estimate", "host_threshold"):
             value = getattr(self, field)
-            if value is None and field != "next_prompt_estimate":
+            if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
         if isinstance(self.trim_chunk, bool) or not isinstance(self.trim_chunk, int) or self.trim_chunk < 1:
             raise _error("trim_chunk", self.trim_chunk, "a whole number of tokens, 1 or more")
-        if not _is_number(self.median_weight) or not 0.0 <= self.median_weight <= 1.0:
-            raise _error("median_weight", self.median_weight, "a number from 0 to 1")
+        weight = self.median_weight
+        if weight != AUTO and not (_is_number(weight) and 0.0 <= weight <= 1.0):
+            raise _error("median_weight", weight, f"a number from 0 to 1, or {AUTO}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.target is not None and percentile(self.target) is None:
             raise _error("target", self.target, f"a percentile from p{LOWEST_TARGET:g} to p{HIGHEST_TARGET:g}")
+        if self.return_model is not None and self.policy != "etlru":
+            raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         given = [field for field in _OBJECTIVES if getattr(self, field) is not None]
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
             raise ConfigError(f"{first}: not together with {second}; give one of them")
         for field in ("threshold", "host_threshold"):
             value = getattr(self, field)
-            if self.policy != "lru" and value is not None and value <= self.next_prompt_estimate:
+            if self.policy != "lru" and value is not None and value <= self.next_prompt:
                 flag = FLAGS["next_prompt_estimate"]
-                allowed = f"more than {flag} {self.next_prompt_estimate}, or nothing is ever TEL-safe"
+                allowed = f"more than {flag} {self.next_prompt}, or nothing is ever TEL-safe"
                 raise _error(field, value, allowed)
+
+    @property
+    def next_prompt(self) -> int:
+        """Q̂ in force, in tokens, while nothing else has been learned."""
+        return DEFAULT_NEXT_PROMPT if self.next_prompt_estimate is None else self.next_prompt_estimate
+
+    @property
+    def start_weight(self) -> float:
+        """w in force, while no other has been chosen."""
+        return 0.0 if self.median_weight == AUTO else float(self.median_weight)
 
     @property
     def is_pinned(self) -> bool:
@@ -138,7 +169,7 @@ class Config:
         """ξ in tokens, pinned or to begin with; above Q̂, or nothing would be TEL-safe."""
         if self.threshold is not None:
             return self.threshold
-        return max(START_THRESHOLD, self.next_prompt_estimate + 1)
+        return max(START_THRESHOLD, self.next_prompt + 1)
 
     def __str__(self) -> str:
         if self.policy == "lru":
@@ -149,10 +180,13 @@ class Config:
             objective = f"target={self.target}"
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
+        learned = self.policy == "etlru" and self.next_prompt_estimate is None
+        estimate = "learned" if learned else f"{self.next_prompt} tokens"
+        returns = "" if self.return_model is None else f", return_model={self.return_model}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         return (
-            f"{self.policy} ({objective}, next_prompt_estimate={self.next_prompt_estimate} tokens, "
-            f"median_weight={self.median_weight:g}, trim_chunk={self.trim_chunk} tokens{host})"
+            f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
+            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens{returns}{host})"
         )
 
 

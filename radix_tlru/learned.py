@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from radix_tlru.hazards import BANDS, Class, Hazards, Watched, band_of, gittins
+from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf
 from radix_tlru.prompts import LearnedPrompts
 
@@ -40,12 +41,15 @@ class Turn(NamedTuple):
     context: int  # what of both can be cached, in whole pages
     cached: int  # what of the prompt was found cached
     fingerprint: Fingerprint  # of the context
+    hints: Hints | None = None  # what the client said of the conversation
+    asked: Sequence[int] = ()  # token ids of the prompt and of the answer, where they are known
+    answered: Sequence[int] = ()
 
 
 class Conversation(Watched):
     """A conversation as of its last turn."""
 
-    __slots__ = ("group", "length", "number", "shared", "turn")
+    __slots__ = ("group", "hints", "length", "noted", "number", "shared", "turn")
 
     def __init__(self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int) -> None:
         super().__init__(cls, stamp)
@@ -54,6 +58,8 @@ class Conversation(Watched):
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
         self.group: Group | None = None  # in the order, until it grows out of it
+        self.hints: Hints | None = None  # what is believed of what the client said
+        self.noted: Any = None  # by a predictor
 
 
 class Conversations:
@@ -153,6 +159,9 @@ class LearnedReturns:
 
     def rate(self, group: int, key: float, now: float) -> float:
         return self._rates[group]
+
+    def floor(self, leaf: Leaf) -> int:
+        return 0
 
     def _number(self, cls: Class) -> int:
         number = self._numbers.get(cls)

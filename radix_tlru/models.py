@@ -70,7 +70,7 @@ class ReturnModel(Protocol):
     def timeless(self) -> bool:
         """Whether all leaves of a group have one rate, which changes when ``version`` does and at no other time.
 
-        If not there is one group, number 0.
+        If not there are few groups, as the first leaves of all are compared.
         """
 
     @property
@@ -88,6 +88,9 @@ class ReturnModel(Protocol):
 
     def rate(self, group: int, key: float, now: float) -> float:
         """Return rate λ ≥ 0, in 1 / (unit of time), at time ``now`` of a leaf of that group with that key."""
+
+    def floor(self, leaf: Leaf) -> int:
+        """Depth, tokens from the root, down to which the leaf's tokens are all of its group; 0: all of them."""
 
 
 class PromptModel(Protocol):
@@ -113,6 +116,9 @@ class OneGroup:
 
     def group(self, leaf: Leaf, now: float) -> Group:
         return _FOREVER
+
+    def floor(self, leaf: Leaf) -> int:
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,5 +182,5 @@ def policy_for(config: Config) -> Policy:
     """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned."""
     if config.policy == "lru":
         return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=config.trim_chunk)
-    prompts = FixedPrompt(config.next_prompt_estimate)
-    return Policy(Recency(), prompts, config.start_threshold, config.median_weight, config.trim_chunk)
+    prompts = FixedPrompt(config.next_prompt)
+    return Policy(Recency(), prompts, config.start_threshold, config.start_weight, config.trim_chunk)

@@ -67,6 +67,7 @@ class EvictionOrder:
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
         self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): the first leaf of the cell leaves it then
+        self._moved = 0  # leaves that were put right
         self._alarm: dict[int, float] = {}  # the one alarm of a cell that counts
 
     def __len__(self) -> int:
@@ -128,6 +129,7 @@ class EvictionOrder:
         keep = max(
             leaf.start,
             self._policy.keep(leaf, step, self._page_size),
+            self._returns.floor(leaf) // self._page_size * self._page_size,
             leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
         )
         return Victim(self._cells[cell][0][1], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
@@ -151,17 +153,21 @@ class EvictionOrder:
 
     def _cheapest_head(self) -> tuple[int, Leaf] | None:
         """Where the price of a leaf changes with time: the first leaves of the cells, which are few, are compared."""
-        cheapest: tuple[float, float, int] | None = None
-        for cell in range(self._steps):
-            leaf = self._head(cell)
-            if leaf is None:
-                continue
-            key, leaf_id = self._cells[cell][0]
-            rate = self._returns.rate(0, key, self._now)
-            cost = marginal_cost(rate, self._probabilities[cell], self._policy.median_weight)
-            if cheapest is None or (cost, key, leaf_id) < cheapest:
-                cheapest, found = (cost, key, leaf_id), (cell, leaf)
-        return None if cheapest is None else found
+        found: tuple[int, Leaf] | None = None
+        moved = -1
+        while moved != self._moved:  # until none was put right, and perhaps into a cell that was passed
+            cheapest, found, moved = (math.inf, math.inf, 0), None, self._moved
+            for cell in list(self._cells):
+                leaf = self._head(cell)
+                if leaf is None:
+                    continue
+                key, leaf_id = self._cells[cell][0]
+                group, step = divmod(cell, self._steps)
+                rate = self._returns.rate(group, key, self._now)
+                cost = marginal_cost(rate, self._probabilities[step], self._policy.median_weight)
+                if (cost, key, leaf_id) < cheapest:
+                    cheapest, found = (cost, key, leaf_id), (cell, leaf)
+        return found
 
     def _price(self, cell: int) -> tuple[float, float, int]:
         group, step = divmod(cell, self._steps)
@@ -214,6 +220,7 @@ class EvictionOrder:
             self._entries -= 1
             if leaf is not None:
                 self._push(leaf_id, leaf)
+                self._moved += 1
         return None
 
     def _wake(self, cell: int, time: float) -> None:

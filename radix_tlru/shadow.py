@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from radix_tlru.calibration import UncachedQuantile
 from radix_tlru.learned import Conversation, Turn
 from radix_tlru.models import Leaf, Policy
 from radix_tlru.order import EvictionOrder
@@ -78,18 +79,31 @@ class Shadows:
     """The policies that could be in force, each with its shadow, and which of them has the least TEL lately.
 
     Args:
-        policies: in order of preference: the first is in force until another has shown to be better.
+        policies: all that are compared.
         capacity: tokens of the cache that is shadowed.
         one_in: conversations for each that is sampled.
+        rivals: indices of those to prefer one of; the first is preferred until another has shown to be better.
+        percentile: of uncached tokens, to be known of each policy.
     """
 
-    def __init__(self, policies: Sequence[Policy], capacity: int, page_size: int, one_in: int) -> None:
+    def __init__(
+        self,
+        policies: Sequence[Policy],
+        capacity: int,
+        page_size: int,
+        one_in: int,
+        rivals: Sequence[int],
+        percentile: float | None = None,
+    ) -> None:
         size = capacity // one_in // page_size * page_size
         self._shadows = [Shadow(policy, size, page_size) for policy in policies]
+        self.rivals = rivals
+        self.quantiles = [UncachedQuantile(percentile) for _ in policies if percentile is not None]
+        """That percentile of what each policy left to prefill of late."""
         self.tel = [0.0] * len(policies)
         """Tail excess latency of each lately, in tokens, decayed."""
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
-        self.best = 0
+        self.best = rivals[0]
         """Index of the policy to be preferred."""
         self._one_in = one_in
         self._sampled = 0
@@ -100,9 +114,12 @@ class Shadows:
         if conversation.number % self._one_in:
             return
         self._sampled += 1
+        uncached = [turn.prompt - shadow.request(conversation, turn) for shadow in self._shadows]
+        for quantile, tokens in zip(self.quantiles, uncached, strict=False):
+            quantile.add(tokens)
         missed = [
-            excess(turn.prompt - shadow.request(conversation, turn), shadow.order.policy.threshold)
-            for shadow in self._shadows
+            excess(tokens, shadow.order.policy.threshold)
+            for tokens, shadow in zip(uncached, self._shadows, strict=True)
         ]
         if not any(missed):
             return
@@ -120,7 +137,7 @@ class Shadows:
 
     def _compare(self) -> None:
         """Prefer another policy if it was better by more than chance."""
-        least = min(range(len(self.tel)), key=self.tel.__getitem__)
+        least = min(self.rivals, key=self.tel.__getitem__)
         lead = self.tel[self.best] - self.tel[least]
         if lead > _CONFIDENCE * math.sqrt(self._squares[self.best][least]):
             self.best = least

@@ -13,7 +13,7 @@ from radix_tlru.config import percentile
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=200, median_weight=0.0, trim_chunk=1)
+    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=None, median_weight=0.0, trim_chunk=1)
     assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
 
 
@@ -34,6 +34,17 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config(threshold=600, host_threshold=300)) == (
         f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
     )
+    assert str(Config(threshold=600, median_weight="auto")).endswith("median_weight=auto, trim_chunk=1 tokens)")
+
+
+def test_what_is_not_given_is_200_until_it_is_learned() -> None:
+    assert (Config().next_prompt, Config("etlru").next_prompt, Config("etlru", next_prompt_estimate=0).next_prompt) == (
+        200,
+        200,
+        0,
+    )
+    assert "next_prompt_estimate=learned" in str(Config("etlru"))
+    assert "next_prompt_estimate=90 tokens" in str(Config("etlru", next_prompt_estimate=90))
 
 
 @pytest.mark.parametrize(
@@ -52,10 +63,11 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
         ({"next_prompt_estimate": -5}, "--tlru-next-prompt-estimate -5: must be a whole number of tokens, 0 or more"),
-        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1"),
-        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1"),
-        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1"),
-        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1"),
+        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, or auto"),
+        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, or auto"),
+        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, or auto"),
+        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, or auto"),
+        ({"median_weight": "Auto"}, "--tlru-median-weight Auto: must be a number from 0 to 1, or auto"),
         ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),

@@ -272,7 +272,7 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
     learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)
     _, tlru, lru = learner._policies
-    shadows = Shadows((lru, tlru), 10_000, PAGE, one_in=1)
+    shadows = Shadows((lru, tlru), 10_000, PAGE, one_in=1, rivals=(0, 1))
     conversations = Conversations(Hazards())
     for cycle in range(20):
         for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do
@@ -280,6 +280,50 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
             shadows.observe(conversations.turn(told, alone=True), told)
     assert shadows.tel[1] < shadows.tel[0]
     assert shadows.best == 1
+
+
+def test_a_next_prompt_that_was_given_is_not_learned() -> None:
+    requests = synthetic(300)
+    for estimate, kept in ((NEXT_PROMPT, True), (None, False)):
+        cache = simulated_cache("etlru", 10_000, threshold=1024, next_prompt_estimate=estimate, page_size=PAGE)
+        simulate(cache, requests)
+        learner = cache._learner
+        assert learner is not None
+        assert learner._returns.version > 0, "enough was seen to learn from"
+        assert (learner._policies[0].prompts == FixedPrompt(NEXT_PROMPT)) is kept
+
+
+# ---- the weight ----
+
+
+def shadows_of(learner: Learner, tel: list[float], p95: list[int]) -> Shadows:
+    shadows = learner._shadowed()
+    shadows.tel = tel
+    for quantile, tokens in zip(shadows.quantiles, p95, strict=True):
+        for _ in range(100):
+            quantile.add(tokens)
+    return shadows
+
+
+def test_auto_takes_the_largest_weight_that_neither_the_tail_nor_the_p95_pays_for() -> None:
+    learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
+    assert learner.names == ("etlru", "etlru w=0.2", "etlru w=0.4", "tlru", "lru")
+    tel = [1000.0, 1009.0, 1011.0, 1500.0, 2000.0]
+    assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500])) == 1  # 1,011 is 1.1 % above 1,000
+    assert learner._as_good(shadows_of(learner, tel, [505, 506, 500, 500, 500])) == 0  # 506 is 1.2 % above lru's 500
+    assert learner._as_good(shadows_of(learner, tel, [506, 506, 500, 500, 500])) == 4
+    level = [1000.0, 1000.0, 1000.0, 1000.0, 1000.0]
+    assert learner._as_good(shadows_of(learner, level, [500, 500, 500, 500, 500])) == 2
+
+
+def test_auto_is_a_choice_of_tlru_too() -> None:
+    learner = Learner(Config("tlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
+    assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.4", "lru")
+    assert [policy.median_weight for policy in learner._policies] == [0.0, 0.2, 0.4, 1.0]
+    for request in synthetic(40):
+        end = len(request.context)
+        learner.observe(turn(request.arrival_s, request.prompt_tokens, end, int(request.conversation or 0)))
+    assert learner.in_force in learner.names
 
 
 # ---- a real trace ----

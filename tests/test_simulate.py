@@ -138,7 +138,7 @@ def test_the_real_cache_and_the_simulator_agree_in_every_request(
         (("--capacity", "100"), "--capacity 100: must be at least one page of 512 tokens"),
         (("--threshold", "100"), "--tlru-threshold 100: must be more than --tlru-next-prompt-estimate 200"),
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
-        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1"),
+        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
     ],

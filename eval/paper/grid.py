@@ -116,8 +116,9 @@ def _run(batch: _Batch) -> list[dict[str, Any]]:
 
 
 def _cache(cell: Cell, knowledge: TraceKnowledge, batch: _Batch) -> SimulatedCache:
+    assert cell.next_prompt_estimate is not None, "the paper gives Q̂"
     if cell.policy == BOTH:
-        policy = Policy(Unended(), TrueNextPrompt(cell.next_prompt_estimate), cell.threshold, cell.median_weight)
+        policy = Policy(Unended(), TrueNextPrompt(cell.next_prompt_estimate), cell.threshold, median_weight=0.0)
         return SimulatedCache(policy, cell.capacity, cell.page_size, knowledge=knowledge.future, forced=cell.forced)
     # ξ ≤ Q̂ leaves T-LRU nothing to trim, so that it is LRU; the server refuses such a setting.
     useless = cell.policy == "tlru" and cell.threshold <= cell.next_prompt_estimate

@@ -120,7 +120,7 @@ def _name(point: Point, points: Sequence[Point]) -> str:
     kin = [other for other in variants if other.policy == variant.policy]
     if variant == kin[0] or len({other.weight for other in kin}) < len(kin):
         return label(variant, variants)
-    return f"w = {variant.weight:g}"
+    return f"w = {variant.w}"
 
 
 def _place_names(axes: Axes, points: Sequence[Point], named: Sequence[tuple[Point, str]]) -> None:

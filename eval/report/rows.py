@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cells import Cell, Outcome
+from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
 
@@ -31,8 +33,18 @@ class Variant(NamedTuple):
     """A policy with those of its settings that it looks at."""
 
     policy: str
-    weight: float | None  # w; None where the policy has no use for it
-    estimate: int | None  # Q̂ in tokens; likewise
+    weight: MedianWeight | None  # w; None where the policy has no use for it
+    estimate: int | None  # Q̂ in tokens; likewise, and where it is learned
+
+    @property
+    def rank(self) -> float:
+        """From the setting that speaks for the policy on: w as it rises, then what is chosen while serving."""
+        return math.inf if self.weight == AUTO else float(self.weight or 0.0)
+
+    @property
+    def w(self) -> str:
+        """The weight in words."""
+        return AUTO if self.weight == AUTO else f"{self.weight:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +117,13 @@ def _read(path: Path, *, asked_for: bool) -> list[Row]:
 def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
     record = {"forced": True, "replicas": 1, "routing": None, **record, "evicted": record.get("evicted") or {}}
     text = {"trace", "policy", "cell", "routing"}
-    absent = {"gap_closed", "routing"}
+    absent = {"gap_closed", "routing", "next_prompt_estimate"}
     names = [field.name for kind in (Cell, Outcome) for field in fields(kind)]
     for name in [*names, "cell", "gap_closed"]:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]
-        if name == "evicted" or (name in absent and value is None):
+        if name == "evicted" or (name in absent and value is None) or (name == "median_weight" and value == AUTO):
             continue
         if not isinstance(value, str if name in text else int | float):
             raise ReportError(f"{where}: {name} is {value!r}, not {'a text' if name in text else 'a number'}")

@@ -205,12 +205,12 @@ class Scene:
 
 def _usual(variants: Sequence[Variant]) -> dict[str, Variant]:
     """The setting of each policy that speaks for it."""
-    estimate = Config().next_prompt_estimate
+    estimate = Config().next_prompt
     of_policy: dict[str, list[Variant]] = {}
     for variant in variants:
         of_policy.setdefault(variant.policy, []).append(variant)
     return {
-        policy: min(kin, key=lambda one: (one.weight or 0.0, abs((one.estimate or estimate) - estimate)))
+        policy: min(kin, key=lambda one: (one.rank, abs((one.estimate or estimate) - estimate)))
         for policy, kin in of_policy.items()
     }
 
@@ -218,7 +218,7 @@ def _usual(variants: Sequence[Variant]) -> dict[str, Variant]:
 def _rank(variant: Variant) -> tuple[bool, int, str, float, int]:
     policy = variant.policy
     rank = _RANK.index(policy) if policy in _RANK else len(_RANK)
-    return not is_online(variant), rank, policy, variant.weight or 0.0, variant.estimate or 0
+    return not is_online(variant), rank, policy, variant.rank, variant.estimate or 0
 
 
 def _chosen(flag: str, value: int, there: list[int]) -> int:

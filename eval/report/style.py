@@ -128,9 +128,9 @@ def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
     kin = [other for other in among if other.policy == policy]
     name = _NAMES.get(policy, policy.replace("sglang-", "stock ").replace("-python", " (Python core)"))
     if len({other.weight for other in kin}) > 1:
-        name += f", w = {variant.weight:g}"
+        name += f", w = {variant.w}"
     if len({other.estimate for other in kin}) > 1:
-        name += f", Q̂ = {variant.estimate:,}"
+        name += ", Q̂ learned" if variant.estimate is None else f", Q̂ = {variant.estimate:,}"
     return name
 
 

@@ -1,45 +1,89 @@
-"""What travels with a request from the process that takes it in to the ranks that serve it: when it came.
+"""What travels with a request from the process that takes it in to the ranks that serve it.
 
-Every rank of a model must learn the same, so the time that a conversation was silent cannot be read off the clock of a
-rank. It is stamped once, where the request is tokenized, and rides in ``sampling_params.custom_params``, which SGLang
-hands on as it is, through every path there is.
+*When it came.* Every rank of a model must learn the same, so the time that a conversation was silent cannot be read off
+the clock of a rank. A request is stamped once, where it is tokenized.
+
+*What the client says of it* (:mod:`radix_tlru.hints`): ``"tlru": {…}`` among the custom parameters, of
+``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible endpoints (``extra_body``).
+Hints are checked here, where an error is still an answer, HTTP 400, and the client's own.
+
+Both ride in ``sampling_params.custom_params``, which SGLang hands on as they are, through every path there is.
 """
 
 from __future__ import annotations
 
+import json
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from radix_tlru.config import FLAGS
+from radix_tlru.hints import Hints
 from radix_tlru.sglang.hooks import hook
 
-__all__ = ["HOOKED", "KEY", "install", "stamp_of"]
+__all__ = ["HINTS", "HOOKED", "KEY", "Carried", "carried_by", "install"]
 
-HOOKED = "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object"
-"""The function of SGLang that makes of a client's request what the schedulers get."""
+HOOKED = (
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
+    "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
+)
+"""Functions of SGLang that we stand beside: what makes of a client's request what the schedulers get, and what is given
+the requests of the OpenAI-compatible endpoints."""
 
 KEY = "__radix_tlru"
 """Of ours among the custom parameters."""
 
+HINTS = "tlru"
+"""Of a client's hints, there."""
+
 
 def install() -> None:
-    """Have requests stamped that this process tokenizes, if its server evicts by our order.
+    """Have requests stamped and hints taken in this process, if its server evicts by our order.
 
     Raises:
         ConfigError: this SGLang does not take the hook.
     """
-    hook(HOOKED, _stamp, f"{FLAGS['policy']}: requests cannot be stamped")
+    hook(HOOKED[0], _stamp, f"{FLAGS['policy']}: requests cannot be stamped")
+    hook(HOOKED[1], _take_from_top, f"{FLAGS['policy']}: hints cannot be taken", "around")
 
 
-def stamp_of(req: Any) -> float | None:
-    """When the request came, s on the clock of the process that took it in; None: it was not stamped."""
+class Carried(NamedTuple):
+    """What came with a request."""
+
+    stamp: float | None = None  # when it came, s on the clock of the process that took it in; None: not stamped
+    hints: Hints | None = None
+
+
+def carried_by(req: Any) -> Carried:
+    """What came with a request, in a scheduler process."""
     carried = (req.sampling_params.custom_params or {}).get(KEY)
-    return carried["stamp"] if carried else None
+    if not carried:
+        return Carried()
+    return Carried(carried["stamp"], Hints.loads(carried["hints"]) if carried["hints"] else None)
 
 
 def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
     from radix_tlru.sglang.plugin import config_of
 
     params = getattr(tokenized, "sampling_params", None)
-    if params is not None and config_of(manager.server_args) is not None:
-        params.custom_params = {**(params.custom_params or {}), KEY: {"stamp": time.monotonic()}}
+    if params is None or config_of(manager.server_args) is None:
+        return
+    custom = dict(params.custom_params or {})
+    said = custom.pop(HINTS, None)
+    # As one string: what SGLang lets travel there may not be nested.
+    hints = None if said is None else Hints.parse(said).dumps()
+    params.custom_params = {**custom, KEY: {"stamp": time.monotonic(), "hints": hints}}
+
+
+async def _take_from_top(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:
+    """SGLang drops what it does not know of an OpenAI request, so hints are moved to where it lets things through."""
+    from radix_tlru.sglang.plugin import config_of
+
+    known = hasattr(request, "custom_params") and config_of(serving.tokenizer_manager.server_args) is not None
+    body = await raw_request.body() if known else b""  # read by now
+    if f'"{HINTS}"'.encode() in body and HINTS in (top := json.loads(body)):
+        custom = request.custom_params or {}
+        if HINTS in custom:
+            return serving.create_error_response(f"{HINTS}: must be given once, not in custom_params as well")
+        request.custom_params = {**custom, HINTS: top[HINTS]}
+    return await original(serving, request, raw_request)

@@ -40,7 +40,7 @@ from radix_tlru.config import Config
 from radix_tlru.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
-from radix_tlru.sglang.carried import stamp_of
+from radix_tlru.sglang.carried import carried_by
 from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.journal import Journal
 from radix_tlru.sglang.turns import turn_of
@@ -217,11 +217,11 @@ class TailComponent(FullComponent):
             return
         assert insert_params is not None, "what was inserted has a key"
         if len(insert_params.key) and not is_health_check_generate_req(req):
-            stamp = stamp_of(req)
+            stamp, hints = carried_by(req)
             if stamp is None and self.config.policy == "etlru":
                 warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.served(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp))
+            self.served(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp, hints))
 
     def served(self, node_id: NodeId, turn: Turn) -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""

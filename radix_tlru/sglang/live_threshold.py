@@ -38,7 +38,7 @@ class LiveThreshold:
     def __init__(self, cache: TailRadixCache) -> None:
         config = cache.tail.config
         self._cache = cache
-        self._threshold = Threshold(config.start_threshold, config.next_prompt_estimate, cache.tail.page_size)
+        self._threshold = Threshold(config.start_threshold, config.next_prompt, cache.tail.page_size)
         self._objective_ms = config.objective_ms
         self._target = UncachedQuantile(percentile(config.target) or 0.0) if config.target else None
         self._whole, self._fit = WholePrompts(), PrefillFit()

@@ -21,7 +21,17 @@ import logging
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
-from radix_tlru.config import DEFAULT_TTFT_SLO_MS, FLAGS, START_THRESHOLD, Config, ConfigError, PolicyName
+from radix_tlru.config import (
+    AUTO,
+    DEFAULT_NEXT_PROMPT,
+    DEFAULT_TTFT_SLO_MS,
+    FLAGS,
+    START_THRESHOLD,
+    Config,
+    ConfigError,
+    PolicyName,
+)
+from radix_tlru.predictors import predictor
 from radix_tlru.sglang import carried
 from radix_tlru.sglang.compat import check_version, host_tier_refusal, sglang_version
 
@@ -147,14 +157,14 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         default=None,
         help=f"Tokens that the next prompt of a conversation is expected to add (default "
-        f"{Config().next_prompt_estimate}).",
+        f"{DEFAULT_NEXT_PROMPT}; learned with {FLAGS['policy']} etlru).",
     )
     group.add_argument(
         FLAGS["median_weight"],
         metavar="W",
         default=None,
         help="From 0 (default: protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its "
-        "request is in the tail.",
+        f"request is in the tail. '{AUTO}': as much as costs the tail next to nothing, chosen while serving.",
     )
     group.add_argument(
         FLAGS["trim_chunk"],
@@ -169,6 +179,13 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         default=None,
         help="With --enable-hierarchical-cache: the threshold of the host tier's own eviction, in tokens that neither "
         "tier holds (default: that of the device, pinned or learned).",
+    )
+    group.add_argument(
+        FLAGS["return_model"],
+        metavar="MODEL",
+        default=None,
+        help=f"With {FLAGS['policy']} etlru: a return model of your own instead of what is learned, as "
+        "module:attribute or by the name of its entry point.",
     )
 
 
@@ -199,7 +216,7 @@ def _config_from(given: dict[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag; what is none is left to Config, which says what is allowed."""
-    if field not in ("policy", "target") and isinstance(value, str):
+    if field not in ("policy", "target", "return_model") and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)
@@ -243,6 +260,8 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
     # Further processes that tokenize do not load plugins.
     if config.policy == "etlru" and (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)
+    if config.return_model is not None:
+        predictor(config.return_model)  # or end here, before a model is loaded
     carried.install()
     record.radix_cache_backend = BACKEND
     setattr(record, _CONFIG, config)

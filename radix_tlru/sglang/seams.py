@@ -46,6 +46,9 @@ SEAMS = (
     ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
+    (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
+    ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
+    ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
 )
 
 # SGLang's test fixtures: our tests stand on them, a server does not.
@@ -64,6 +67,7 @@ COMMAND_LINES = (
     (f"{_POLICY} --tlru-threshold 4096", True),
     (f"{_POLICY} --tlru-next-prompt-estimate 100", True),
     (f"{_POLICY} --tlru-median-weight 0.2", True),
+    ("--radix-eviction etlru", True),
     (f"{_POLICY} --tlru-ttft-slo 100 --tlru-threshold 4096", False),
     (f"{_POLICY} --radix-eviction-policy lru", False),
     (f"{_POLICY} --radix-cache-backend x", False),

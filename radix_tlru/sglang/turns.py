@@ -12,6 +12,7 @@ from radix_tlru.learned import Turn
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
+    from radix_tlru.hints import Hints
     from radix_tlru.learned import Fingerprint
 
 __all__ = ["fingerprint_of", "turn_of"]
@@ -19,7 +20,7 @@ __all__ = ["fingerprint_of", "turn_of"]
 _TOKEN = array("q").itemsize
 
 
-def turn_of(req: Any, key: RadixKey, stamp: float) -> Turn:
+def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
     """The turn that ``req`` was, with the ``key`` of what was cached of it in the end."""
     prompt = len(req.origin_input_ids)
     return Turn(
@@ -29,6 +30,9 @@ def turn_of(req: Any, key: RadixKey, stamp: float) -> Turn:
         context=len(key),
         cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
+        hints=hints,
+        asked=req.origin_input_ids,
+        answered=req.output_ids,
     )
 
 
