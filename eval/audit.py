@@ -17,9 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config
 from radix_tlru.sglang import build_cache
@@ -97,15 +95,12 @@ class AuditedCache(OfflineCache):
         page = shape.page_size
         self.estimate = page + page // 2
         config = Config(threshold=6 * page, next_prompt_estimate=self.estimate, median_weight=shape.median_weight)
-        super().__init__(self._build(params, config))
+        super().__init__(build_cache(params, config))
         self.running: list[Running] = []
         self.contexts: list[Context] = [Context((), namespace) for namespace in NAMESPACES]
         self.steps: Counter[str] = Counter()
         self._forget()
         self.audit()
-
-    def _build(self, params: CacheInitParams, config: Config) -> UnifiedRadixCache:
-        return build_cache(params, config)
 
     def _forget(self) -> None:
         # Prefixes are numbered: two pages have the same number if all that was said up to their ends is the same.
@@ -144,18 +139,6 @@ class AuditedCache(OfflineCache):
     def _found(self, prefixes: Sequence[int]) -> int:
         """Pages of the longest resident prefix."""
         return next((at for at, prefix in enumerate(prefixes) if prefix not in self.holds), len(prefixes))
-
-    def _known(self, prefixes: Sequence[int]) -> int:
-        """Pages of the longest prefix that an insert need not add to the tree."""
-        return self._found(prefixes)
-
-    def _fill(self, pages: Sequence[int], prefixes: Sequence[int]) -> None:
-        """What the last chunk computed is in these pages, and about to be cached."""
-        self._filled.update(zip(pages, prefixes, strict=True))
-
-    def _filled_for(self, pages: Sequence[int]) -> list[int]:
-        """The prefixes that pages of the tree were filled for."""
-        return [self._filled[page] for page in pages]
 
     def _slots(self, pages: Sequence[int]) -> torch.Tensor:
         slots = torch.tensor(pages, dtype=torch.int64)[:, None] * self.page_size + torch.arange(self.page_size)
@@ -271,11 +254,11 @@ class AuditedCache(OfflineCache):
             return
         self._audit_pool()  # there may be less than before, as room was made
         own, request.pages = request.pages[: done - request.done], request.pages[done - request.done :]
-        self._fill(own, request.prefixes[request.done : done])
+        self._filled.update(zip(own, request.prefixes[request.done : done], strict=True))
         values = torch.cat([self.cache.path_device_indices(request.node), self._slots(own)])
         params = InsertParams(key=key, value=values, prev_prefix_len=request.done * self.page_size)
         result = self.cache.insert(params)
-        found = self._known(request.prefixes[:done])
+        found = self._found(request.prefixes[:done])
         assert result.prefix_len == found * self.page_size, f"{result.prefix_len} tokens known, {found} pages were"
         lock = self.cache.lock(result.last_device_node)
         self.cache.unlock(request.lock)
@@ -349,24 +332,19 @@ class AuditedCache(OfflineCache):
         pages = [page for page in range(1, self.shape.pages + 1) if page not in elsewhere]
         slots = self.cache.tree_core.all_values_flatten().sort().values
         assert self._pages(slots) == pages, "the tree does not hold what nobody else does"
-        self.holds = dict(zip(self._filled_for(pages), pages, strict=True))
+        self.holds = {self._filled[page]: page for page in pages}
         assert len(self.holds) == len(pages), "a prefix is resident twice"
         for parent in map(self._parents.__getitem__, self.holds):
             assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
 
     def _audit_locks(self) -> None:
         locked = {prefix for request in self.running for prefix in request.prefixes[: request.done]}
-        locked |= self._locked_by_cache()
         assert locked <= self.holds.keys(), "a locked prefix was evicted"
         sizes = self.cache.full_protected_size(), self.cache.full_evictable_size()
         counted = len(locked) * self.page_size, (len(self.holds) - len(locked)) * self.page_size
         assert sizes == counted, f"protected and evictable are said to be {sizes}, and are {counted}"
         for request in self.running:
             self._assert_path(request.node, request.prefixes[: request.done])
-
-    def _locked_by_cache(self) -> set[int]:
-        """Prefixes that no request holds and that cannot go all the same."""
-        return set()
 
     def _assert_path(self, node: int, prefixes: Sequence[int]) -> None:
         pages = self._pages(self.cache.path_device_indices(node))
@@ -386,20 +364,16 @@ class AuditedCache(OfflineCache):
         for event in self.cache.take_events():
             match event:
                 case BlockStored():
-                    self._store(event, self._blocks_on(event.medium))
+                    self._store(event)
                 case BlockRemoved():
-                    blocks = self._blocks_on(event.medium)
                     for block in event.block_hashes:
                         prefix = self._subscribed[block]
-                        blocks[prefix] -= 1
-                        assert blocks[prefix] >= 0, "a block is removed that was not there"
+                        self._blocks[prefix] -= 1
+                        assert self._blocks[prefix] >= 0, "a block is removed that was not there"
                 case AllBlocksCleared():
                     self._blocks.clear()
 
-    def _blocks_on(self, medium: str | None) -> Counter[int]:
-        return self._blocks
-
-    def _store(self, event: BlockStored, blocks: Counter[int]) -> None:
+    def _store(self, event: BlockStored) -> None:
         prefix = NAMESPACES.index((None, event.cache_salt))
         if event.parent_block_hash is not None:
             prefix = self._subscribed[event.parent_block_hash]
@@ -407,4 +381,4 @@ class AuditedCache(OfflineCache):
         for number, block in enumerate(event.block_hashes):
             prefix = self._next(prefix, tuple(event.token_ids[number * size : (number + 1) * size]))
             assert self._subscribed.setdefault(block, prefix) == prefix, "one hash for two blocks"
-            blocks[prefix] += 1
+            self._blocks[prefix] += 1

@@ -6,32 +6,16 @@ that are not.
 
 from __future__ import annotations
 
-import unittest
 from array import array
-from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from random import Random
 
 import pytest
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import CacheRequestHandle, EvictParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
-from sglang.srt.mem_cache.unified_cache.components import ComponentType
-from sglang.srt.server_args import ServerArgs
 
-pytest.importorskip("sglang.test.kits.unified_radix_cache", reason="this release ships no such kits")
-from sglang.test.kits.unified_radix_cache import fixtures, mixins, storage
-from sglang.test.kits.unified_radix_cache.config import CacheConfig
-
-from eval.audit_tiers import AuditedTiers, TieredShape
-from eval.soak import steps_of
 from radix_tlru import Config
 from radix_tlru.models import Leaf
-from radix_tlru.sglang import build_cache, torch_cpu_host
+from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.compat import host_tier_refusal
-from radix_tlru.sglang.component import component_for
 from radix_tlru.sglang.offline import WritePolicy, add_host_tier, cache_params
 from tests.caches import Driver
 
@@ -220,117 +204,3 @@ def test_what_was_never_copied_is_dropped_as_ever() -> None:
     driver.turn("A", 2_000)
     driver.evict(300)
     assert (driver.tiers("A"), driver.host_free) == ((1_700, 0), 4_000)
-
-
-class StorageKit(storage.UnifiedRadixCacheStorageFixtures, unittest.TestCase):
-    """SGLang's steps for a cache whose host tier writes to files, and reads them back."""
-
-    cfg = CacheConfig(page_size=4, kv_size=256)
-
-
-def test_what_comes_back_from_storage_is_whole_and_in_the_order(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    ours = component_for(Config(threshold=80, next_prompt_estimate=20))
-    build = partial(fixtures.build_fixture, component_registry_override={ComponentType.FULL: ours})
-    on_the_cpu = partial(ServerArgs, hicache_mem_layout="layer_first")
-    torch_cpu_host.install()
-    monkeypatch.setattr(fixtures, "get_device", lambda: "cpu")
-    monkeypatch.setattr(storage, "build_fixture", build)
-    monkeypatch.setattr(mixins, "ServerArgs", lambda **given: on_the_cpu(**{**given, "hicache_io_backend": "direct"}))
-    kit = StorageKit()
-    request.addfinalizer(kit.doCleanups)
-    tokens = kit._make_seq(1, 32)  # 32 pages of 4
-    written = kit._l3_produce(str(tmp_path), tokens, marker=7)
-    cache, allocator, _ = kit._l3_consumer(str(tmp_path))
-    kit._consume_prefetch(cache, tokens, CacheRequestHandle("a request", 0))
-
-    match = fixtures.match_prefix(cache, tokens)
-    assert (match.device_prefix_len, match.host_hit_length) == (0, 128)
-    assert len(cache.components[ComponentType.FULL].host.order) == 1
-    slots = kit._load_back_node(cache, match.best_match_node)
-    for read, expected in zip(kit._snapshot_full_kv(allocator, slots), written, strict=True):
-        assert torch.equal(read, expected)
-    cache.evict(EvictParams(num_tokens=8))
-    cache.evict_host(8)
-    match = fixtures.match_prefix(cache, tokens)
-    assert (match.device_prefix_len, match.host_hit_length) == (120, 0)
-    assert cache.components[ComponentType.FULL].counts == {
-        "tel_safe": 8,
-        "splits": 1,  # of 128, 128 + 20 - 80 = 68 are within the budget
-        "host_tel_safe": 8,
-    }
-    cache.sanity_check()
-
-
-SHAPES = [
-    TieredShape("python", page, is_eagle, write_policy=policy, ratio=ratio, host_budget=budget)
-    for page, is_eagle, policy, ratio, budget in [
-        (1, False, "write_through", 0.75, 6),
-        (16, False, "write_through", 1.5, 4),
-        (16, True, "write_back", 0.75, 6),
-        (4, False, "write_back", 0.3, 8),
-        (4, False, "write_through_selective", 0.75, 4),
-    ]
-]
-
-
-def steps_on_two_tiers(audited: AuditedTiers, seed: int, count: int) -> Iterator[Callable[[], None]]:
-    """Likely steps of a cache, with copies that end some time later and a host that is short of memory too."""
-    rng = Random(seed)
-    for step in steps_of(audited, seed, count):
-        yield step
-        if rng.random() < 0.3:
-            yield audited.settle
-        if rng.random() < 0.1:
-            yield partial(audited.drop, rng.randrange(9 * audited.page_size))
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_likely_steps_on_two_tiers_lose_nothing(shape: TieredShape) -> None:
-    audited = AuditedTiers(shape)
-    for step in steps_on_two_tiers(audited, seed=1, count=200):
-        step()
-    seen: Counter[str] = audited.steps + audited.cache.tail.counts
-    kinds = ["tel_safe", "lru", "splits", "host_tel_safe", "host_lru", "host_splits", "load back", "settle", "drop"]
-    assert [kind for kind in kinds if not seen[kind]] == []
-
-
-def copy_wrongly(audited: AuditedTiers) -> None:
-    first, second = list(audited.host_holds.values())[:2]
-    layers = [*audited._host_pool.k_buffer, *audited._host_pool.v_buffer]
-    for layer in layers:
-        layer[audited._slots([first])] = layer[audited._slots([second])]
-
-
-def leak_on_the_host(audited: AuditedTiers) -> None:
-    audited._host_pool.alloc(audited.page_size)
-
-
-def forget_a_host_leaf(audited: AuditedTiers) -> None:
-    leaf = next(iter(audited.cache.tree_core.evictable_host_leaves))
-    audited.cache.tail.host.order.discard(audited.cache.tail.leaf(leaf))
-
-
-def forget_how_deep_it_was(audited: AuditedTiers) -> None:
-    next(iter(audited.cache.tree_core.evictable_host_leaves)).tel_history = 10**6
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [copy_wrongly, leak_on_the_host, forget_a_host_leaf, forget_how_deep_it_was],
-    ids=lambda wrong: wrong.__name__,
-)
-def test_the_audit_of_two_tiers_notices(wrong: Callable[[AuditedTiers], None]) -> None:
-    audited = AuditedTiers(TieredShape("python", 4, ratio=1.5))
-    for step in steps_on_two_tiers(audited, seed=2, count=60):
-        step()
-    while not audited._only_on_host():
-        audited.start(len(audited.running), 8)
-        audited.finish(0)
-        audited.settle()
-        audited.evict_some(4 * audited.page_size)
-    audited.audit()
-    wrong(audited)
-    with pytest.raises(AssertionError):
-        audited.audit()
