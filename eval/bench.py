@@ -8,11 +8,13 @@ from eval.table import console
 
 SECTIONS = ("simulator", "eviction", "decode", "memory")
 
+LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the bench."""
     parser.add_argument("--only", choices=SECTIONS, help="one section instead of all")
-    parser.add_argument("--leaves", type=int, nargs="+", default=[1_000, 10_000, 40_000, 200_000], metavar="N")
+    parser.add_argument("--leaves", type=int, nargs="+", default=LEAVES, metavar="N")
     parser.add_argument("--samples", type=int, default=200, help="evictions timed in each arm (default: %(default)s)")
     parser.add_argument("--trace", default="synthetic:conversations=3000", help="replayed by every cache")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")

@@ -11,8 +11,10 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from array import array
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,9 @@ LEAF_TOKENS = 64
 BASELINE = "stock rust lru"
 OURS, OURS_PYTHON = "radix-tlru", "radix-tlru, python core"
 
-# Stock on the Python core sorts all leaves in Python for each eviction: with many of them nobody would wait for it.
-PYTHON_LEAVES = 10_000
+# Stock on the Python core sorts all leaves in Python for each eviction: with many of them nobody would wait for it. Nor
+# for the memory of a Python tree with a million; nor, with so many, for a third tree in Rust.
+STOCK_PYTHON_LEAVES, OURS_PYTHON_LEAVES, STOCK_TLRU_LEAVES = 10_000, 200_000, 200_000
 
 # A leaf is a conversation of 64 tokens, half of it beyond its budget of 64 + 16 - 48 = 32: both classes of the order
 # are in use, and an eviction may have to take two tails where stock takes a node.
@@ -62,16 +65,16 @@ def run(leaves: list[int], samples: int, console: Console) -> None:
 
 def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
     """The cost of one eviction in every arm, all holding ``leaves`` leaves; ``first``: what it was with the fewest."""
-    caches = arms((leaves + 4) * LEAF_TOKENS, python=leaves <= PYTHON_LEAVES)
-    tokens = count()
-    for _ in track(range(leaves), description=f"{leaves:>9,} leaves", console=Console(stderr=True), transient=True):
-        leaf = [next(tokens) for _ in range(LEAF_TOKENS)]
+    caches = arms(leaves)
+    conversations = count()
+    progress = {"description": f"{leaves:>9,} leaves", "console": Console(stderr=True), "transient": True}
+    for number in track(islice(conversations, leaves), total=leaves, **progress):
         for cache in caches.values():
-            cache.request(leaf)
+            fill(cache, leaf_of(number))
     spent: dict[str, list[float]] = {name: [] for name in caches}
     names = list(caches)
     for sample in range(samples):
-        leaf = [next(tokens) for _ in range(LEAF_TOKENS)]
+        leaf = leaf_of(next(conversations))
         first_arm = sample % len(names)  # another one each time: whoever follows Python work finds the caches cold
         for name in names[first_arm:] + names[:first_arm]:
             cache = caches[name]
@@ -84,21 +87,36 @@ def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
     ]
 
 
-def arms(capacity: int, python: bool) -> dict[str, Any]:
-    """Empty caches by name, each on a pool of ``capacity`` tokens; ``python``: those of stock's Python core too."""
+def leaf_of(conversation: int) -> range:
+    """Tokens that no other conversation has."""
+    return range(conversation * LEAF_TOKENS, (conversation + 1) * LEAF_TOKENS)
+
+
+def fill(cache: Any, tokens: Iterable[int]) -> None:
+    """Put a leaf into a cache that has room, as quickly as can be."""
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    key = RadixKey(array("q", tokens))
+    cache.cache.insert(InsertParams(key=key, value=cache.allocate(len(key))))
+
+
+def arms(leaves: int) -> dict[str, Any]:
+    """Empty caches by name, each with room for so many leaves and some more."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
+    capacity = (leaves + 4) * LEAF_TOKENS
     ours = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
     stock_tlru = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
-    caches = {
-        BASELINE: stock_cache(capacity, core="rust"),
-        "stock rust tlru": stock_cache(capacity, policy="tlru", policy_config=stock_tlru, core="rust"),
-        OURS: build_cache(cache_params(capacity, core="rust"), ours),
-        OURS_PYTHON: build_cache(cache_params(capacity, core="python"), ours),
-    }
-    if python:
+    caches = {BASELINE: stock_cache(capacity, core="rust")}
+    if leaves <= STOCK_TLRU_LEAVES:
+        caches["stock rust tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru, core="rust")
+    caches[OURS] = build_cache(cache_params(capacity, core="rust"), ours)
+    if leaves <= OURS_PYTHON_LEAVES:
+        caches[OURS_PYTHON] = build_cache(cache_params(capacity, core="python"), ours)
+    if leaves <= STOCK_PYTHON_LEAVES:
         caches["stock python lru"] = stock_cache(capacity)
         caches["stock python tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru)
     return {name: OfflineCache(cache) for name, cache in caches.items()}

@@ -203,8 +203,8 @@ class SimulatedCache:
 
     def _withdraw(self, node: _Node) -> None:
         del self._leaves[node.leaf_id]
+        self.order.discard(node.leaf_id, _leaf(node))
         node.leaf_id = 0
-        self.order.discard(_leaf(node))
 
     def _make_room(self, tokens: int) -> None:
         """Evict until ``tokens`` more fit, or nothing is left that may go."""

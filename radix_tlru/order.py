@@ -27,7 +27,8 @@ __all__ = ["EvictionOrder", "Phase", "Victim"]
 Phase = Literal["tel_safe", "lru"]
 """Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
 
-# Stale entries are swept out when the heaps hold this many more entries than twice the leaves.
+# Stale entries are swept out when the heaps hold this many more entries than twice the leaves; and so many leaves are
+# noted at most before they get their entries.
 _SLACK = 1024
 
 
@@ -53,7 +54,8 @@ class EvictionOrder:
         self._page_size = page_size
         self._leaf_of = leaf_of
         self._leaves = 0
-        self._over_budget = 0
+        self._over_budget = 0  # of the leaves that have an entry
+        self._noted: dict[int, Leaf] = {}  # those that have none yet
         self._start(policy)
 
     def _start(self, policy: Policy) -> None:
@@ -82,6 +84,7 @@ class EvictionOrder:
     @property
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
+        self._admit()
         return self._over_budget
 
     @property
@@ -92,26 +95,26 @@ class EvictionOrder:
     def add(self, leaf_id: int, leaf: Leaf) -> None:
         """A leaf became evictable."""
         self._leaves += 1
-        self._over_budget += self._tel_safe(leaf)
-        self._push(leaf_id, leaf)
-        if self.entries > 2 * self._leaves + _SLACK:
-            self.use(self._policy)
+        self._noted[leaf_id] = leaf
+        if len(self._noted) > _SLACK:
+            self._admit()
 
-    def discard(self, leaf: Leaf) -> None:
+    def discard(self, leaf_id: int, leaf: Leaf) -> None:
         """A leaf that was added is not evictable any more, with the end and history that it had."""
         self._leaves -= 1
-        self._over_budget -= self._tel_safe(leaf)
+        if self._noted.pop(leaf_id, None) is None:
+            self._over_budget -= self._tel_safe(leaf, self._step(leaf))
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
+        self._admit()
         leaf_ids = sorted({leaf_id for heap in self._cells.values() for _, leaf_id in heap})
         self._start(policy)
         self._over_budget = 0
         for leaf_id in leaf_ids:
             leaf = self._leaf_of(leaf_id)
             if leaf is not None:
-                self._over_budget += self._tel_safe(leaf)
-                self._push(leaf_id, leaf)
+                self._over_budget += self._tel_safe(leaf, self._push(leaf_id, leaf))
 
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
@@ -119,6 +122,7 @@ class EvictionOrder:
         Evicts nothing: the caller does, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
+        self._admit()
         if self._alarms and self._alarms[0][0] <= self._now:
             self._let_time_pass()
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
@@ -185,16 +189,27 @@ class EvictionOrder:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
-    def _tel_safe(self, leaf: Leaf) -> int:
-        """Tokens of the leaf's path that cost nothing at the tail."""
-        if self._probabilities[0] > 0:
+    def _tel_safe(self, leaf: Leaf, step: int) -> int:
+        """Tokens of the leaf's path that cost nothing at the tail; its last token lies in that step."""
+        if step > 0 or self._probabilities[0] > 0:
             return 0
-        return max(leaf.end - self._policy.keep(leaf, 0, self._page_size), 0)
+        return leaf.end - self._policy.keep(leaf, 0, self._page_size)
 
-    def _push(self, leaf_id: int, leaf: Leaf) -> None:
+    def _admit(self) -> None:
+        """Give the noted leaves their entries."""
+        if not self._noted:
+            return
+        for leaf_id, leaf in self._noted.items():
+            self._over_budget += self._tel_safe(leaf, self._push(leaf_id, leaf))
+        self._noted.clear()
+        if self.entries > 2 * self._leaves + _SLACK:
+            self.use(self._policy)
+
+    def _push(self, leaf_id: int, leaf: Leaf) -> int:
+        """Put a leaf into its cell; returns its step."""
         self._now = max(self._now, self._returns.stamp(leaf))
-        group = self._returns.group(leaf, self._now)
-        cell = group.number * self._steps + self._step(leaf)
+        group, step = self._returns.group(leaf, self._now), self._step(leaf)
+        cell = group.number * self._steps + step
         heap = self._cells.get(cell)
         if heap is None:
             heap = self._cells[cell] = []
@@ -205,6 +220,7 @@ class EvictionOrder:
             heappush(self._prices, self._price(cell))
         if group.until < math.inf and heap[0][1] == leaf_id:
             self._wake(cell, group.until)
+        return step
 
     def _head(self, cell: int) -> Leaf | None:
         """The first leaf of a cell, after the stale entries before it were dropped or put right."""

@@ -56,7 +56,7 @@ class Shadow:
 
     def _withdraw(self, leaf_id: int) -> Leaf:
         leaf = self._leaves.pop(leaf_id)
-        self.order.discard(leaf)
+        self.order.discard(leaf_id, leaf)
         return leaf
 
     def _leaf_of(self, leaf_id: int) -> Leaf | None:

@@ -204,7 +204,8 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
         if step % 100 == 0:
             leaves = list(cache.tail.leaves())
             assert len(cache.tail.order) == len(leaves)
-            assert cache.tail.order.over_budget == sum(map(cache.tail.order._tel_safe, leaves))
+            order = cache.tail.order
+            assert order.over_budget == sum(order._tel_safe(leaf, order._step(leaf)) for leaf in leaves)
             resident = cache.full_evictable_size() + cache.full_protected_size()
             assert driver.allocator.available_size() + resident == 3000
     for lock in held:

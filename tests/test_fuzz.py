@@ -136,7 +136,7 @@ def swap_two_pages(audited: AuditedCache) -> None:
 
 
 def forget_a_leaf(audited: AuditedCache) -> None:
-    audited.cache.tail.order.discard(next(audited.cache.tail.leaves()))
+    audited.cache.tail.order.discard(0, next(audited.cache.tail.leaves()))
 
 
 def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:

@@ -75,7 +75,7 @@ class Lines:
         """Take the next victim out; returns its number and what of it would stay."""
         victim = self.order.victim(tokens)
         assert victim is not None
-        self.order.discard(self.leaves.pop(victim.leaf_id))
+        self.order.discard(victim.leaf_id, self.leaves.pop(victim.leaf_id))
         return victim.leaf_id, victim.keep
 
     def evict_all(self) -> list[int]:

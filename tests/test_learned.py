@@ -172,7 +172,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         chosen = sorted(leaves)[number % len(leaves)]
         if what == "use":
             leaf = leaves.pop(chosen)
-            order.discard(leaf)
+            order.discard(chosen, leaf)
             last_id += 1
             leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 2))
             order.add(last_id, leaves[last_id])
@@ -180,7 +180,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         victim = order.victim(number % 500 + 1)
         assert victim is not None
         assert price(victim.leaf) == min(map(price, leaves.values()))
-        order.discard(leaves.pop(victim.leaf_id))
+        order.discard(victim.leaf_id, leaves.pop(victim.leaf_id))
         if victim.keep > victim.leaf.start:
             last_id += 1
             leaves[last_id] = victim.leaf._replace(end=victim.keep)

@@ -60,7 +60,7 @@ def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would
         expected = min(held, key=lambda i: (keep(held[i]) >= held[i].end, held[i].last_access))
         assert victim.leaf_id == expected
         leaf = held.pop(expected)
-        order.discard(leaf)
+        order.discard(expected, leaf)
         if victim.keep:
             held[1_000 + len(moves) + expected] = leaf._replace(end=victim.keep)
             order.add(1_000 + len(moves) + expected, leaf._replace(end=victim.keep))

@@ -30,7 +30,7 @@ class Leaves(dict[int, Leaf]):
         self.order.add(leaf_id, leaf)
 
     def vanish(self, leaf_id: int) -> None:
-        self.order.discard(self.pop(leaf_id))
+        self.order.discard(leaf_id, self.pop(leaf_id))
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""

@@ -23,8 +23,9 @@ from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, EvictParams, EvictResult
+    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult, EvictParams, EvictResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
 __all__ = ["TailRadixCache", "build_cache", "check_shape"]
 
@@ -35,11 +36,15 @@ logger = logging.getLogger(__name__)
 RUST = "radix_tlru_rust"
 """Name of our Rust core among SGLang's tree cores."""
 
+REPORT_EVERY = 32
+"""Evictions and unlocks from one report of a busy cache to the next; a report takes as long as some unlocks."""
+
 
 class TailRadixCache(UnifiedRadixCache):
     """SGLang's cache, telling its component what an allocation needs and the operator what the component did."""
 
     tail_metrics: TailMetrics | None = None
+    _unreported = 0
     live_threshold: LiveThreshold | None = None
     """What moves ξ; None where the Config pins it."""
 
@@ -67,7 +72,7 @@ class TailRadixCache(UnifiedRadixCache):
             return super()._evict(params, available_size_targets, **kwargs)
         finally:
             self.tail.available_target = None
-            self.report()
+            self._report_now_and_then()
 
     def _evict_components(
         self, request_by_type: Any, tracker: Any, available_size_targets: Any = None, **kwargs: Any
@@ -80,35 +85,42 @@ class TailRadixCache(UnifiedRadixCache):
         if evict_tails is None or self.tail.one_by_one:
             super()._evict_components(request_by_type, tracker, available_size_targets, **kwargs)
             return
-        target = self.tail.available_target
-        while True:
-            if target is None:
-                missing = request_by_type[FULL] - tracker[FULL]
-            else:
-                missing = target - self.token_to_kv_pool_allocator.available_size()
-            if missing <= 0:
-                return
+        target, pool = self.tail.available_target, self.token_to_kv_pool_allocator
+        missing = request_by_type[FULL]
+        while missing > 0:
             actions: list[Any] = []
             slots, freed = evict_tails(missing, actions)
             if slots is None:
                 return
-            self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
-            self._apply_cache_actions(actions)
+            pool.free_segment(slots, start_pos=0)
+            if actions:
+                self._apply_cache_actions(actions)
             tracker[FULL] += freed
+            # An allocator may hold back what it was given: then more has to go.
+            missing = request_by_type[FULL] - tracker[FULL] if target is None else target - pool.available_size()
 
     # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
 
-    def dec_lock_ref(self, *args: Any, **kwargs: Any) -> DecLockRefResult:
-        result = super().dec_lock_ref(*args, **kwargs)
-        self.report()
+    def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
+        result = self.tree_core.dec_lock_ref(node_id, params, skip_swa)
+        self._report_now_and_then()
         return result
 
     def reset(self) -> None:
         super().reset()
         self.report()
 
+    def _report_now_and_then(self) -> None:
+        """Report once in so many evictions and unlocks, and when nothing is locked any more."""
+        if self.tail_metrics is None:
+            return
+        self._unreported += 1
+        if self._unreported >= REPORT_EVERY or not self.tree_core.full_protected_size():
+            self.report()
+
     def report(self) -> None:
         """Bring the operator's metrics up to date."""
+        self._unreported = 0
         if self.tail_metrics is not None:
             self.tail_metrics.report()
 

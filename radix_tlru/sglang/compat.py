@@ -15,6 +15,8 @@ Each difference is looked for where it is, never derived from the number of the 
 
 from __future__ import annotations
 
+from dataclasses import fields
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -89,11 +91,15 @@ def host_tier_refusal() -> str | None:
 
 def insert_params(**arguments: Any) -> InsertParams:
     """SGLang's parameters of an insert, without ``inserted_len`` (how it counts uses) where they do not have it."""
-    from dataclasses import fields
-
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
-    known = {field.name for field in fields(InsertParams)}
-    if "inserted_len" not in known:
+    if not _counts_uses():
         arguments.pop("inserted_len", None)
     return InsertParams(**arguments)
+
+
+@cache
+def _counts_uses() -> bool:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+
+    return "inserted_len" in {field.name for field in fields(InsertParams)}

@@ -400,7 +400,7 @@ class _EvictableLeaves(set):
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
             super().discard(node)
-            self._order.discard(self._leaf(node))
+            self._order.discard(node.id, self._leaf(node))
 
 
 def _end(node: UnifiedTreeNode) -> int:

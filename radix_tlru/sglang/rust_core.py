@@ -11,8 +11,8 @@ an eviction           takes a leaf, and leaves its parent behind as one if nothi
 ``reset``             drops everything
 ====================  =============================================================================================
 
-A leaf is cut by a match of the tokens that stay, as a match is what splits nodes in this core. That is why the tokens
-are kept here too: 8 bytes each, beside the 16 that the tree has.
+A leaf is cut by looking for those of its tokens that stay, as that is what splits nodes in this core, and it tells
+nobody what it holds. That is why the tokens are kept here too: 8 bytes each, beside the 16 that the tree has.
 """
 
 from __future__ import annotations
@@ -55,6 +55,8 @@ __all__ = ["RustTailComponent", "RustTailCore"]
 
 FULL = ComponentType.FULL
 
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
 
 class RustTailComponent(TailComponent):
     """The component in the cache; what happens in the tree it hears from :class:`RustTailCore`."""
@@ -76,13 +78,12 @@ class RustTailComponent(TailComponent):
 class _Node:
     """What the Rust core does not tell of a node. Depths in tokens from the root."""
 
-    __slots__ = ("access", "children", "end", "evictable", "history", "known", "locks", "namespace", "tokens")
+    __slots__ = ("access", "children", "end", "evictable", "history", "known", "locks", "tokens")
 
-    def __init__(self, end: int, children: int, tokens: array[int], namespace: tuple[str | None, str | None]) -> None:
+    def __init__(self, end: int, children: int, tokens: array[int]) -> None:
         self.end = self.history = end
         self.children = children
         self.tokens = tokens  # those that end at ``end``; too many once its front was split off
-        self.namespace = namespace
         self.access = 0
         self.known: Any = None  # what the learner said of that use
         self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
@@ -153,9 +154,9 @@ class RustTailCore(RustUnifiedTreeCore):
             if parent is not None:
                 parent.children = children
                 if parent.evictable:
-                    self._withdraw(parent)
+                    self._withdraw(seen, parent)
                 break
-            self._nodes[seen] = _Node(end, children, key.token_ids[start:end], (key.extra_key, key.cache_salt))
+            self._nodes[seen] = _Node(end, children, key.token_ids[start:end])
         node = self._nodes[node_id]
         node.access = self._tail.clock
         if not node.children:
@@ -203,7 +204,7 @@ class RustTailCore(RustUnifiedTreeCore):
             return
         node.locks += 1
         if node.evictable:
-            self._withdraw(node)
+            self._withdraw(node_id, node)
 
     def _unlock(self, node_id: NodeId) -> None:
         node = self._nodes.get(node_id)
@@ -219,9 +220,9 @@ class RustTailCore(RustUnifiedTreeCore):
         node.evictable = True
         self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
-    def _withdraw(self, node: _Node) -> None:
+    def _withdraw(self, node_id: NodeId, node: _Node) -> None:
         node.evictable = False
-        self._tail.order.discard(Leaf(0, node.end, node.history, node.access, node.known))
+        self._tail.order.discard(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     # ---- eviction ----
 
@@ -258,45 +259,54 @@ class RustTailCore(RustUnifiedTreeCore):
 
     def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
         """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
-        path = self._binding.collect_path_info([victim.leaf_id])[0]
-        node = self._nodes.pop(victim.leaf_id)
-        node.evictable = False
-        self._tail.order.discard(victim.leaf)
-        whole = victim.keep == victim.leaf.start
-        parent_id = path[-1][1] if whole else self._cut(path, node, victim.keep, actions)
-        evicted = self._binding.evict_device_leaf(victim.leaf_id)
+        leaf_id, leaf, keep, _ = victim
+        node = self._nodes.pop(leaf_id)
+        self._tail.order.discard(leaf_id, leaf)
+        left_id = self._parent(leaf_id, leaf.end - leaf.start)
+        if keep > leaf.start:
+            left_id = self._cut(left_id, victim, node.tokens, actions)
+            del node.tokens[keep - leaf.end :]
+            node.end = keep
+            self._nodes[left_id] = left = node  # what was known of the leaf is known of its front
+        else:
+            left = self._nodes.get(left_id)
+            if left is not None:  # or it is a root
+                left.history = max(left.history, node.history)
+                if node.access >= left.access or left.known is None:
+                    left.known = node.known
+                left.access = max(left.access, node.access)
+                left.children -= 1
+        evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
-        parent = self._nodes.get(parent_id)
-        if parent is not None:  # or it is a root
-            parent.history = max(parent.history, node.history)
-            if node.access >= parent.access or parent.known is None:
-                parent.known = node.known
-            parent.access = max(parent.access, node.access)
-            parent.children -= 1
-            if not parent.children and not parent.locks:
-                self._offer(parent_id, parent)
+        if left is not None and not left.children and not left.locks:
+            self._offer(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots
 
-    def _cut(self, path: list[tuple[Any, ...]], leaf: _Node, keep: int, actions: list[Any]) -> NodeId:
-        """Split the leaf that a path ends at, at depth ``keep``; returns the id of the front. The tail keeps its id."""
-        tokens = array("q")
-        for node_id, _, start, end, _, _ in path[:-1]:
-            tokens += self._nodes[node_id].tokens[start - end :]
-        own = leaf.tokens[path[-1][2] - leaf.end :]
-        kept = keep - path[-1][2]
-        tokens += own[: kept + self.is_eagle]  # k pairs are k + 1 tokens
-        extra_key, cache_salt = leaf.namespace
-        match = self._binding.match_prefix(
-            self._bindings.MatchParamsBinding(key=tokens, extra_key=extra_key, cache_salt=cache_salt)
-        )
-        assert match.device_prefix_len == keep, f"a cut at {keep} tokens came out at {match.device_prefix_len}"
-        if match.cache_actions:
-            actions += self._cache_actions_from_tagged(match.cache_actions)
-        front_id: NodeId = match.last_device_node_id
-        self._nodes[front_id] = _Node(keep, 1, own[:kept], leaf.namespace)
-        return front_id
+    def _parent(self, node_id: NodeId, length: int) -> NodeId:
+        """The node above one of ``length`` tokens."""
+        state = self._binding.validate_buffer_backup(node_id, length)
+        assert state is not None, f"node {node_id} is not one of {length} tokens"
+        parent_id: NodeId = state.parent_node_id
+        return parent_id
+
+    def _cut(self, parent_id: NodeId, victim: Victim, tokens: array[int], actions: list[Any]) -> NodeId:
+        """Split a leaf at the depth that stays. Returns the id of the front; the tail keeps the id of the leaf."""
+        leaf = victim.leaf
+        kept, start = victim.keep - leaf.start, len(tokens) - (leaf.end - leaf.start)
+        front = tokens[start : start + kept + self.is_eagle]  # k pairs are k + 1 tokens
+        extra_key, cache_salt = self._binding.prefetch_anchor_info(victim.leaf_id)
+        # In a tree that is written back, to find on the device what was read from the host ends in a split, no more.
+        self._binding.set_is_write_back(True)
+        try:
+            found = self._binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
+        finally:
+            self._binding.set_is_write_back(False)
+        assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
+        if found.cache_actions:
+            actions += self._cache_actions_from_tagged(found.cache_actions)
+        return self._parent(victim.leaf_id, leaf.end - victim.keep)
 
     def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
         raise AssertionError("evict_device_next_node evicts; it returns no leaves")
