@@ -39,8 +39,14 @@ class TailMetrics(_StatLoggerDIMixin):
             "Tokens evicted by phase: tel_safe (free at the tail) or lru (the least recent of the rest).",
             [*names, "phase"],
         )
+        dropped = counter(
+            "sglang:tlru_host_dropped_tokens_total",
+            "Tokens dropped from the host tier of a hierarchical cache, by phase; what the device evicts is demoted.",
+            [*names, "phase"],
+        )
         self._tail = tail
         self._evicted = {phase: evicted.labels(**labels, phase=phase) for phase in get_args(Phase)}
+        self._evicted |= {f"host_{phase}": dropped.labels(**labels, phase=phase) for phase in get_args(Phase)}
         self._splits = counter(
             "sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.", names
         ).labels(**labels)
