@@ -64,8 +64,6 @@ _CONFLICTS = {
     "--radix-cache-backend": ("radix_cache_backend", None),
     "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
-    # The cache follows our order on both tiers (`build_cache(…, hierarchical=True)`); no server with it was tried yet.
-    "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
     "--hicache-host-memory-mode": ("hicache_host_memory_mode", "cache"),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-streaming-session": ("enable_streaming_session", False),
