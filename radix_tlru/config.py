@@ -37,6 +37,7 @@ FLAGS = {
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
     "trim_chunk": "--tlru-trim-chunk",
+    "host_threshold": "--tlru-host-threshold",
     "return_model": "--tlru-return-model",
 }
 
@@ -103,6 +104,9 @@ class Config:
     cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
     """
 
+    host_threshold: int | None = None
+    """ξ of the host tier of a hierarchical cache, in tokens that neither tier holds. None: that of the device."""
+
     return_model: str | None = None
     """With ``etlru``: a return model of one's own in the place of what is learned, as ``module:attribute`` or by the
     name of its entry point (:mod:`radix_tlru.predictors`)."""
@@ -110,7 +114,7 @@ class Config:
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
-        for field in ("threshold", "next_prompt_estimate"):
+        for field in ("threshold", "next_prompt_estimate", "host_threshold"):
             value = getattr(self, field)
             if value is None:
                 continue
@@ -131,13 +135,12 @@ class Config:
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
             raise ConfigError(f"{first}: not together with {second}; give one of them")
-        if self.policy != "lru" and self.threshold is not None and self.threshold <= self.next_prompt:
-            flag = FLAGS["next_prompt_estimate"]
-            raise _error(
-                "threshold",
-                self.threshold,
-                f"more than {flag} {self.next_prompt}, or nothing is ever TEL-safe",
-            )
+        for field in ("threshold", "host_threshold"):
+            value = getattr(self, field)
+            if self.policy != "lru" and value is not None and value <= self.next_prompt:
+                flag = FLAGS["next_prompt_estimate"]
+                allowed = f"more than {flag} {self.next_prompt}, or nothing is ever TEL-safe"
+                raise _error(field, value, allowed)
 
     @property
     def next_prompt(self) -> int:
@@ -180,9 +183,10 @@ class Config:
         learned = self.policy == "etlru" and self.next_prompt_estimate is None
         estimate = "learned" if learned else f"{self.next_prompt} tokens"
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
+        host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens{returns})"
+            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens{returns}{host})"
         )
 
 

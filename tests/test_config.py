@@ -31,6 +31,9 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
+    assert str(Config(threshold=600, host_threshold=300)) == (
+        f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
+    )
     assert str(Config(threshold=600, median_weight="auto")).endswith("median_weight=auto, trim_chunk=1 tokens)")
 
 
@@ -84,6 +87,11 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
         (
             {"ttft_slo_ms": 99.5, "target": "p95"},
             "--tlru-ttft-slo 99.5: not together with --tlru-target p95; give one of them",
+        ),
+        ({"host_threshold": -1}, "--tlru-host-threshold -1: must be a whole number of tokens, 0 or more"),
+        (
+            {"host_threshold": 100},
+            "--tlru-host-threshold 100: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
         ),
         ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
         ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),

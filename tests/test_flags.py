@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.demo_model import write_demo_model
-from radix_tlru.sglang.compat import check_version
+from radix_tlru.sglang.compat import check_version, host_tier_refusal
 from radix_tlru.sglang.plugin import BACKEND, config_of, server_args
 
 
@@ -94,6 +94,13 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
 
 
+@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str) -> None:
+    hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache")
+    assert config_of(parse(model, *hierarchical)) == Config()
+    assert config_of(parse(model, *hierarchical, "--tlru-host-threshold", "300")) == Config(host_threshold=300)
+
+
 REFUSED = {
     "--radix-eviction tlru --tlru-threshold -1": "--tlru-threshold -1: must be a whole number of tokens, 0 or more",
     "--radix-eviction tlru --tlru-threshold=abc": "--tlru-threshold abc: must be a whole number of tokens, 0 or more",
@@ -118,7 +125,8 @@ REFUSED = {
     "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
-    "--radix-eviction tlru --enable-hierarchical-cache": "together with --enable-hierarchical-cache",
+    "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
+    "--radix-eviction tlru --hicache-host-memory-mode buffer_only": "with --hicache-host-memory-mode buffer_only",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",
     "--radix-eviction tlru --enable-streaming-session": "together with --enable-streaming-session",
     "--radix-eviction tlru --disaggregation-mode prefill": "together with --disaggregation-mode prefill",

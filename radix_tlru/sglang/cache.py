@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config, ConfigError
-from radix_tlru.sglang.compat import rust_core_refusal
+from radix_tlru.sglang.compat import host_tier_refusal, rust_core_refusal
 from radix_tlru.sglang.component import TailComponent, component_for
 from radix_tlru.sglang.live_threshold import LiveThreshold
 from radix_tlru.sglang.metrics import TailMetrics
@@ -125,19 +125,22 @@ class TailRadixCache(UnifiedRadixCache):
             self.tail_metrics.report()
 
 
-def build_cache(params: CacheInitParams, config: Config) -> UnifiedRadixCache:
+def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> UnifiedRadixCache:
     """The real radix cache of SGLang, evicting as ``config`` says.
 
     Args:
         params: as SGLang builds them; ``eviction_policy`` and ``component_registry_override`` are replaced, and
             ``tree_components`` may be None. Not changed.
         config: the policy, in tokens.
+        hierarchical: it will be given a host tier (``init_hicache``).
 
     Raises:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
     check_shape(params)
-    name, component = core_for(params, config)
+    if hierarchical and (refusal := host_tier_refusal()):
+        raise ConfigError(f"--radix-eviction: not supported with --enable-hierarchical-cache: {refusal}")
+    name, component = core_for(params, config, hierarchical=hierarchical)
     return TailRadixCache(
         replace(
             params,
@@ -150,13 +153,13 @@ def build_cache(params: CacheInitParams, config: Config) -> UnifiedRadixCache:
     )
 
 
-def core_for(params: CacheInitParams, config: Config) -> tuple[str, type[TailComponent]]:
+def core_for(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> tuple[str, type[TailComponent]]:
     """Name of the tree core, and the component that goes with it.
 
     Raises:
         ConfigError: the server was told to use a tree core that is neither of SGLang's two.
     """
-    reason = python_reason(params, config)
+    reason = python_reason(params, config, hierarchical=hierarchical)
     if reason is not None:
         logger.warning("radix_tlru: on the Python tree core, which costs more: %s", reason)
         return "python", TailComponent
@@ -167,10 +170,12 @@ def core_for(params: CacheInitParams, config: Config) -> tuple[str, type[TailCom
     return RUST, RustTailComponent
 
 
-def python_reason(params: CacheInitParams, config: Config) -> str | None:
+def python_reason(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> str | None:
     """Why a cache is on SGLang's Python tree core; None if it is on the Rust core, as SGLang's own would be."""
     if config.policy == "lru":
         return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
+    if hierarchical:
+        return "which leaves a hierarchical cache has on either tier Rust does not tell"
     plain = replace(params, tree_components=(FULL,), component_registry_override=None)
     name = select_tree_core_backend(plain)
     if name == "rust":

@@ -5,6 +5,7 @@ Each difference is looked for where it is, never derived from the number of the 
 ==========================  =========================================================================================
 ``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
                             does not tell how many children its nodes have: our order sits in the Python core there
+``host_tier_refusal``       before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
 ``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
 ==========================  =========================================================================================
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SUPPORTED",
     "check_version",
+    "host_tier_refusal",
     "insert_params",
     "release_of",
     "rust_core_refusal",
@@ -76,6 +78,15 @@ def rust_core_refusal() -> str | None:
     if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
         return None
     return "an eviction step of its Rust tree core carries no actions for the cache"
+
+
+def host_tier_refusal() -> str | None:
+    """Why our order cannot evict from a hierarchical cache of this SGLang; None if it can."""
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
+
+    if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
+        return None
+    return f"an eviction step of SGLang {sglang_version()} carries no actions for the cache"
 
 
 def insert_params(**arguments: Any) -> InsertParams:

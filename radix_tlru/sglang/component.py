@@ -7,9 +7,11 @@ tail alone is handed to the eviction driver, which does with it what it does wit
 What the tree has to tell the order, and where it does (``unified_cache/unified_tree_core.py``):
 
 ======================  =========================================================================================
-a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from
+a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from,
+                        and ``evictable_host_leaves`` (see :mod:`~radix_tlru.sglang.host_tier`)
 a tail is evicted       ``evict_component``: the parent takes over the history
 a node is split         ``_split_node``: the front takes over what is known of the node
+a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
 a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
 a request was served    ``cleanup_after_caching_req``: the node that its context ends at, and whose turn it was
 everything is dropped   ``reset``
@@ -17,7 +19,8 @@ everything is dropped   ``reset``
 
 Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
 on the node that it ends at, and goes to the parent when that node is evicted, as the history does: only leaves are
-asked how recent they are and who may come back for them.
+asked how recent they are and who may come back for them. With a host tier a use may end below the device: then it is
+one of the deepest node on the device too.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from radix_tlru.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.carried import carried_by
+from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.journal import Journal
 from radix_tlru.sglang.turns import turn_of
 
@@ -60,7 +64,10 @@ logger = logging.getLogger(__name__)
 
 
 class EvictionCounts(Counter[str]):
-    """Since the start: tokens evicted in each phase (``tel_safe``, ``lru``) and ``splits`` made to evict a tail."""
+    """Since the start: tokens evicted in each phase (``tel_safe``, ``lru``) and ``splits`` made to evict a tail.
+
+    The same of the host tier under ``host_tel_safe``, ``host_lru`` and ``host_splits``.
+    """
 
 
 class TailComponent(FullComponent):
@@ -81,11 +88,15 @@ class TailComponent(FullComponent):
         self.clock = 0
         """Matches and inserts so far."""
         self.order = self._new_order()
+        self.host = HostTier(self)
         self.available_target: int | None = None
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
         self.one_by_one = False
         """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
+        self._refused: list[UnifiedTreeNode] = []
+        self._named: int | None = None
+        self._requested = 0
         self._stamp = 0.0  # of the last request that was served, s
 
     # ---- what the tree tells the order ----
@@ -104,8 +115,10 @@ class TailComponent(FullComponent):
         self._listen(core)
 
     def _listen(self, core: Any) -> None:
-        self._stock = _Stock(core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert)
-        core.reset, core._split_node = self._reset, self._split_used_node
+        self._stock = _Stock(
+            core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert, core.insert_host
+        )
+        core.reset, core._split_node, core.insert_host = self._reset, self._split_used_node, self._insert_host
         core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
 
     def _new_order(self) -> EvictionOrder:
@@ -121,10 +134,12 @@ class TailComponent(FullComponent):
         if policy is not self.policy:
             self.policy = policy
             self.order.use(policy)
+            self.host.follow()
 
     def start_over(self) -> None:
         """The tree was emptied."""
         self.order = self._new_order()
+        self.host.start_over()
 
     def tick(self) -> None:
         """A match or an insert begins."""
@@ -133,12 +148,14 @@ class TailComponent(FullComponent):
     def _reset(self) -> None:
         self._stock.reset()
         self.start_over()
-        self._core.evictable_device_leaves = _EvictableLeaves(self)
+        self._core.evictable_device_leaves = _EvictableLeaves(self.leaf, self.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self.leaf, self.host.order)
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.tick()
         result = self._stock.match_prefix(params)
-        self._core._node_arena[result.last_device_node].tel_access = self.clock
+        for node_id in (result.last_device_node, result.best_match_node):
+            self._core._node_arena[node_id].tel_access = self.clock
         return result
 
     def _insert(self, params: InsertParams) -> InsertStepResult:
@@ -153,6 +170,25 @@ class TailComponent(FullComponent):
             self._core._node_arena[step.result.last_device_node].tel_access = self.clock
         return step
 
+    def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
+        """Storage gives back what the tree had forgotten: the paths that lead there have been as deep."""
+        result = self._stock.insert_host(*args, **kwargs)
+        if result.inserted_host_node is not None:
+            node = self._core._node_arena[result.inserted_host_node]
+            node.tel_access, history = self.clock, _history(node)
+            while (node := node.parent) is not None and _history(node) < history:
+                self._raise_history(node, history)
+        return result
+
+    def _raise_history(self, node: UnifiedTreeNode, history: int) -> None:
+        leaves = self._core.evictable_device_leaves
+        is_leaf = node in leaves  # of the device, with nothing but host copies below it
+        if is_leaf:
+            leaves.discard(node)
+        node.tel_history = history
+        if is_leaf:
+            leaves.add(node)
+
     def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
         """A match or an insert ends inside a node, which is no use of what lies behind its end."""
         if self.config.policy == "lru":  # it is there to be compared with stock, which takes it for a use
@@ -160,9 +196,10 @@ class TailComponent(FullComponent):
         return self._split(key, child, split_len)
 
     def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """Split a node; the front was last used as the node was."""
+        """Split a node; the front was last used as the node was, and has been as deep."""
         prefix, action = self._stock.split(key, child, split_len)
         prefix.tel_access, prefix.tel_known = _access(child), _known(child)
+        prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
         return prefix, action
 
     # ---- who it was ----
@@ -219,8 +256,10 @@ class TailComponent(FullComponent):
         **kwargs: Any,
     ) -> tuple[int, int]:
         """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
-        if EvictLayer.DEVICE in target and node.component_data[FULL].value is not None:
-            parent = node.parent
+        parent = node.parent
+        # What is dropped from the host was demoted before, and then a parent on the device was told.
+        told = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
+        if not told:
             parent.tel_history = max(_history(parent), _history(node))
             if _access(node) >= _access(parent) or _known(parent) is None:
                 parent.tel_known = _known(node)
@@ -260,18 +299,35 @@ class TailComponent(FullComponent):
 
         SGLang passes no ``cache_actions`` before 0.5.23, where a split asks for one in hierarchical caches alone.
         """
+        self._set_refused_aside()
         missing = self.missing(self._requested - tracker[FULL])
         victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
             return None
-        node = self._core.node_by_id(victim.leaf_id)
-        if victim.keep > victim.leaf.start:
-            # The tail keeps the id, so the driver is given what it would be given without the split.
-            _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
-            if action is not None:
-                assert cache_actions is not None, f"nobody to carry out {action}"
-                cache_actions.append(action)
+        self.cut(victim, cache_actions)
+        self._named = victim.leaf_id
         return victim.leaf_id
+
+    def _set_refused_aside(self) -> None:
+        """A leaf may outlive its being named: written back, it finds no room on the host, and a lock keeps it here.
+
+        It is not to be named again until this walk is over, or the walk would never be.
+        """
+        node = self._core._node_arena.get(self._named)
+        self._named = None
+        if node is not None and node in self._core.evictable_device_leaves:
+            self._core.evictable_device_leaves.discard(node)
+            self._refused.append(node)
+
+    def cut(self, victim: Victim, cache_actions: list[Any] | None) -> None:
+        """Split off the tail that a victim names. It keeps the id of the leaf, so that nobody else need know."""
+        if victim.keep == victim.leaf.start:
+            return
+        node = self._core.node_by_id(victim.leaf_id)
+        _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
+        if action is not None:
+            assert cache_actions is not None, f"nobody to carry out {action}"
+            cache_actions.append(action)
 
     def missing(self, requested: int) -> int:
         """Tokens still to be freed, of those that the driver requests."""
@@ -284,22 +340,33 @@ class TailComponent(FullComponent):
 
     def next_victim(self, missing: int) -> Victim | None:
         """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
-        victim = self.order.victim(missing)
+        victim = self.take_next(self.order, missing)
+        if victim is not None and self.journal is not None:
+            self.journal.add(victim)
+        return victim
+
+    def take_next(self, order: EvictionOrder, missing: int, tier: str = "") -> Victim | None:
+        """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
+        victim = order.victim(missing)
         if victim is not None:
-            self.counts[victim.phase] += victim.leaf.end - victim.keep
+            self.counts[tier + victim.phase] += victim.leaf.end - victim.keep
             if victim.keep > victim.leaf.start:
-                self.counts["splits"] += 1
-            if self.journal is not None:
-                self.journal.add(victim)
+                self.counts[f"{tier}splits"] += 1
         return victim
 
     def _evict_device_end(self) -> None:
+        self._set_refused_aside()
         self._requested = 0
+        refused, self._refused = self._refused, []
+        for node in refused:
+            if node.id in self._core._node_arena:
+                self._core._update_evictable_leaf_sets(node)
 
-    # ---- the host tier: refused at start until it follows the same order ----
+    # ---- the host tier ----
 
-    def drive_host_eviction(self, *args: Any, **kwargs: Any) -> None:
-        raise AssertionError("hierarchical caches are refused at start")
+    def drive_host_eviction(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
+        """SGLang wants ``num_tokens`` tokens of host memory back."""
+        self.host.evict(num_tokens, *args, **kwargs)
 
 
 class _Stock(NamedTuple):
@@ -310,6 +377,7 @@ class _Stock(NamedTuple):
     match_prefix: Callable[[MatchPrefixParams], MatchResult]
     begin_insert: Callable[[InsertParams], InsertStepResult]
     resume_insert: Callable[[], InsertStepResult]
+    insert_host: Callable[..., InsertResult]
 
 
 def component_for(config: Config, base: type[TailComponent] = TailComponent) -> type[TailComponent]:
@@ -318,11 +386,11 @@ def component_for(config: Config, base: type[TailComponent] = TailComponent) -> 
 
 
 class _EvictableLeaves(set):
-    """The tree's set of evictable leaves, and the one place where the order learns of them."""
+    """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
 
-    def __init__(self, component: TailComponent) -> None:
+    def __init__(self, leaf: Callable[[UnifiedTreeNode], Leaf], order: EvictionOrder) -> None:
         super().__init__()
-        self._leaf, self._order = component.leaf, component.order
+        self._leaf, self._order = leaf, order
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:

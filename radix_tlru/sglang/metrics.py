@@ -57,6 +57,12 @@ class TailMetrics(_StatLoggerDIMixin):
             "phase",
             get_args(Phase),
         )
+        self._dropped = make.counters(
+            "sglang:tlru_host_dropped_tokens_total",
+            "Tokens dropped from the host tier of a hierarchical cache, by phase; what the device evicts is demoted.",
+            "phase",
+            get_args(Phase),
+        )
         self._splits = make.counter("sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.")
         self._leaves = make.gauge("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
         self._over_budget = make.gauge(
@@ -82,6 +88,8 @@ class TailMetrics(_StatLoggerDIMixin):
         counts = self._tail.counts
         for phase, counter in self._evicted.items():
             counter.follow(counts[phase])
+        for phase, counter in self._dropped.items():
+            counter.follow(counts[f"host_{phase}"])
         self._splits.follow(counts["splits"])
         self._leaves.set(len(self._tail.order))
         self._over_budget.set(self._tail.order.over_budget)

@@ -6,6 +6,7 @@ the cache: match, lock, allocate (evicting what is missing), insert, unlock.
 
 from __future__ import annotations
 
+import atexit
 from array import array
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,15 +23,19 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 from radix_tlru.learned import Turn
+from radix_tlru.sglang import torch_cpu_host
 from radix_tlru.sglang.compat import insert_params
 from radix_tlru.sglang.turns import fingerprint_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
 
-__all__ = ["Core", "Lock", "OfflineCache", "cache_params", "stock_cache"]
+__all__ = ["Core", "Lock", "OfflineCache", "WritePolicy", "add_host_tier", "cache_params", "stock_cache"]
 
 Core = Literal["python", "rust"]
+
+WritePolicy = Literal["write_through", "write_through_selective", "write_back"]
+"""When a hierarchical cache copies to the host: on insert, on the second use, or on eviction."""
 
 
 def cache_params(capacity: int, page_size: int = 1, core: Core | None = None) -> CacheInitParams:
@@ -76,6 +81,24 @@ def stock_cache(
     params.eviction_policy = policy
     params.eviction_policy_config = dict(policy_config) if policy_config else None
     return UnifiedRadixCache(params)
+
+
+def add_host_tier(
+    cache: UnifiedRadixCache, params: CacheInitParams, ratio: float, write_policy: WritePolicy = "write_through"
+) -> None:
+    """Give a cache on the Python core its host tier, of ``ratio`` times the pool (rounded down, and a page)."""
+    torch_cpu_host.install()
+    arguments = ServerArgs(
+        model_path="dummy",
+        page_size=params.page_size,
+        hicache_ratio=ratio,
+        hicache_write_policy=write_policy,
+        hicache_io_backend="direct",
+        hicache_mem_layout="layer_first",
+    )
+    set_global_server_args_for_scheduler(arguments)
+    cache.init_hicache(arguments, params)
+    atexit.unregister(cache.shutdown)  # or no cache would be forgotten before the process ends
 
 
 class Lock(NamedTuple):

@@ -33,7 +33,7 @@ from radix_tlru.config import (
 )
 from radix_tlru.predictors import predictor
 from radix_tlru.sglang import carried
-from radix_tlru.sglang.compat import check_version, sglang_version
+from radix_tlru.sglang.compat import check_version, host_tier_refusal, sglang_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,7 +64,7 @@ _CONFLICTS = {
     "--radix-cache-backend": ("radix_cache_backend", None),
     "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
-    "--enable-hierarchical-cache": ("enable_hierarchical_cache", False),
+    "--hicache-host-memory-mode": ("hicache_host_memory_mode", "cache"),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
@@ -173,6 +173,13 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         f"(default {Config().trim_chunk}: no more than asked for, to the page).",
     )
     group.add_argument(
+        FLAGS["host_threshold"],
+        metavar="TOKENS",
+        default=None,
+        help="With --enable-hierarchical-cache: the threshold of the host tier's own eviction, in tokens that neither "
+        "tier holds (default: that of the device, pinned or learned).",
+    )
+    group.add_argument(
         FLAGS["return_model"],
         metavar="MODEL",
         default=None,
@@ -243,6 +250,12 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
         value = getattr(record, field, neutral)
         if value != neutral:
             raise _conflict(flag, value, config)
+    if config.host_threshold is not None and not record.enable_hierarchical_cache:
+        raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --enable-hierarchical-cache")
+    if record.enable_hierarchical_cache and (refusal := host_tier_refusal()):
+        raise ConfigError(
+            f"{FLAGS['policy']} {config.policy}: not supported together with --enable-hierarchical-cache: {refusal}"
+        )
     # Further processes that tokenize do not load plugins.
     if config.policy == "etlru" and (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)
@@ -288,11 +301,15 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     config = config_of(context.server_args)
     if config is None:
         raise ConfigError(f"--radix-cache-backend {BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
-    if context.enable_hierarchical_cache or context.is_hybrid_swa or context.is_hybrid_ssm:
-        raise ConfigError(f"{FLAGS['policy']} {config.policy}: full-attention caches only, without a host tier")
+    if context.is_hybrid_swa or context.is_hybrid_ssm:
+        raise ConfigError(f"{FLAGS['policy']} {config.policy}: full-attention caches only")
     if not config.is_pinned:
         stopwatch.install()
-    cache = build_cache(context.params, config)
+    hierarchical = context.enable_hierarchical_cache
+    cache = build_cache(context.params, config, hierarchical=hierarchical)
+    if hierarchical:  # as SGLang's own factory does
+        cache.init_hicache(context.server_args, context.params)
+        context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
     logger.info("radix_tlru: evicting by %s, page size %d", config, context.params.page_size)
     return cache
 

@@ -32,6 +32,9 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         """
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
+        from radix_tlru.sglang import torch_cpu_host  # of SGLang it imports what is still half imported above
+
+        torch_cpu_host.install()
 
     def get_default_attention_backend(self) -> str:
         """The one attention backend of SGLang that is written in torch alone."""

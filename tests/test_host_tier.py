@@ -1,0 +1,206 @@
+"""A hierarchical cache on the CPU: what is demoted, what is dropped, and that nothing is lost on the way.
+
+The host pool, the queues and the copies are SGLang's own; see `radix_tlru/sglang/torch_cpu_host.py` for the two things
+that are not.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+import torch
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from radix_tlru import Config
+from radix_tlru.models import Leaf
+from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.compat import host_tier_refusal
+from radix_tlru.sglang.offline import WritePolicy, add_host_tier, cache_params
+from tests.caches import Driver
+
+pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+
+THRESHOLD, NEXT_PROMPT = 600, 100
+WRITE_POLICIES = ("write_through", "write_back")
+
+
+class TieredDriver(Driver):
+    """Conversations on a cache with a host tier."""
+
+    def __init__(
+        self, pool: int, host: int, write_policy: WritePolicy = "write_through", host_threshold: int | None = None
+    ) -> None:
+        config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, host_threshold=host_threshold)
+        params = cache_params(pool)
+        super().__init__(build_cache(params, config, hierarchical=True))
+        add_host_tier(self.cache, params, (host - 0.5) / pool, write_policy)  # rounded down, and a page
+        assert self.host_free == host
+        self._computed = 0
+
+    @property
+    def host_free(self) -> int:
+        return self.cache.cache_controller.mem_pool_host.available_size()
+
+    @property
+    def keys(self) -> torch.Tensor:
+        """The keys of the device's KV pool, by slot."""
+        return self.allocator.get_kvcache().k_buffer[0]
+
+    def allocate(self, tokens: int) -> torch.Tensor:
+        """Slots in which so many tokens are computed, each with a key of its own."""
+        slots = super().allocate(tokens)
+        self.keys[slots] = torch.arange(self._computed, self._computed + tokens, dtype=torch.float32)[:, None, None]
+        self._computed += tokens
+        return slots
+
+    def turn(self, conversation: str, tokens: int) -> int:
+        cached = super().turn(conversation, tokens)
+        self.cache.check_hicache_events()
+        return cached
+
+    def leaf_of(self, conversation: str) -> Leaf:
+        """The node that a conversation ends at, on whatever tier, as an order would see it."""
+        tail, core = self.cache.tail, self.cache.tree_core
+        return tail.leaf(core.node_by_id(self.match_conversation(conversation).best_match_node))
+
+    def slots_of(self, conversation: str) -> torch.Tensor:
+        """Where its tokens are that are on the device."""
+        return self.slots(self.match_conversation(conversation).last_device_node)
+
+    def tiers(self, conversation: str) -> tuple[int, int]:
+        """Tokens on the device, and those behind them that are on the host alone. A use, as every match is."""
+        match = self.match_conversation(conversation)
+        return match.device_prefix_len, match.host_hit_length
+
+    def load_back(self, conversation: str) -> None:
+        assert self.cache.load_back(self.match_conversation(conversation).best_match_node)
+        self.cache.ready_to_load_host_cache()
+        self.cache.check_hicache_events()
+
+
+@pytest.fixture(params=WRITE_POLICIES)
+def write_policy(request: pytest.FixtureRequest) -> WritePolicy:
+    return request.param
+
+
+def test_a_tail_beyond_the_budget_is_demoted_and_not_dropped(write_policy: WritePolicy) -> None:
+    driver = TieredDriver(4_000, 8_000, write_policy)
+    driver.turn("A", 2_000)
+    driver.turn("B", 1_500)
+    driver.turn("C", 900)  # 400 too many; A's budget is 2,000 + 100 - 600 = 1,500
+    assert driver.tiers("A") == (1_600, 400)
+    assert (driver.tiers("B"), driver.tiers("C")) == ((1_500, 0), (900, 0))
+    assert driver.cache.tail.counts == {"tel_safe": 400, "splits": 1}
+
+
+def test_the_host_drops_what_is_beyond_a_budget_before_what_is_not(write_policy: WritePolicy) -> None:
+    driver = TieredDriver(4_000, 8_000, write_policy)
+    driver.turn("A", 2_000)
+    driver.turn("B", 2_000)
+    driver.evict(1_400)  # 500 of each are free; 400 more come off A, whose end is now at 1,100
+    assert (driver.cached("A"), driver.cached("B")) == (1_100, 1_500)
+    assert (driver.tiers("A"), driver.tiers("B")) == ((1_100, 900), (1_500, 500))
+    assert driver.cache.evict_host(1_200) == 1_200  # 500 of each again, and 200 more of A, which is older by a match
+    assert (driver.tiers("A"), driver.tiers("B")) == ((1_100, 200), (1_500, 0))
+    counts = driver.cache.tail.counts
+    assert (counts["host_tel_safe"], counts["host_lru"]) == (1_000, 200)
+
+
+def test_the_host_has_a_threshold_of_its_own() -> None:
+    driver = TieredDriver(2_000, 4_000, host_threshold=300)
+    driver.turn("A", 2_000)
+    driver.evict(1_000)
+    assert driver.cache.evict_host(1_000) == 1_000
+    assert driver.tiers("A") == (1_000, 0)
+    # What neither tier may lack: 300 - 100 tokens of the history. What the device may lack: 600 - 100.
+    counts = driver.cache.tail.counts
+    assert (counts["tel_safe"], counts["lru"]) == (500, 500)
+    assert (counts["host_tel_safe"], counts["host_lru"]) == (200, 800)
+
+
+def test_the_host_follows_a_threshold_that_moves_unless_it_has_its_own() -> None:
+    following, own = TieredDriver(2_000, 2_000), TieredDriver(2_000, 2_000, host_threshold=300)
+    for driver in (following, own):
+        driver.cache.tail.use_threshold(1_000)
+    assert (following.cache.tail.host.policy.threshold, own.cache.tail.host.policy.threshold) == (1_000, 300)
+
+
+def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> None:
+    driver = TieredDriver(3_000, 6_000, write_policy)
+    driver.turn("A", 2_000)
+    computed = driver.keys[driver.slots_of("A")]
+    driver.evict(700)
+    assert driver.tiers("A") == (1_300, 700)
+    others = driver.allocate(driver.allocator.available_size())
+    driver.keys[others] = -1.0
+    driver.allocator.free(others)
+    driver.load_back("A")
+    assert driver.tiers("A") == (2_000, 0)
+    assert torch.equal(driver.keys[driver.slots_of("A")], computed)
+    assert driver.leaf_of("A").history == 2_000
+
+
+def test_a_path_remembers_how_deep_it_was_when_its_tail_is_dropped_from_both_tiers(write_policy: WritePolicy) -> None:
+    driver = TieredDriver(3_000, 6_000, write_policy)
+    driver.turn("A", 2_000)
+    driver.evict(300)
+    driver.cache.evict_host(300)
+    assert driver.tiers("A") == (1_700, 0)
+    leaf = driver.leaf_of("A")
+    assert (leaf.start, leaf.end, leaf.history) == (0, 1_700, 2_000)
+    # The budget is still that of 2,000 tokens: 1,500 stay before anything that costs is touched.
+    driver.turn("B", 600)
+    driver.evict(300)
+    assert (driver.cached("A"), driver.cached("B")) == (1_500, 500)
+
+
+def test_a_front_that_comes_back_alone_has_been_as_deep_as_its_path() -> None:
+    driver = TieredDriver(3_000, 6_000)
+    driver.turn("A", 2_000)
+    driver.evict(1_500)
+    assert driver.tiers("A") == (500, 1_500)
+    driver.histories["front"] = driver.histories["A"][:900]
+    driver.turn("front", 0)  # computed anew: it takes the place of 400 of the tokens that are on the host
+    assert driver.tiers("A") == (900, 1_100)
+    (leaf,) = driver.cache.tail.leaves()
+    assert (leaf.end, leaf.history) == (900, 2_000)
+
+
+def test_what_storage_gives_back_deepens_the_paths_above_it() -> None:
+    driver = TieredDriver(3_000, 3_000)
+    driver.turn("A", 500)
+    anchor = driver.match_conversation("A").best_match_node
+    found = driver.fresh(300)
+    driver.histories["A"] += found
+    slots = driver.cache.cache_controller.mem_pool_host.alloc(300)
+    driver.cache.tree_core.insert_host(anchor, RadixKey(array("q", found)), slots, [""] * 300)
+    assert driver.tiers("A") == (500, 300)
+    tail = driver.cache.tail
+    (leaf,) = tail.leaves()
+    assert (leaf.end, leaf.history) == (500, 800)
+    assert tail.order.over_budget == 500 - (800 + NEXT_PROMPT - THRESHOLD)
+    driver.evict(500)
+    assert tail.order.over_budget == len(tail.order) == 0
+
+
+def test_a_leaf_that_can_neither_be_copied_nor_dropped_does_not_hold_up_the_walk() -> None:
+    """Write-back, and no room on the host: a leaf is dropped with what is below it, unless a host lock is there."""
+    driver = TieredDriver(1_000, 200, "write_back")
+    driver.turn("A", 500)
+    driver.turn("B", 500)
+    anchor = driver.match_conversation("A").best_match_node
+    lock = driver.cache.inc_host_lock_ref(anchor).to_dec_params()
+    driver.cache.cache_controller.mem_pool_host.alloc(200)  # a prefetch has taken all there is
+    assert driver.evict(600) == 500  # all of B; A stays, whole or in two
+    assert (driver.tiers("A"), driver.tiers("B")) == ((500, 0), (0, 0))
+    driver.cache.dec_host_lock_ref(anchor, lock)
+    assert driver.evict(500) == 500
+    assert len(driver.cache.tail.order) == 0
+
+
+def test_what_was_never_copied_is_dropped_as_ever() -> None:
+    driver = TieredDriver(2_000, 4_000, "write_through_selective")  # copies on the second use
+    driver.turn("A", 2_000)
+    driver.evict(300)
+    assert (driver.tiers("A"), driver.host_free) == ((1_700, 0), 4_000)
