@@ -49,19 +49,23 @@ def tree_core(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-@pytest.fixture(scope="session")
-def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_weighted_model(directory: Path, seed: int) -> Path:
     """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    directory = tmp_path_factory.mktemp("models") / "weighted"
     write_demo_model(directory)
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
     save_file(model.state_dict(), directory / "model.safetensors", {"format": "pt"})
     return directory
+
+
+@pytest.fixture(scope="session")
+def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `our_server` and `stock_server` serve."""
+    return write_weighted_model(tmp_path_factory.mktemp("models") / "weighted", seed=0)
 
 
 @pytest.fixture(scope="session")
