@@ -119,7 +119,7 @@ REFUSED = {
     "--radix-eviction tlru --tlru-next-prompt-estimate none": "--tlru-next-prompt-estimate none: must be a whole",
     "--radix-eviction tlru --tlru-median-weight 1.5": "--tlru-median-weight 1.5: must be a number from 0 to 1, or auto",
     "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, or auto",
-    "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru')",
+    "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
     "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction tlru",
     "--radix-eviction tlru --radix-eviction-policy lru": "together with --radix-eviction-policy lru",
     "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",

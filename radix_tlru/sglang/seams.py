@@ -72,7 +72,7 @@ COMMAND_LINES = (
     (f"{_POLICY} --radix-eviction-policy lru", False),
     (f"{_POLICY} --radix-cache-backend x", False),
     (f"{_POLICY} --disable-radix-cache", False),
-    (f"{_POLICY} --enable-hierarchical-cache", False),
+    (f"{_POLICY} --enable-session-radix-cache", False),
 )
 
 
