@@ -70,11 +70,6 @@ def post(server: Server, path: str, **body: Any) -> tuple[int, str]:
     return reply.status_code, re.sub(r'"(id|e2e_latency|[a-z_]*_time|[a-z_]*_ts)":[^,}]+', "", reply.text)
 
 
-def metric(server: Server, name: str) -> int:
-    """A counter of SGLang's, which is absent before the first."""
-    return int(server.get_metrics().get(f"sglang:{name}_total", 0))
-
-
 async def ask_all(server: Server, bodies: Sequence[dict[str, Any]]) -> list[Any]:
     """The answers to requests that are sent at once, each on a connection of its own."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
