@@ -35,6 +35,7 @@ Api = Literal["generate", "chat"]
 Loop = Literal["ordered", "open", "closed"]
 
 _GONE_AFTER = 5  # requests in a row that reach no server
+_LAST_BREATH_S = 0.3  # a connection ends before its process has: only then is it asked whether it still runs
 
 
 class ReplayError(RuntimeError):
@@ -194,6 +195,8 @@ class _Player:
         place, sent_s = self._next_place(), self._clock() - self._start
         result = await send(self._connection, self._base_url, request, self._retries)
         history.answer(turn, result)
+        if _reached_nobody(result):
+            await asyncio.sleep(_LAST_BREATH_S)
         self._report(Sent(place, sent_s, result))
         return result.error is None
 
@@ -213,12 +216,16 @@ class _Player:
         if result.error is None or result.error == NOT_SENT:
             self._unreached = 0 if result.error is None else self._unreached
             return
-        unreached = result.ttft_ms is None and not result.error.startswith("HTTP ")
-        self._unreached = self._unreached + 1 if unreached else 0
+        self._unreached = self._unreached + 1 if _reached_nobody(result) else 0
         if not self._alive():
             raise ReplayError(f"the server ended while it served: {result.error}")
         if self._unreached >= _GONE_AFTER:
             raise ReplayError(f"{self._unreached} requests in a row reached no server; the last: {result.error}")
+
+
+def _reached_nobody(result: RequestResult) -> bool:
+    """Whether no server said anything to a request that was sent."""
+    return result.error not in (None, NOT_SENT) and result.ttft_ms is None and not result.error.startswith("HTTP ")
 
 
 class _History:
