@@ -9,7 +9,7 @@ from eval.replay.play import ReplayError
 from eval.server import ServerError
 from eval.table import console
 
-SECTIONS = ("simulator", "eviction", "decode", "memory", "scheduler")
+SECTIONS = ("simulator", "eviction", "decode", "trim", "memory", "scheduler")
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
 
@@ -29,6 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the sections and print their tables."""
+    try:
+        _run(args)
+    except (ServerError, ReplayError, ValueError) as error:  # a trace that cannot be read is a ValueError
+        print(f"eval bench: {error}", file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    return 0
+
+
+def _run(args: argparse.Namespace) -> None:
     # The simulator first: its peak memory is that of the process.
     if args.only in (None, "simulator"):
         from eval import bench_simulator
@@ -42,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
         from eval import bench_eviction
 
         bench_eviction.run_decode(console())
+    if args.only in (None, "trim"):
+        from eval import bench_trim
+
+        bench_trim.run(args.trace, console())
     if args.only in (None, "memory"):
         from eval import bench_memory
 
@@ -49,9 +62,4 @@ def run(args: argparse.Namespace) -> int:
     if args.only in (None, "scheduler"):
         from eval import bench_scheduler
 
-        try:
-            bench_scheduler.run(args.chunks, args.repeats, console())
-        except (ServerError, ReplayError, ValueError) as error:
-            print(f"eval bench: {error}", file=sys.stderr)
-            return 2 if isinstance(error, ValueError) else 1
-    return 0
+        bench_scheduler.run(args.chunks, args.repeats, console())

@@ -35,7 +35,7 @@ STOCK_PYTHON_LEAVES, OURS_PYTHON_LEAVES, STOCK_TLRU_LEAVES = 10_000, 200_000, 20
 # are in use, and an eviction may have to take two tails where stock takes a node.
 THRESHOLD, NEXT_PROMPT = 48, 16
 
-CHUNKS = (1, 16, 64, 256)
+CHUNKS = (1, 16, 64, 256, None)  # None: the default, a share of the pool
 DECODED, BATCH, CONVERSATIONS, HISTORY = 4_000, 8, 64, 4_000
 
 
@@ -196,7 +196,9 @@ def decoding_caches() -> dict[str, Any]:
     capacity = CONVERSATIONS * HISTORY
     caches = {BASELINE: stock_cache(capacity, core="rust")}
     for chunk in CHUNKS:
-        caches[f"radix-tlru, trim chunk {chunk}"] = build_cache(cache_params(capacity), Config(trim_chunk=chunk))
+        config = Config(trim_chunk=chunk).for_pool(capacity)
+        name = f"radix-tlru, trim chunk {config.trim_chunk}" + (", the default" if chunk is None else "")
+        caches[name] = build_cache(cache_params(capacity), config)
     filled = {name: OfflineCache(cache) for name, cache in caches.items()}
     for cache in filled.values():
         for conversation in range(CONVERSATIONS):

@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from eval.cells import uncached_tokens
 from eval.policies import simulated_cache
-from eval.real import REAL_CACHES
+from eval.real import REAL_CACHES, RealCache
 from eval.simulator import Cache, simulate
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
@@ -23,6 +25,7 @@ LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
 SIMULATED = ("lru", "tlru", "etlru")
 REAL = ("sglang-lru", "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
+SERVED = "real-tlru, trimmed as served"
 
 # Caches take turns: what disturbs the machine disturbs all of them.
 TURN = 250
@@ -40,21 +43,39 @@ def throughput(source: str) -> Table:
     sizes = {"threshold": THRESHOLD, "page_size": PAGE}
     caches: dict[str, Cache] = {f"simulated {name}": simulated_cache(name, CAPACITY, **sizes) for name in SIMULATED}  # type: ignore[arg-type]
     caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
+    caches[SERVED] = RealCache(
+        "ours", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, trim_chunk=None
+    )
     spent = dict.fromkeys(caches, 0.0)
+    cached: dict[str, list[int]] = {name: [] for name in caches}
     starts = range(0, len(trace.requests), TURN)
     for start in track(starts, "replay", console=Console(stderr=True), transient=True):
         for name, cache in caches.items():
             before = time.process_time()
-            simulate(cache, trace.requests[start : start + TURN])
+            found = simulate(cache, trace.requests[start : start + TURN])
             spent[name] += time.process_time() - before
+            cached[name] += found
+    tel = {name: excess(trace.requests, found) for name, found in cached.items()}
     title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for column in ("cache", "requests / s of CPU", "µs / request", "× sglang-lru"):
+    for column in ("cache", "requests / s of CPU", "µs / request", "× sglang-lru", "TEL of sglang-lru"):
         table.add_column(column, justify="left" if column == "cache" else "right")
     for name, seconds in spent.items():
         micro = 1e6 * seconds / len(trace.requests)
-        table.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", f"{seconds / spent['sglang-lru']:.2f}")
+        table.add_row(
+            name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", f"{seconds / spent['sglang-lru']:.2f}", change(tel, name)
+        )
     return table
+
+
+def excess(requests: Sequence[Request], cached: Sequence[int]) -> int:
+    """Tail excess latency of requests that found so many tokens, in tokens."""
+    return int(np.maximum(uncached_tokens(requests, cached) - THRESHOLD, 0).sum())
+
+
+def change(tel: dict[str, int], name: str) -> str:
+    """Against stock."""
+    return f"{tel[name] / tel['sglang-lru'] - 1:+.2%}" if tel["sglang-lru"] else "–"
 
 
 def flatness(turns: int) -> Table:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from eval.traces.request import Path, Request
@@ -55,7 +56,8 @@ class RealCache:
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned (``etlru``).
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
-        trim_chunk: tokens that ours takes from a leaf at a time.
+        trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
+            many as a server takes that has a pool of ``capacity``.
     """
 
     def __init__(
@@ -68,9 +70,10 @@ class RealCache:
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
-        trim_chunk: int = 1,
+        trim_chunk: int | None = 1,
     ) -> None:
-        from radix_tlru import Config
+        from radix_tlru import Config, policy_for
+        from radix_tlru.tel import round_up
 
         with warnings.catch_warnings():  # SGLang's imports tell of every kernel that is not there
             warnings.simplefilter("ignore")
@@ -84,8 +87,9 @@ class RealCache:
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
         if policy == "ours":
-            trim = max(trim_chunk // page_size, 1)
-            config = Config(threshold=slack, next_prompt_estimate=0, trim_chunk=trim) if slack else Config(policy="lru")
+            trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
+            asked = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
+            config = replace(asked, trim_chunk=trim // page_size)
             cache = build_cache(cache_params(pages, core=core), config)
         elif policy == "etlru":
             config = Config("etlru", threshold, next_prompt_estimate, trim_chunk=trim_chunk)

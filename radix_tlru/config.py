@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 __all__ = [
     "AUTO",
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
+    "EXACT_BELOW",
     "FLAGS",
     "START_THRESHOLD",
+    "TRIMS",
     "Config",
     "ConfigError",
     "MedianWeight",
@@ -52,6 +54,9 @@ DEFAULT_TTFT_SLO_MS = 200.0
 
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
+
+TRIMS, EXACT_BELOW = 256, 65_536
+"""Trim chunks that a pool has unless told otherwise; and tokens of a pool below which trims are exact to the page."""
 
 LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
 """Percentiles that a target may name."""
@@ -97,11 +102,13 @@ class Config:
     target: str | None = None
     """``p50`` to ``p99.9``: ξ stays three quarters of that percentile of the uncached tokens of recent requests."""
 
-    trim_chunk: int = 1
-    """Tokens taken from a leaf at a time, if as many cost the same, rounded up to pages. 1: what was asked for.
+    trim_chunk: int | None = None
+    """Tokens taken from a leaf at a time, if as many cost the same, rounded up to pages. 1: what was asked for. None:
+    1/256 of the pool, and 1 in pools of fewer than 65,536 tokens (:meth:`for_pool`).
 
     While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. A chunk is taken in one
-    cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves.
+    cut, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what a chunk saves,
+    ``--only trim`` what it costs.
     """
 
     host_threshold: int | None = None
@@ -120,8 +127,9 @@ class Config:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise _error(field, value, "a whole number of tokens, 0 or more")
-        if isinstance(self.trim_chunk, bool) or not isinstance(self.trim_chunk, int) or self.trim_chunk < 1:
-            raise _error("trim_chunk", self.trim_chunk, "a whole number of tokens, 1 or more")
+        chunk = self.trim_chunk
+        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
+            raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
         weight = self.median_weight
         if weight != AUTO and not (_is_number(weight) and 0.0 <= weight <= 1.0):
             raise _error("median_weight", weight, f"a number from 0 to 1, or {AUTO}")
@@ -141,6 +149,12 @@ class Config:
                 flag = FLAGS["next_prompt_estimate"]
                 allowed = f"more than {flag} {self.next_prompt}, or nothing is ever TEL-safe"
                 raise _error(field, value, allowed)
+
+    def for_pool(self, tokens: int) -> Config:
+        """The same with the trim chunk of a pool of so many tokens, unless one was given."""
+        if self.trim_chunk is not None:
+            return self
+        return replace(self, trim_chunk=tokens // TRIMS if tokens >= EXACT_BELOW else 1)
 
     @property
     def next_prompt(self) -> int:
@@ -182,11 +196,12 @@ class Config:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         learned = self.policy == "etlru" and self.next_prompt_estimate is None
         estimate = "learned" if learned else f"{self.next_prompt} tokens"
+        chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.median_weight)}, trim_chunk={self.trim_chunk} tokens{returns}{host})"
+            f"median_weight={_plain(self.median_weight)}, trim_chunk={chunk}{returns}{host})"
         )
 
 

@@ -179,8 +179,11 @@ class Policy:
 
 
 def policy_for(config: Config) -> Policy:
-    """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned."""
+    """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned.
+
+    Trims are exact to the page if the configuration says no chunk and is of no pool yet (:meth:`Config.for_pool`).
+    """
+    chunk = config.trim_chunk or 1
     if config.policy == "lru":
-        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=config.trim_chunk)
-    prompts = FixedPrompt(config.next_prompt)
-    return Policy(Recency(), prompts, config.start_threshold, config.start_weight, config.trim_chunk)
+        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=chunk)
+    return Policy(Recency(), FixedPrompt(config.next_prompt), config.start_threshold, config.start_weight, chunk)

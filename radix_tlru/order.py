@@ -82,7 +82,6 @@ class EvictionOrder:
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
         self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): the first leaf of the cell leaves it then
-        self._moved = 0  # leaves that were put right
         self._alarm: dict[int, float] = {}  # the one alarm of a cell that counts
 
     def __len__(self) -> int:
@@ -98,7 +97,7 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
         # Whoever asks, and that may be one rank of several, admits nobody: to be admitted moves the clock of the order.
-        return self._over_budget + sum(self._tel_safe(leaf, self._step(leaf)) for leaf in self._noted.values())
+        return self._over_budget + sum(map(self._tel_safe, self._noted.values()))
 
     @property
     def entries(self) -> int:
@@ -116,7 +115,7 @@ class EvictionOrder:
         """A leaf that was added is not evictable any more, with the end and history that it had."""
         self._leaves -= 1
         if self._noted.pop(leaf_id, None) is None:
-            self._over_budget -= self._tel_safe(leaf, self._step(leaf))
+            self._over_budget -= self._tel_safe(leaf)
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
@@ -127,7 +126,7 @@ class EvictionOrder:
         for leaf_id in leaf_ids:
             leaf = self._leaf_of(leaf_id)
             if leaf is not None:
-                self._over_budget += self._tel_safe(leaf, self._push(leaf_id, leaf))
+                self._enter(leaf_id, leaf)
 
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
@@ -180,7 +179,7 @@ class EvictionOrder:
             if keep > leaf.start:
                 remainder = _ALL + len(found)  # as of a cache: later than all there are
                 origin[remainder], remainders[remainder] = whole.leaf_id, leaf._replace(end=keep)
-                ahead._push(remainder, remainders[remainder])
+                ahead._push(remainder, remainders[remainder], ahead._step(remainders[remainder]))
         return found
 
     def _cheapest_cell(self) -> tuple[int, Leaf] | None:
@@ -201,22 +200,29 @@ class EvictionOrder:
         return None
 
     def _cheapest_head(self) -> tuple[int, Leaf] | None:
-        """Where the price of a leaf changes with time: the first leaves of the cells, which are few, are compared."""
-        found: tuple[int, Leaf] | None = None
-        moved = -1
-        while moved != self._moved:  # until none was put right, and perhaps into a cell that was passed
-            cheapest, found, moved = (math.inf, math.inf, math.inf, 0), None, self._moved
-            for cell in list(self._cells):
-                leaf = self._head(cell)
-                if leaf is None:
+        """Where the price of a leaf changes with time: the first entries of the cells, which are few, are compared.
+
+        An entry that is stale is never dearer than what it stands for, as keys only grow. So it is enough to look
+        whether the cheapest of them is what it was; the others wait.
+        """
+        rate_of, weight = self._returns.rate, self._policy.median_weight
+        while True:
+            now = self._now
+            cheapest, found = (math.inf, math.inf, math.inf, 0), -1
+            for cell, heap in self._cells.items():
+                if not heap:
                     continue
-                key, leaf_id = self._cells[cell][0]
+                key, leaf_id = heap[0]
                 group, step = divmod(cell, self._steps)
-                rate = self._returns.rate(group, key, self._now)
-                cost = marginal_cost(rate, self._probabilities[step], self._policy.median_weight)
+                rate = rate_of(group, key, now)
+                cost = marginal_cost(rate, self._probabilities[step], weight)
                 if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
-                    cheapest, found = (cost, rate, key, leaf_id), (cell, leaf)
-        return found
+                    cheapest, found = (cost, rate, key, leaf_id), cell
+            if found < 0:
+                return None
+            leaf = self._first(found)
+            if leaf is not None:
+                return found, leaf
 
     def _price(self, cell: int) -> tuple[float, float, int]:
         group, step = divmod(cell, self._steps)
@@ -234,26 +240,32 @@ class EvictionOrder:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
-    def _tel_safe(self, leaf: Leaf, step: int) -> int:
-        """Tokens of the leaf's path that cost nothing at the tail; its last token lies in that step."""
-        if step > 0 or self._probabilities[0] > 0:
+    def _tel_safe(self, leaf: Leaf) -> int:
+        """Tokens of the leaf's path that cost nothing at the tail."""
+        if self._probabilities[0] > 0:
             return 0
-        return leaf.end - self._policy.keep(leaf, 0, self._page_size)
+        return max(leaf.end - self._policy.keep(leaf, 0, self._page_size), 0)
 
     def _admit(self) -> None:
         """Give the noted leaves their entries."""
         if not self._noted:
             return
         for leaf_id, leaf in self._noted.items():
-            self._over_budget += self._tel_safe(leaf, self._push(leaf_id, leaf))
+            self._enter(leaf_id, leaf)
         self._noted.clear()
         if self.entries > 2 * self._leaves + _SLACK:
             self.use(self._policy)
 
-    def _push(self, leaf_id: int, leaf: Leaf) -> int:
-        """Put a leaf into its cell; returns its step."""
+    def _enter(self, leaf_id: int, leaf: Leaf) -> None:
+        """Count a leaf, and put it into its cell."""
+        safe = self._tel_safe(leaf)
+        self._over_budget += safe
+        self._push(leaf_id, leaf, 0 if safe else self._step(leaf))
+
+    def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
+        """Put a leaf whose last token lies in that step into its cell."""
         self._now = max(self._now, self._returns.stamp(leaf))
-        group, step = self._returns.group(leaf, self._now), self._step(leaf)
+        group = self._returns.group(leaf, self._now)
         cell = group.number * self._steps + step
         heap = self._cells.get(cell)
         if heap is None:
@@ -265,23 +277,28 @@ class EvictionOrder:
             heappush(self._prices, self._price(cell))
         if group.until < math.inf and heap[0][1] == leaf_id:
             self._wake(cell, group.until)
-        return step
 
     def _head(self, cell: int) -> Leaf | None:
         """The first leaf of a cell, after the stale entries before it were dropped or put right."""
-        heap = self._cells.get(cell)
-        while heap:
-            key, leaf_id = heap[0]
-            leaf = self._leaf_of(leaf_id)
-            if leaf is not None and self._returns.key(leaf) == key:
-                group = self._returns.group(leaf, self._now)
-                if group.number * self._steps + self._step(leaf) == cell:
-                    return leaf
-            heappop(heap)
-            self._entries -= 1
+        while self._cells.get(cell):
+            leaf = self._first(cell)
             if leaf is not None:
-                self._push(leaf_id, leaf)
-                self._moved += 1
+                return leaf
+        return None
+
+    def _first(self, cell: int) -> Leaf | None:
+        """The leaf of the first entry of a cell; None if the entry was stale, and was dropped or put right."""
+        heap = self._cells[cell]
+        key, leaf_id = heap[0]
+        leaf = self._leaf_of(leaf_id)
+        if leaf is not None and self._returns.key(leaf) == key:
+            group = self._returns.group(leaf, self._now)
+            if group.number * self._steps + self._step(leaf) == cell:
+                return leaf
+        heappop(heap)
+        self._entries -= 1
+        if leaf is not None:
+            self._push(leaf_id, leaf, self._step(leaf))
         return None
 
     def _wake(self, cell: int, time: float) -> None:

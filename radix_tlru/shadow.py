@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from radix_tlru.calibration import UncachedQuantile
 from radix_tlru.learned import Conversation, Turn
@@ -27,7 +28,7 @@ class Shadow:
 
     def __init__(self, policy: Policy, capacity: int, page_size: int) -> None:
         self.order = EvictionOrder(policy, page_size, self._leaf_of)
-        self._capacity, self._resident = capacity, 0
+        self.capacity, self._resident = capacity, 0
         self._leaves: dict[int, Leaf] = {}  # by id in the order
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
         self._last_id = 0
@@ -40,7 +41,7 @@ class Shadow:
         if leaf_id:
             leaf = self._withdraw(leaf_id)
             start, held = leaf.start, leaf.end
-        context = max(min(turn.context, start + self._capacity), held)
+        context = max(min(turn.context, start + self.capacity), held)
         self._make_room(context - held)
         self._resident += context - held
         if context > start:
@@ -63,7 +64,7 @@ class Shadow:
         return self._leaves.get(leaf_id)
 
     def _make_room(self, tokens: int) -> None:
-        while (missing := self._resident + tokens - self._capacity) > 0:
+        while (missing := self._resident + tokens - self.capacity) > 0:
             victim = self.order.victim(missing)
             if victim is None:
                 return
@@ -95,8 +96,10 @@ class Shadows:
         rivals: Sequence[int] | None = None,
         percentile: float | None = None,
     ) -> None:
+        self.one_in = one_in
+        """Conversations for each that is sampled."""
         size = capacity // one_in // page_size * page_size
-        self._shadows = [Shadow(policy, size, page_size) for policy in policies]
+        self._shadows = [Shadow(self._scaled(policy), size, page_size) for policy in policies]
         self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
         self.quantiles = [UncachedQuantile(percentile) for _ in policies if percentile is not None]
         """That percentile of what each policy left to prefill of late."""
@@ -105,8 +108,6 @@ class Shadows:
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
         self.best = self.rivals[0]
         """Index of the policy to be preferred."""
-        self.one_in = one_in
-        """Conversations for each that is sampled."""
         self.sampled = 0
         """Turns that the shadows have served."""
         self.excess = [0] * len(policies)
@@ -138,7 +139,11 @@ class Shadows:
 
     def use(self, index: int, policy: Policy) -> None:
         """Put another version of a policy in the place of that one."""
-        self._shadows[index].order.use(policy)
+        self._shadows[index].order.use(self._scaled(policy))
+
+    def _scaled(self, policy: Policy) -> Policy:
+        """The policy with a trim chunk that is as large a share of a shadow as it is of the cache."""
+        return replace(policy, trim_chunk=max(policy.trim_chunk // self.one_in, 1))
 
     def _compare(self) -> None:
         """Prefer another policy if it was better by more than chance."""

@@ -13,7 +13,10 @@ from radix_tlru.config import percentile
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    assert Config() == Config(policy="tlru", threshold=None, next_prompt_estimate=None, median_weight=0.0, trim_chunk=1)
+    absent = dict.fromkeys(
+        ["threshold", "next_prompt_estimate", "ttft_slo_ms", "target", "trim_chunk", "host_threshold"]
+    )
+    assert Config() == Config(policy="tlru", median_weight=0.0, **absent)
     assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
 
 
@@ -27,14 +30,23 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=200 tokens, median_weight=0, trim_chunk=1 tokens"
+    rest = "next_prompt_estimate=200 tokens, median_weight=0, trim_chunk=1/256 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
     assert str(Config(threshold=600, host_threshold=300)) == (
         f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
     )
-    assert str(Config(threshold=600, median_weight="auto")).endswith("median_weight=auto, trim_chunk=1 tokens)")
+    assert str(Config(threshold=600, median_weight="auto")).endswith(
+        "median_weight=auto, trim_chunk=1/256 of the pool)"
+    )
+    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0, trim_chunk=64 tokens)")
+
+
+@pytest.mark.parametrize(("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 256), (100_000, 390), (2_000_000, 7812)])
+def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
+    assert Config().for_pool(pool) == Config(trim_chunk=chunk)
+    assert Config(trim_chunk=7).for_pool(pool) == Config(trim_chunk=7)
 
 
 def test_what_is_not_given_is_200_until_it_is_learned() -> None:

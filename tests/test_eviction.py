@@ -77,6 +77,14 @@ def test_a_trim_chunk_is_taken_in_one_cut_but_not_beyond_what_costs_the_same() -
     assert driver.cache.tail.counts == {"tel_safe": 500, "lru": 300, "splits": 3}
 
 
+@pytest.mark.parametrize(("pool", "chunk"), [(4_000, 1), (131_072, 512)])
+def test_unless_told_otherwise_a_large_pool_is_trimmed_by_a_share_of_it(pool: int, chunk: int) -> None:
+    driver = Driver(our_cache(pool, threshold=1_000, next_prompt_estimate=NEXT_PROMPT))
+    driver.turn("A", pool)
+    assert driver.evict(1) == chunk
+    assert driver.cache.tail.config.trim_chunk == chunk
+
+
 def test_a_trimmed_conversation_is_not_trimmed_again_while_others_have_more_to_give() -> None:
     driver = tlru(4000)
     driver.turn("A", 2000)  # budget 2,000 + 100 - 600 = 1,500
@@ -205,7 +213,7 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
             leaves = list(cache.tail.leaves())
             assert len(cache.tail.order) == len(leaves)
             order = cache.tail.order
-            assert order.over_budget == sum(order._tel_safe(leaf, order._step(leaf)) for leaf in leaves)
+            assert order.over_budget == sum(map(order._tel_safe, leaves))
             resident = cache.full_evictable_size() + cache.full_protected_size()
             assert driver.allocator.available_size() + resident == 3000
     for lock in held:

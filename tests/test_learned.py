@@ -19,7 +19,7 @@ from radix_tlru import Config
 from radix_tlru.hazards import BANDS, Hazards, Watched, gittins
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.learner import Learner
-from radix_tlru.models import FixedPrompt, Leaf, Policy
+from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally, keep_within_budget
@@ -270,6 +270,17 @@ def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch
         cache.request(request)
         assert len(learner._conversations._known) <= 50
         assert sum(map(len, learner._returns.hazards._bands)) <= 80
+
+
+def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
+    tlru = Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.0, trim_chunk=40 * PAGE)
+    shadows = Shadows([tlru], capacity=64_000 * PAGE, page_size=PAGE, one_in=4)
+    (shadow,) = shadows._shadows
+    context = shadow.capacity
+    shadow.request(Conversation((), 0.0, 1, 0, context, 0), turn(0.0, context, context))
+    victim = shadow.order.victim(1)
+    assert victim is not None
+    assert context - victim.keep == 10 * PAGE
 
 
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:

@@ -125,7 +125,7 @@ class TailRadixCache(UnifiedRadixCache):
             self.tail_metrics.report()
 
 
-def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> UnifiedRadixCache:
+def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> TailRadixCache:
     """The real radix cache of SGLang, evicting as ``config`` says.
 
     Args:

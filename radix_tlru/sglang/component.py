@@ -29,7 +29,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -73,16 +73,18 @@ class EvictionCounts(Counter[str]):
 class TailComponent(FullComponent):
     """Full-attention KV under a TEL-aware order. Subclasses fix the ``config``: see :func:`component_for`."""
 
-    config: ClassVar[Config]
+    config: Config
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._core: Any = None
         super().__init__(cache, params)
         self.page_size: int = params.page_size
+        pool: int = params.token_to_kv_pool_allocator.size
+        self.config = self.config.for_pool(pool)
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""
         if self.config.policy != "lru":
-            self.learner = Learner(self.config, params.token_to_kv_pool_allocator.size, self.page_size)
+            self.learner = Learner(self.config, pool, self.page_size)
         self.policy = policy_for(self.config)
         self.counts = EvictionCounts()
         self.clock = 0

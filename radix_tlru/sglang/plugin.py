@@ -25,8 +25,10 @@ from radix_tlru.config import (
     AUTO,
     DEFAULT_NEXT_PROMPT,
     DEFAULT_TTFT_SLO_MS,
+    EXACT_BELOW,
     FLAGS,
     START_THRESHOLD,
+    TRIMS,
     Config,
     ConfigError,
     PolicyName,
@@ -172,7 +174,7 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         default=None,
         help="Tokens to take from a leaf at a time, if as many cost the same "
-        f"(default {Config().trim_chunk}: no more than asked for, to the page).",
+        f"(default: 1/{TRIMS} of the pool; 1, no more than asked for, in pools of fewer than {EXACT_BELOW:,}).",
     )
     group.add_argument(
         FLAGS["host_threshold"],
@@ -312,7 +314,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
-    logger.info("radix_tlru: evicting by %s, page size %d", config, context.params.page_size)
+    logger.info("radix_tlru: evicting by %s, page size %d", cache.tail.config, context.params.page_size)
     return cache
 
 

@@ -138,14 +138,34 @@ class RustTailCore(RustUnifiedTreeCore):
     def _inserted(self, step: InsertStepResult) -> InsertStepResult:
         result: InsertResult | None = step.result
         if result is not None and not result.rotation_tail_declined:
-            self._use(result.last_device_node, self._inserting)
+            node_id, key = result.last_device_node, self._inserting
+            if node_id not in self._nodes:
+                self._meet_leaf(node_id, key, len(key) - result.prefix_len)
+            self._use(node_id, key)
         return step
 
     def _use(self, node_id: NodeId, key: RadixKey) -> None:
         node = self._nodes.get(node_id)
         if node is not None:
             node.access = self._tail.clock
+        else:
+            self._meet(node_id, key)
+
+    def _meet_leaf(self, node_id: NodeId, key: RadixKey, length: int) -> None:
+        """What an insert nearly always ends in: a new leaf, of ``length`` tokens, below a node that is known."""
+        found = self._binding.validate_buffer_backup(node_id, length) if length else None
+        parent = self._nodes.get(found.parent_node_id) if found is not None else None
+        if found is None or parent is None:
             return
+        parent.children += 1
+        if parent.evictable:
+            self._withdraw(found.parent_node_id, parent)
+        node = self._nodes[node_id] = _Node(len(key), 0, key.token_ids[len(key) - length : len(key)])
+        node.access = self._tail.clock
+        self._offer(node_id, node)
+
+    def _meet(self, node_id: NodeId, key: RadixKey) -> None:
+        """Look at the path that ends at a new node, up to what is known of it."""
         path = self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
@@ -180,13 +200,7 @@ class RustTailCore(RustUnifiedTreeCore):
         return IncLockRefResult(delta=result.delta, node_id=result.node_id)
 
     def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
-        receipt = self._bindings.DecLockRefParamsBinding(
-            node_id=params.node_id,
-            skipped_lock_components=[],
-            component_lock_uuids={},
-            component_host_lock_uuids={},
-        )
-        self._binding.dec_lock_ref(node_id, receipt, skip_swa)
+        self._binding.dec_full_pin(node_id)
         self._unlock(node_id)
         return DecLockRefResult()
 
@@ -296,14 +310,14 @@ class RustTailCore(RustUnifiedTreeCore):
         """Split a leaf at the depth that stays. Returns the id of the front; the tail keeps the id of the leaf."""
         leaf = victim.leaf
         kept, start = victim.keep - leaf.start, len(tokens) - (leaf.end - leaf.start)
-        front = tokens[start : start + kept + self.is_eagle]  # k pairs are k + 1 tokens
         extra_key, cache_salt = self._binding.prefetch_anchor_info(victim.leaf_id)
         # In a tree that is written back, to find on the device what was read from the host ends in a split, no more.
         self._binding.set_is_write_back(True)
-        try:
-            found = self._binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
-        finally:
-            self._binding.set_is_write_back(False)
+        with memoryview(tokens)[start : start + kept + self.is_eagle] as front:  # k pairs are k + 1 tokens
+            try:
+                found = self._binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
+            finally:
+                self._binding.set_is_write_back(False)
         assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
         if found.cache_actions:
             actions += self._cache_actions_from_tagged(found.cache_actions)
