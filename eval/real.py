@@ -43,8 +43,8 @@ def page_ids(path: Path, page_size: int, units: dict[int, int]) -> list[int]:
     ids: list[int] = []
     for unit, end in zip(path.ids, path.ends, strict=True):
         last = min(end // page_size, pages)
-        number = units.setdefault(unit, len(units))
-        ids.extend(number * _PAGES_PER_PATH + page for page in range(len(ids), last))
+        first = units.setdefault(unit, len(units)) * _PAGES_PER_PATH
+        ids.extend(range(first + len(ids), first + last))
     return ids
 
 
