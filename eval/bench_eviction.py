@@ -1,9 +1,10 @@
 """What one eviction costs, beside stock SGLang, as a function of the number of leaves; and what a decoded token does.
 
 Every arm is a real cache that holds the same leaves. A sample is one eviction of 64 tokens, as long as a leaf, and
-then one new leaf in its place, so that the number of leaves stays. Arms take turns sample by sample: what disturbs the
-machine disturbs all of them, and the ratios of one run can be compared where the microseconds of two cannot. Times are
-CPU time of the thread.
+then one new leaf in its place, so that the number of leaves stays. Arms take turns, some samples at a time: what
+disturbs the machine disturbs all of them, and the ratios of one run can be compared where the microseconds of two
+cannot. More than one, as after an eviction of stock, which looks at every leaf, nothing of the others is left in the
+processor's caches. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ from rich.table import Table
 OUTPUT = Path(".out/bench")
 LEAF_TOKENS = 64
 BASELINE = "stock rust lru"
-OURS, OURS_PYTHON = "radix-tlru", "radix-tlru, python core"
+OURS, OURS_PYTHON, OURS_TAILS = "radix-tlru", "radix-tlru, python core", "radix-tlru, two tails"
 
 # Stock on the Python core sorts all leaves in Python for each eviction: with many of them nobody would wait for it. Nor
 # for the memory of a Python tree with a million; nor, with so many, for a third tree in Rust.
 STOCK_PYTHON_LEAVES, OURS_PYTHON_LEAVES, STOCK_TLRU_LEAVES = 10_000, 200_000, 200_000
 
-# A leaf is a conversation of 64 tokens, half of it beyond its budget of 64 + 16 - 48 = 32: both classes of the order
-# are in use, and an eviction may have to take two tails where stock takes a node.
-THRESHOLD, NEXT_PROMPT = 48, 16
+# A leaf is a conversation of 64 tokens. With this ξ all of it is beyond its budget of 64 + 16 - 80 = 0, and an eviction
+# takes a leaf, as one of stock does. With half of it beyond, it takes two tails of 32 tokens, which are two cuts.
+THRESHOLD, TAILS_THRESHOLD, NEXT_PROMPT = 80, 48, 16
+
+SAMPLES_A_TURN = 5
 
 CHUNKS = (1, 16, 64, 256, None)  # None: the default, a share of the pool
 DECODED, BATCH, CONVERSATIONS, HISTORY = 4_000, 8, 64, 4_000
@@ -60,7 +63,7 @@ def run(leaves: list[int], samples: int, console: Console) -> None:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "evict.jsonl").write_text("".join(json.dumps(asdict(cost)) + "\n" for cost in costs))
     console.print(table(costs, leaves))
-    console.print(f"{samples} evictions each, arms in turn. The rows are in {OUTPUT}/evict.jsonl.\n")
+    console.print(f"{costs[0].samples} evictions each, arms in turn. The rows are in {OUTPUT}/evict.jsonl.\n")
 
 
 def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
@@ -74,16 +77,18 @@ def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
             fill(cache, leaf_of(number))
     spent: dict[str, list[float]] = {name: [] for name in caches}
     names = list(caches)
-    for sample in range(samples):
-        leaf = leaf_of(next(conversations))
-        first_arm = sample % len(names)  # another one each time: whoever follows Python work finds the caches cold
+    for turn in range(-(-samples // SAMPLES_A_TURN)):
+        new = [leaf_of(next(conversations)) for _ in range(SAMPLES_A_TURN)]
+        first_arm = turn % len(names)
         for name in names[first_arm:] + names[:first_arm]:
             cache = caches[name]
-            spent[name].append(timed_eviction(cache))
-            cache.request(leaf)
+            for leaf in new:
+                spent[name].append(timed_eviction(cache))
+                cache.request(leaf)
     medians = {name: statistics.median(times) * 1e6 for name, times in spent.items()}
+    base = medians[BASELINE]
     return [
-        Cost(name, leaves, us, us / medians[BASELINE], us / first.get(name, us), heap_entries(caches[name]), samples)
+        Cost(name, leaves, us, us / base, us / first.get(name, us), heap_entries(caches[name]), len(spent[name]))
         for name, us in medians.items()
     ]
 
@@ -110,11 +115,14 @@ def arms(leaves: int) -> dict[str, Any]:
 
     capacity = (leaves + 4) * LEAF_TOKENS
     ours = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
-    stock_tlru = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
+    stock_tlru = {"threshold": TAILS_THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
     caches = {BASELINE: stock_cache(capacity, core="rust")}
     if leaves <= STOCK_TLRU_LEAVES:
         caches["stock rust tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru, core="rust")
     caches[OURS] = build_cache(cache_params(capacity, core="rust"), ours)
+    caches[OURS_TAILS] = build_cache(
+        cache_params(capacity, core="rust"), Config(threshold=TAILS_THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
+    )
     if leaves <= OURS_PYTHON_LEAVES:
         caches[OURS_PYTHON] = build_cache(cache_params(capacity, core="python"), ours)
     if leaves <= STOCK_PYTHON_LEAVES:
