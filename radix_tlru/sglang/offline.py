@@ -140,21 +140,22 @@ class OfflineCache:
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
         node = match.last_device_node
         slots = self.slots(node)
-        cached = done = len(slots)
-        inserted, lock = 0, self.lock(node)
+        cached: int = slots.numel()
+        done, inserted, length, lock = cached, 0, len(key), self.lock(node)
         try:
-            while inserted < len(key):  # once at least: a request that finds all of itself cached still uses it
-                end = min(done + (self.chunk or len(key)), len(key))
+            while inserted < length:  # once at least: a request that finds all of itself cached still uses it
+                end = min(done + (self.chunk or length), length)
                 slots = torch.cat([slots, self.allocate(end - done)])
+                so_far = key if end == length else key[:end]
                 # What this request inserted before is no further use of it: lfu and slru count uses.
-                params = insert_params(key=key[:end], value=slots, prev_prefix_len=done, inserted_len=inserted)
+                params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
                 node = self.cache.insert(params).last_device_node
                 self.unlock(lock)
                 done = inserted = end
                 lock = self.lock(node)
-            if stamp is not None and len(key):
+            if stamp is not None and length:
                 found = min(cached, prompt)
-                turn = Turn(stamp, prompt, len(key) - prompt, len(key), found, fingerprint_of(key))
+                turn = Turn(stamp, prompt, length - prompt, length, found, fingerprint_of(key))
                 self.cache.components[ComponentType.FULL].served(node, turn)
         finally:
             self.unlock(lock)
