@@ -23,6 +23,7 @@ from sglang.test.kits.unified_radix_cache.mixins import UnifiedRadixCacheFixture
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang.cache import check_shape
 from radix_tlru.sglang.component import component_for
+from radix_tlru.sglang.python_core import PythonTailComponent
 
 FULL, SWA, MAMBA = ComponentType.FULL, ComponentType.SWA, ComponentType.MAMBA
 WINDOW, CONTEXT = 16, 100
@@ -37,7 +38,7 @@ class Fixtures(UnifiedRadixCacheFixtures):
     def __init__(self, config: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> None:
         self.cfg = config
         monkeypatch.setattr(fixtures, "get_device", lambda: "cpu")
-        ours = component_for(Config(threshold=60, next_prompt_estimate=20))
+        ours = component_for(Config(threshold=60, next_prompt_estimate=20), PythonTailComponent)
         self.cache, self.allocator, self.pool = build_fixture(config, component_registry_override={FULL: ours})
         self.tokens = self._make_seq(1, CONTEXT)
         params = InsertParams(key=RadixKey(array("q", self.tokens)), value=self._alloc(self.allocator, CONTEXT))

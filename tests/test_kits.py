@@ -23,6 +23,7 @@ from sglang.test.kits.unified_radix_cache.fixtures import build_fixture, match_p
 
 from radix_tlru import Config
 from radix_tlru.sglang.component import TailComponent, component_for
+from radix_tlru.sglang.python_core import PythonTailComponent
 
 FULL, SWA = ComponentType.FULL, ComponentType.SWA
 
@@ -39,7 +40,8 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def build_ours(config: CacheConfig, **arguments: bool) -> tuple[UnifiedRadixCache, TokenToKVPoolAllocator]:
     """The fixture's cache with our component; a path of more than 6 pages has something that is not TEL-safe."""
-    ours = component_for(Config(threshold=8 * config.page_size, next_prompt_estimate=2 * config.page_size))
+    config_of_ours = Config(threshold=8 * config.page_size, next_prompt_estimate=2 * config.page_size)
+    ours = component_for(config_of_ours, PythonTailComponent)
     cache, allocator, _ = build_fixture(config, component_registry_override={FULL: ours}, **arguments)
     assert isinstance(cache.components[FULL], TailComponent)
     return cache, allocator

@@ -162,7 +162,9 @@ def core_for(params: CacheInitParams, config: Config, *, hierarchical: bool = Fa
     reason = python_reason(params, config, hierarchical=hierarchical)
     if reason is not None:
         logger.warning("radix_tlru: on the Python tree core, which costs more: %s", reason)
-        return "python", TailComponent
+        from radix_tlru.sglang.python_core import PythonTailComponent
+
+        return "python", PythonTailComponent
     from radix_tlru.sglang.rust_core import RustTailComponent, RustTailCore
 
     if get_tree_core_factory(RUST) is None:

@@ -4,36 +4,25 @@ SGLang's ``FullComponent`` builds a heap of all evictable leaves for each evicti
 keeps the order between evictions and takes tails: the victim is split at the page boundary that must stay, and its
 tail alone is handed to the eviction driver, which does with it what it does with any leaf.
 
-What the tree has to tell the order, and where it does (``unified_cache/unified_tree_core.py``):
-
-======================  =========================================================================================
-a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from,
-                        and ``evictable_host_leaves`` (see :mod:`~radix_tlru.sglang.host_tier`)
-a tail is evicted       ``evict_component``: the parent takes over the history
-a node is split         ``_split_node``: the front takes over what is known of the node
-a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
-a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
-a request was served    ``cleanup_after_caching_req``: the node that its context ends at, and whose turn it was
-everything is dropped   ``reset``
-======================  =========================================================================================
+Here is what does not depend on the tree: which policy is in force, whose request was served, what goes next. How the
+order hears of the leaves, and how a tail is taken, is told by :mod:`~radix_tlru.sglang.rust_core` and
+:mod:`~radix_tlru.sglang.python_core`, one for each of SGLang's tree cores.
 
 Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
 on the node that it ends at, and goes to the parent when that node is evicted, as the history does: only leaves are
-asked how recent they are and who may come back for them. With a host tier a use may end below the device: then it is
-one of the deepest node on the device too.
+asked how recent they are and who may come back for them.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
-from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
@@ -41,16 +30,15 @@ from radix_tlru.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.carried import carried_by
-from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.journal import Journal
 from radix_tlru.sglang.turns import turn_of
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore, UnifiedTreeNode
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult, NodeId
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     from radix_tlru.learned import Turn
@@ -90,15 +78,11 @@ class TailComponent(FullComponent):
         self.clock = 0
         """Matches and inserts so far."""
         self.order = self._new_order()
-        self.host = HostTier(self)
         self.available_target: int | None = None
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
         self.one_by_one = False
         """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
-        self._refused: list[UnifiedTreeNode] = []
-        self._named: int | None = None
-        self._requested = 0
         self._stamp = 0.0  # of the last request that was served, s
 
     # ---- what the tree tells the order ----
@@ -117,11 +101,24 @@ class TailComponent(FullComponent):
         self._listen(core)
 
     def _listen(self, core: Any) -> None:
-        self._stock = _Stock(
-            core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert, core.insert_host
-        )
-        core.reset, core._split_node, core.insert_host = self._reset, self._split_used_node, self._insert_host
-        core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
+        """Have the order hear of the leaves of a tree."""
+        raise NotImplementedError
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        raise NotImplementedError
+
+    def _leaf_of(self, node_id: NodeId) -> Leaf | None:
+        """The node as the order sees it, if it can be evicted."""
+        raise NotImplementedError
+
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        raise NotImplementedError
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it, and still keeps it, what the learner says of that use."""
+        raise NotImplementedError
 
     def _new_order(self) -> EvictionOrder:
         return EvictionOrder(self.policy, self.page_size, self._leaf_of)
@@ -135,74 +132,19 @@ class TailComponent(FullComponent):
     def _use(self, policy: Policy) -> None:
         if policy is not self.policy:
             self.policy = policy
-            self.order.use(policy)
-            self.host.follow()
+            self.follow()
+
+    def follow(self) -> None:
+        """Another policy is in force."""
+        self.order.use(self.policy)
 
     def start_over(self) -> None:
         """The tree was emptied."""
         self.order = self._new_order()
-        self.host.start_over()
 
     def tick(self) -> None:
         """A match or an insert begins."""
         self.clock += 1
-
-    def _reset(self) -> None:
-        self._stock.reset()
-        self.start_over()
-        self._core.evictable_device_leaves = _EvictableLeaves(self.leaf, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self.leaf, self.host.order)
-
-    def _match(self, params: MatchPrefixParams) -> MatchResult:
-        self.tick()
-        result = self._stock.match_prefix(params)
-        for node_id in (result.last_device_node, result.best_match_node):
-            self._core._node_arena[node_id].tel_access = self.clock
-        return result
-
-    def _insert(self, params: InsertParams) -> InsertStepResult:
-        self.tick()
-        return self._inserted(self._stock.begin_insert(params))
-
-    def _go_on_inserting(self) -> InsertStepResult:
-        return self._inserted(self._stock.resume_insert())
-
-    def _inserted(self, step: InsertStepResult) -> InsertStepResult:
-        if step.result is not None and not step.result.rotation_tail_declined:
-            self._core._node_arena[step.result.last_device_node].tel_access = self.clock
-        return step
-
-    def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
-        """Storage gives back what the tree had forgotten: the paths that lead there have been as deep."""
-        result = self._stock.insert_host(*args, **kwargs)
-        if result.inserted_host_node is not None:
-            node = self._core._node_arena[result.inserted_host_node]
-            node.tel_access, history = self.clock, _history(node)
-            while (node := node.parent) is not None and _history(node) < history:
-                self._raise_history(node, history)
-        return result
-
-    def _raise_history(self, node: UnifiedTreeNode, history: int) -> None:
-        leaves = self._core.evictable_device_leaves
-        is_leaf = node in leaves  # of the device, with nothing but host copies below it
-        if is_leaf:
-            leaves.discard(node)
-        node.tel_history = history
-        if is_leaf:
-            leaves.add(node)
-
-    def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """A match or an insert ends inside a node, which is no use of what lies behind its end."""
-        if self.config.policy == "lru":  # it is there to be compared with stock, which takes it for a use
-            child.tel_access = self.clock
-        return self._split(key, child, split_len)
-
-    def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """Split a node; the front was last used as the node was, and has been as deep."""
-        prefix, action = self._stock.split(key, child, split_len)
-        prefix.tel_access, prefix.tel_known = _access(child), _known(child)
-        prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
-        return prefix, action
 
     # ---- who it was ----
 
@@ -235,101 +177,7 @@ class TailComponent(FullComponent):
             logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
         self._use(self.learner.policy)
 
-    def continued(self, node_id: NodeId) -> bool:
-        """Whether anything cached goes on behind the node."""
-        return bool(self._core.node_by_id(node_id).children)
-
-    def note(self, node_id: NodeId, known: Any) -> None:
-        """Write on a node whose turn has just used it."""
-        node, leaves = self._core.node_by_id(node_id), self._core.evictable_device_leaves
-        offered = node in leaves  # releases that do not keep a finished request's lock until now
-        leaves.discard(node)
-        node.tel_access, node.tel_known = self.clock, known
-        if offered:
-            leaves.add(node)
-
     # ---- eviction ----
-
-    def evict_component(
-        self,
-        node: UnifiedTreeNode,
-        *args: Any,
-        target: EvictLayer = EvictLayer.DEVICE,
-        **kwargs: Any,
-    ) -> tuple[int, int]:
-        """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
-        parent = node.parent
-        # What is dropped from the host was demoted before, and then a parent on the device was told.
-        told = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
-        if not told:
-            parent.tel_history = max(_history(parent), _history(node))
-            if _access(node) >= _access(parent) or _known(parent) is None:
-                parent.tel_known = _known(node)
-            parent.tel_access = max(_access(parent), _access(node))
-        freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
-        return freed
-
-    def leaf(self, node: UnifiedTreeNode) -> Leaf:
-        """The node as the order sees it; depths in tokens from the root."""
-        end = _end(node)
-        # A leaf that an insert is making has not been told yet that it is used.
-        return Leaf(end - len(node.key), end, _history(node), getattr(node, "tel_access", self.clock), _known(node))
-
-    def leaves(self) -> Iterator[Leaf]:
-        """Every leaf that can be evicted."""
-        return map(self.leaf, self._core.evictable_device_leaves)
-
-    def _leaf_of(self, node_id: int) -> Leaf | None:
-        node = self._core._node_arena.get(node_id)
-        if node is None or node not in self._core.evictable_device_leaves:
-            return None
-        return self.leaf(node)
-
-    # ---- the walk that the eviction driver asks for ----
-
-    def _evict_device_start(self, request_cnt: int) -> None:
-        self._requested = request_cnt
-
-    def _evict_device_next_node(
-        self,
-        tracker: dict[ComponentType, int],
-        device_frees: dict[ComponentType, list[Any]],
-        host_frees: dict[ComponentType, list[Any]],
-        cache_actions: list[Any] | None = None,
-    ) -> int | None:
-        """The next leaf to evict, cut to the tail that has to go; None when enough was freed or nothing is left.
-
-        SGLang passes no ``cache_actions`` before 0.5.23, where a split asks for one in hierarchical caches alone.
-        """
-        self._set_refused_aside()
-        missing = self.missing(self._requested - tracker[FULL])
-        victim = self.next_victim(missing) if missing > 0 else None
-        if victim is None:
-            return None
-        self.cut(victim, cache_actions)
-        self._named = victim.leaf_id
-        return victim.leaf_id
-
-    def _set_refused_aside(self) -> None:
-        """A leaf may outlive its being named: written back, it finds no room on the host, and a lock keeps it here.
-
-        It is not to be named again until this walk is over, or the walk would never be.
-        """
-        node = self._core._node_arena.get(self._named)
-        self._named = None
-        if node is not None and node in self._core.evictable_device_leaves:
-            self._core.evictable_device_leaves.discard(node)
-            self._refused.append(node)
-
-    def cut(self, victim: Victim, cache_actions: list[Any] | None) -> None:
-        """Split off the tail that a victim names. It keeps the id of the leaf, so that nobody else need know."""
-        if victim.keep == victim.leaf.start:
-            return
-        node = self._core.node_by_id(victim.leaf_id)
-        _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
-        if action is not None:
-            assert cache_actions is not None, f"nobody to carry out {action}"
-            cache_actions.append(action)
 
     def missing(self, requested: int) -> int:
         """Tokens still to be freed, of those that the driver requests."""
@@ -356,81 +204,10 @@ class TailComponent(FullComponent):
                 self.counts[f"{tier}splits"] += 1
         return victim
 
-    def _evict_device_end(self) -> None:
-        self._set_refused_aside()
-        self._requested = 0
-        refused, self._refused = self._refused, []
-        for node in refused:
-            if node.id in self._core._node_arena:
-                self._core._update_evictable_leaf_sets(node)
 
-    # ---- the host tier ----
-
-    def drive_host_eviction(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
-        """SGLang wants ``num_tokens`` tokens of host memory back."""
-        self.host.evict(num_tokens, *args, **kwargs)
-
-
-class _Stock(NamedTuple):
-    """The methods of the tree core that this component stands before."""
-
-    reset: Callable[[], None]
-    split: Callable[..., tuple[UnifiedTreeNode, Any]]
-    match_prefix: Callable[[MatchPrefixParams], MatchResult]
-    begin_insert: Callable[[InsertParams], InsertStepResult]
-    resume_insert: Callable[[], InsertStepResult]
-    insert_host: Callable[..., InsertResult]
-
-
-def component_for(config: Config, base: type[TailComponent] = TailComponent) -> type[TailComponent]:
+def component_for(config: Config, base: type[TailComponent]) -> type[TailComponent]:
     """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
     return type(base.__name__, (base,), {"config": config, "__doc__": base.__doc__})
-
-
-class _EvictableLeaves(set):
-    """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
-
-    def __init__(self, leaf: Callable[[UnifiedTreeNode], Leaf], order: EvictionOrder) -> None:
-        super().__init__()
-        self._leaf, self._order = leaf, order
-
-    def add(self, node: UnifiedTreeNode) -> None:
-        if node not in self:
-            super().add(node)
-            self._order.add(node.id, self._leaf(node))
-
-    def discard(self, node: UnifiedTreeNode) -> None:
-        if node in self:
-            super().discard(node)
-            self._order.discard(node.id, self._leaf(node))
-
-
-def _end(node: UnifiedTreeNode) -> int:
-    """Depth at which the node ends, in tokens; never changes, as a split cuts a node at its front."""
-    path = []
-    while (end := getattr(node, "tel_end", None)) is None and node.parent is not None:
-        path.append(node)
-        node = node.parent
-    end = end or 0
-    for below in reversed(path):
-        end = below.tel_end = end + len(below.key)
-    return end
-
-
-def _history(node: UnifiedTreeNode) -> int:
-    """L: the deepest that any path through this node's end has been, as far as nothing below it is resident."""
-    return max(_end(node), getattr(node, "tel_history", 0))
-
-
-def _access(node: UnifiedTreeNode) -> int:
-    """When the node was last used, as far as nothing below it is resident."""
-    access: int = getattr(node, "tel_access", 0)
-    return access
-
-
-def _known(node: UnifiedTreeNode) -> Any:
-    """What the learner said of that use."""
-    return getattr(node, "tel_known", None)
 
 
 @cache

@@ -29,7 +29,7 @@ from radix_tlru.order import EvictionOrder
 
 if TYPE_CHECKING:
     from radix_tlru.models import Leaf, Policy
-    from radix_tlru.sglang.component import TailComponent
+    from radix_tlru.sglang.python_core import PythonTailComponent
 
 __all__ = ["HostTier"]
 
@@ -39,7 +39,7 @@ FULL = ComponentType.FULL
 class HostTier:
     """Drops the host copies that ``tail``'s tree can do without."""
 
-    def __init__(self, tail: TailComponent) -> None:
+    def __init__(self, tail: PythonTailComponent) -> None:
         self._tail = tail
         self.order = self._new_order()
 
