@@ -1,4 +1,4 @@
-"""What a trim chunk costs the tail: one trace through caches that take more from a leaf at a time than is asked for.
+"""What a trim chunk costs the tail: one trace through caches that make more room than is asked for.
 
 What is taken and not asked for lies idle until the next allocation, which then asks for less. What a chunk saves is
 measured by ``--only decode``. Simulated, so that nothing but the chunk differs.
@@ -29,7 +29,7 @@ PERCENTILES = (50, 95, 99)
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
 TOKENS = (16, (66_000, 100_000, 200_000, 400_000), (512, 1024, 2048))
 
-SHARES = (1024, 512, TRIMS, 128, 64, 32)
+SHARES = (1024, 512, 256, TRIMS, 64, 32)
 
 
 def run(source: str, console: Console) -> None:

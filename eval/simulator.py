@@ -207,9 +207,13 @@ class SimulatedCache:
         node.leaf_id = 0
 
     def _make_room(self, tokens: int) -> None:
-        """Evict until ``tokens`` more fit, or nothing is left that may go."""
-        while (missing := self.resident + tokens - self.capacity) > 0:
-            victim = self.order.victim(missing)
+        """Evict until ``tokens`` more fit and a trim chunk is gone, or nothing is left that may go."""
+        missing = self.resident + tokens - self.capacity
+        if missing <= 0:
+            return
+        aim = self.resident - max(missing, self.order.policy.trim_chunk)
+        while self.resident > aim:
+            victim = self.order.victim(self.resident - aim)
             if victim is None:
                 return
             node = self._leaves[victim.leaf_id]

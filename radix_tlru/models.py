@@ -161,7 +161,8 @@ class AnyPrompt:
 class Policy:
     """A pair of models, the threshold ξ (tokens) they are judged by, and the weight w between median and tail.
 
-    ``trim_chunk``: tokens taken from a leaf at a time, if as many cost the same; 1 takes what is asked for.
+    ``trim_chunk``: tokens taken from a leaf at a time, if as many cost the same, and what a cache makes room for at
+    least when it is full; 1 is what is asked for.
     """
 
     returns: ReturnModel

@@ -64,8 +64,12 @@ class Shadow:
         return self._leaves.get(leaf_id)
 
     def _make_room(self, tokens: int) -> None:
-        while (missing := self._resident + tokens - self.capacity) > 0:
-            victim = self.order.victim(missing)
+        missing = self._resident + tokens - self.capacity
+        if missing <= 0:
+            return
+        aim = self._resident - max(missing, self.order.policy.trim_chunk)
+        while self._resident > aim:
+            victim = self.order.victim(self._resident - aim)
             if victim is None:
                 return
             leaf = self._withdraw(victim.leaf_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru import Config, ConfigError
@@ -77,9 +78,22 @@ def test_a_trim_chunk_is_taken_in_one_cut_but_not_beyond_what_costs_the_same() -
     assert driver.cache.tail.counts == {"tel_safe": 500, "lru": 300, "splits": 3}
 
 
-@pytest.mark.parametrize(("pool", "chunk"), [(4_000, 1), (131_072, 512)])
+def test_an_allocation_makes_room_for_a_trim_chunk() -> None:
+    driver = Driver(our_cache(4_000, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, trim_chunk=300))
+    driver.turn("A", 2_000)
+    driver.turn("B", 2_000)
+    running = [driver.allocate(1) for _ in range(300)]  # a request decodes
+    assert (driver.cached("A"), driver.cached("B")) == (1_700, 2_000)
+    assert driver.allocator.available_size() == 0
+    running.append(driver.allocate(400))  # more than a chunk: the last 200 that A can spare, and a chunk of B
+    assert driver.allocator.available_size() == 100
+    assert (driver.cached("A"), driver.cached("B")) == (1_500, 1_700)
+    driver.allocator.free(torch.cat(running))
+
+
+@pytest.mark.parametrize(("pool", "chunk"), [(4_000, 1), (131_072, 1_024)])
 def test_unless_told_otherwise_a_large_pool_is_trimmed_by_a_share_of_it(pool: int, chunk: int) -> None:
-    driver = Driver(our_cache(pool, threshold=1_000, next_prompt_estimate=NEXT_PROMPT))
+    driver = Driver(our_cache(pool, threshold=2_000, next_prompt_estimate=NEXT_PROMPT))
     driver.turn("A", pool)
     assert driver.evict(1) == chunk
     assert driver.cache.tail.config.trim_chunk == chunk

@@ -65,6 +65,13 @@ class TailRadixCache(UnifiedRadixCache):
         component: TailComponent = self.components[FULL]
         return component
 
+    def evict_for_alloc(self, params: EvictParams, **kwargs: Any) -> EvictResult:
+        """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
+        chunk = self.tail.policy.trim_chunk
+        if kwargs.get("allocation_reclaim_satisfied") is None and 0 < params.num_tokens < chunk:
+            params = replace(params, num_tokens=chunk)
+        return super().evict_for_alloc(params, **kwargs)
+
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
         _, self.tail.available_target = (available_size_targets or {}).get(FULL, (FULL, None))
         self.tail.one_by_one = kwargs.get("allocation_reclaim_satisfied") is not None

@@ -173,7 +173,7 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         FLAGS["trim_chunk"],
         metavar="TOKENS",
         default=None,
-        help="Tokens to take from a leaf at a time, if as many cost the same "
+        help="Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
         f"(default: 1/{TRIMS} of the pool; 1, no more than asked for, in pools of fewer than {EXACT_BELOW:,}).",
     )
     group.add_argument(
