@@ -49,16 +49,25 @@ class Shape:
     """Keys are pairs of tokens, as speculative decoding with EAGLE wants them."""
 
     median_weight: float = 0.0
+    trim_pages: int = 1
+    """Pages that are made room for, and taken from a leaf, at a time."""
+
     pages: int = 48
 
     def __str__(self) -> str:
         weight = f"-w{self.median_weight:g}" if self.median_weight else ""
-        return f"{self.core}-{'pairs' if self.is_eagle else 'tokens'}-page{self.page_size}{weight}"
+        trim = f"-trim{self.trim_pages}" if self.trim_pages > 1 else ""
+        return f"{self.core}-{'pairs' if self.is_eagle else 'tokens'}-page{self.page_size}{weight}{trim}"
 
     @property
     def capacity(self) -> int:
         """Tokens of the pool."""
         return self.pages * self.page_size
+
+    @property
+    def trim_chunk(self) -> int:
+        """Tokens."""
+        return self.trim_pages * self.page_size
 
 
 class Context(NamedTuple):
@@ -94,7 +103,8 @@ class AuditedCache(OfflineCache):
         params.is_eagle, params.enable_kv_cache_events = shape.is_eagle, True
         page = shape.page_size
         self.estimate = page + page // 2
-        config = Config(threshold=6 * page, next_prompt_estimate=self.estimate, median_weight=shape.median_weight)
+        weight, chunk = shape.median_weight, shape.trim_chunk
+        config = Config("tlru", 6 * page, self.estimate, median_weight=weight, trim_chunk=chunk)
         super().__init__(build_cache(params, config))
         self.running: list[Running] = []
         self.contexts: list[Context] = [Context((), namespace) for namespace in NAMESPACES]
@@ -280,17 +290,26 @@ class AuditedCache(OfflineCache):
         except MemoryError:
             assert free + evictable < tokens, f"{tokens} tokens refused, {free} were free and {evictable} evictable"
             return None
+        missing = max(tokens - free, 0)
+        wanted = min(max(missing, self.shape.trim_chunk), evictable) if missing else 0
         evicted = evictable - self.cache.full_evictable_size()
-        assert evicted == max(tokens - free, 0), f"{evicted} tokens evicted for {tokens}, {free} were free"
+        self._assert_evicted(evicted, wanted)
         return self._pages(slots)
 
     def evict_some(self, tokens: int) -> None:
-        """Evict at least so many tokens, to the page."""
+        """Evict at least so many tokens, to the page, or to the trim chunk if there is one."""
         free, evictable = self.allocator.available_size(), self.cache.full_evictable_size()
-        evicted, expected = self.evict(tokens), min(round_up(tokens, self.page_size), evictable)
+        evicted = self.evict(tokens)
         freed = self.allocator.available_size() - free
-        assert evicted == freed == expected, f"{evicted} tokens evicted and {freed} freed, not {expected}"
+        assert evicted == freed, f"{evicted} tokens evicted and {freed} freed"
+        self._assert_evicted(evicted, min(round_up(tokens, self.page_size), evictable))
         self._after("evict")
+
+    def _assert_evicted(self, evicted: int, wanted: int) -> None:
+        """What is wanted is evicted, and of the last leaf up to a trim chunk: to the page if that is one page."""
+        beyond = evicted - wanted
+        assert 0 <= beyond < self.shape.trim_chunk, f"{evicted} tokens evicted, where {wanted} were wanted"
+        assert beyond % self.page_size == 0, f"{evicted} tokens evicted, which are no whole pages"
 
     def flush(self) -> None:
         """Drop everything, once the requests that run have ended."""

@@ -29,6 +29,8 @@ SHAPES = (
     Shape("python", 16, is_eagle=True),
     Shape("rust", 128, median_weight=0.3),
     Shape("python", 128, median_weight=0.3),
+    Shape("rust", 16, trim_pages=5),
+    Shape("python", 16, trim_pages=5),
 )
 
 # How often each step is taken: requests come, and end, about as often as something else happens.
