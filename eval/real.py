@@ -58,6 +58,7 @@ class RealCache:
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
+        units: names of the units met so far, as of :func:`page_ids`; they grow with the trace.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class RealCache:
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
         trim_chunk: int | None = 1,
+        units: dict[int, int] | None = None,
     ) -> None:
         from radix_tlru import Config, policy_for
         from radix_tlru.tel import round_up
@@ -101,7 +103,7 @@ class RealCache:
             cache = stock_cache(pages, policy="lru" if policy == "tlru" else policy, core=core)
         self._cache = OfflineCache(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = pages
-        self._units: dict[int, int] = {}
+        self._units: dict[int, int] = {} if units is None else units
 
     @property
     def cache(self) -> UnifiedRadixCache:

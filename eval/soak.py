@@ -131,9 +131,17 @@ def soak(steps: int, seed: int) -> None:
             lines.add((part + 1) * steps // 100, f"{evicted:,}", f"{counts['splits']:,}")
 
 
+class Names(dict[int, int]):
+    """Numbers of units without a memory of them, so that all that grows is the cache; two of millions may be alike."""
+
+    def setdefault(self, unit: int, number: int = 0, /) -> int:
+        return unit % (1 << 38)
+
+
 def serve(requests: int, core: Core) -> None:
     """Synthetic conversations through one real cache under tlru, without an audit: their cost must stay what it was."""
-    cache = RealCache("ours", POOL, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, core=core)
+    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    cache = RealCache("ours", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
     lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")
     for tenth in range(1, 11):
