@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -70,6 +73,11 @@ def post(server: Server, path: str, **body: Any) -> tuple[int, str]:
     return reply.status_code, re.sub(r'"(id|e2e_latency|[a-z_]*_time|[a-z_]*_ts)":[^,}]+', "", reply.text)
 
 
+def metric(server: Server, name: str) -> int:
+    """A counter of SGLang's, which is absent before the first."""
+    return int(server.get_metrics().get(f"sglang:{name}_total", 0))
+
+
 async def ask_all(server: Server, bodies: Sequence[dict[str, Any]]) -> list[Any]:
     """The answers to requests that are sent at once, each on a connection of its own."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -117,6 +125,38 @@ def test_a_wrong_request_is_answered_as_stock_answers_it(body: dict[str, Any], t
 
 
 # ---- clients that go away ----
+
+# Says how many tokens it has, each time that some come.
+CLIENT = """
+import json, requests, sys
+url, tokens = sys.argv[1:]
+sampling = {"temperature": 0.0, "max_new_tokens": int(tokens), "ignore_eos": True}
+body = {"input_ids": [*range(100, 400)], "sampling_params": sampling, "stream": True}
+for line in requests.post(url, json=body, stream=True).iter_lines(chunk_size=None):
+    if line.startswith(b"data: {"):
+        print(len(json.loads(line.removeprefix(b"data: "))["output_ids"]), flush=True)
+"""
+
+
+def test_clients_killed_in_the_middle_of_an_answer_leave_nothing_behind(to_both: Any) -> None:
+    clients, tokens = 3, POOL // 4
+    assert clients * (300 + tokens) < POOL, "none waits for another"
+
+    def kill_all(server: Server) -> int:
+        before = metric(server, "num_aborted_requests")
+        command = [sys.executable, "-c", CLIENT, f"{server.base_url}/generate", str(tokens)]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(clients)]
+        for client in running:
+            assert client.stdout is not None
+            assert int(client.stdout.readline()) < tokens
+            client.kill()
+            said, _ = client.communicate()
+            assert client.returncode == -signal.SIGKILL
+            assert all(int(line) < tokens for line in said.splitlines()), "killed before the last token came"
+        assert_all_is_given_back(server, POOL)
+        return metric(server, "num_aborted_requests") - before
+
+    assert to_both(kill_all) == [clients, clients]
 
 
 def test_two_hundred_aborts_leave_nothing_behind(to_both: Any) -> None:
@@ -216,3 +256,26 @@ def test_weights_that_are_not_there_are_refused_as_stock_refuses_them(to_both: A
     ours, stock = to_both(lambda server: post(server, "/update_weights_from_disk", model_path=str(tmp_path)))
     assert ours == stock
     assert ours[0] == 400
+
+
+# ---- more than fits ----
+
+
+def test_answers_that_do_not_fit_together_are_retracted_and_end_well(to_both: Any) -> None:
+    """SGLang expects of answers that run that they end early, and lets more in; these all go on to their limit."""
+    count, prompt, answer = 24, 20, 400
+    assert count * (prompt + answer) > 2 * POOL
+    asked = bodies(count, prompt, answer)
+    for body in asked:
+        del body["sampling_params"]["ignore_eos"]  # of those that say so it expects the limit; our model ends none
+
+    def press(server: Server) -> list[list[int]]:
+        before, logged = metric(server, "num_retracted_requests"), server.log_path.stat().st_size
+        answers = asyncio.run(ask_all(server, asked))
+        assert metric(server, "num_retracted_requests") > before
+        assert b"KV cache pool is full. Retract requests." in server.log_path.read_bytes()[logged:]
+        return [answered["output_ids"] for answered in answers]
+
+    ours, stock = to_both(press)
+    assert ours == stock
+    assert {len(answered) for answered in ours} == {answer}
