@@ -34,10 +34,11 @@ Fields = dict[str, Any]
 """What a request says beside its tokens."""
 
 
-def serve(model: Path, name: str, *given: str, pool: int = POOL, page_size: int = 1, chunk: int = CHUNK) -> Server:
-    return Server(
-        [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given], name=f"test-{name}", environment=ALL_CHECKS
-    )
+def serve(
+    model: Path, name: str, *given: str, pool: int = POOL, page_size: int = 1, chunk: int = CHUNK, **environment: str
+) -> Server:
+    shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
+    return Server(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment})
 
 
 def body(tokens: Sequence[int], answer: int = ANSWER, **fields: Any) -> Fields:
@@ -269,7 +270,8 @@ def assert_follows(
 def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
     port = free_port()
     given = ("--dp-size", "2", *OURS, *publishing(f"tcp://127.0.0.1:{port}"))
-    with serve(weighted_model, "replicas", *given) as server, contextlib.ExitStack() as stack:
+    a_core_each = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    with serve(weighted_model, "replicas", *given, **a_core_each) as server, contextlib.ExitStack() as stack:
         replicas: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
         subscribers = [
             stack.enter_context(contextlib.closing(Subscriber(server, f"tcp://127.0.0.1:{port + rank}")))
