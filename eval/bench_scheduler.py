@@ -99,10 +99,11 @@ def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
     load, fill = (load_from(open_trace(trace).requests, seed) for seed, trace in enumerate((TRACE, FILL)))
     parts = list(order(arms(chunks), repeats))
     found: list[Cost] = []
-    for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
-        found.append(measure(arm, repeat, load, fill))
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    OUTPUT.write_text("".join(json.dumps(asdict(cost)) + "\n" for cost in found))
+    with OUTPUT.open("w", buffering=1) as rows:  # line by line: a run that is cut off leaves what it measured
+        for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
+            found.append(measure(arm, repeat, load, fill))
+            rows.write(json.dumps(asdict(found[-1])) + "\n")
     console.print(table(found))
     console.print(f"Means of {repeats} repeats; lowest and highest ratio to stock lru. The rows are in {OUTPUT}.\n")
 
