@@ -7,8 +7,9 @@ hazard h is taken to be constant within a band of ages and is estimated for each
 
 which is the maximum-likelihood estimate of a piecewise exponential model and takes conversations that have not
 returned yet for what they are: silent so far. A class that has seen little is drawn towards its parent: the classes are
-tuples of buckets, and the parent of ``(3, 1)`` is ``(3,)``, whose parent is ``()``, all conversations. The parent of
-all is recency: λ = 1 / age.
+tuples of buckets, and the parent of ``(3, 1)`` is ``(3,)``, whose parent is ``()``, all conversations. How a class
+differs from its parent is taken to change smoothly with age, so each band is judged with its neighbours. Of a band that
+nobody was in yet it is believed that silence goes on as it began: from the band before, hazards fall as 1 / age.
 
 What decides is not the hazard of the moment but the index of :func:`gittins`. Chat users read before they answer, so a
 fresh conversation has a low hazard that will soon be high.
@@ -20,7 +21,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from radix_tlru.forecast import Forecast
 
@@ -35,6 +36,8 @@ BANDS = (*_STARTS, 1024.0, 1440.0, 2048.0, 4096.0, 8192.0, 16384.0)
 """Ages at which bands begin, s; the last one never ends."""
 
 _WIDTHS = (*(end - start for start, end in pairwise(BANDS)), math.inf)
+_RECENCY = tuple(1.0 / max(end, 1.0) for end in (*BANDS[1:], 2 * BANDS[-1]))  # λ = 1 / age, 1 / s
+_NEIGHBOUR = 0.5  # what is seen in a band counts so much in the next, and its square in the one after
 _MOST_WATCHED = 100_000  # conversations; beyond, the longest silent are no longer watched
 
 
@@ -68,6 +71,13 @@ def gittins(hazards: Sequence[float]) -> list[float]:
     return index
 
 
+def _nearby(counts: Sequence[float]) -> list[float]:
+    """Of each band, with what its neighbours on both sides count for it."""
+    below = list(accumulate(counts, lambda before, count: _NEIGHBOUR * before + count))
+    above = list(accumulate(reversed(counts), lambda before, count: _NEIGHBOUR * before + count))[::-1]
+    return [low + high - count for low, high, count in zip(below, above, counts, strict=True)]
+
+
 class Watched:
     """A conversation that may return: its class, and the stamp (s) of its last turn."""
 
@@ -98,11 +108,11 @@ class Hazards:
 
     Args:
         half_life: observations after which what was seen counts half.
-        strength: returns that a class must have seen to be believed as much as its parent: as to its level, and in
-            each band as to its shape.
+        strength: returns that must have been seen to be believed as much as what is believed without them: in a band,
+            of all conversations; of a class, as to its level; of a class, in and about a band.
     """
 
-    def __init__(self, half_life: float = 20_000, strength: tuple[float, float] = (8.0, 10.0)) -> None:
+    def __init__(self, half_life: float = 20_000, strength: tuple[float, float, float] = (1.0, 8.0, 3.0)) -> None:
         self._half_life, self._strength = half_life, strength
         self._counts: dict[Class, _Counts] = {}
         self._bands: tuple[deque[Watched], ...] = tuple(deque() for _ in BANDS)
@@ -151,22 +161,32 @@ class Hazards:
                         returns[ancestor], exposure[ancestor] = [0.0] * len(BANDS), [0.0] * len(BANDS)
                     returns[ancestor][band] += counts.returns[band]
                     exposure[ancestor][band] += counts.exposure[band] + pending
-        level, shape = self._strength
-        recency = [1.0 / max(end, 1.0) for end in (*BANDS[1:], 2 * BANDS[-1])]
         hazards: dict[Class, list[float]] = {}
         for cls in sorted(returns, key=len):
             seen, spent = returns[cls], exposure[cls]
-            if not cls:
-                hazards[cls] = [(r + 0.05) / (t + 0.05 / h) for r, t, h in zip(seen, spent, recency, strict=True)]
-                continue
-            parent = hazards[cls[:-1]]
-            expected = sum(t * h for t, h in zip(spent, parent, strict=True))
-            factor = (sum(seen) + level) / (expected + level)
-            hazards[cls] = [
-                (r + shape) / (t + shape / (factor * h)) for r, t, h in zip(seen, spent, parent, strict=True)
-            ]
+            hazards[cls] = self._of_class(seen, spent, hazards[cls[:-1]]) if cls else self._of_all(seen, spent)
         self.forecast.use(hazards)
         return hazards
+
+    def _of_all(self, seen: Sequence[float], spent: Sequence[float]) -> list[float]:
+        strength = self._strength[0]
+        hazards: list[float] = []
+        believed = _RECENCY[0]
+        for band, (returns, exposure) in enumerate(zip(seen, spent, strict=True)):
+            if band:
+                believed = hazards[-1] * _RECENCY[band] / _RECENCY[band - 1]
+            hazards.append((returns + strength) / (exposure + strength / believed))
+        return hazards
+
+    def _of_class(self, seen: Sequence[float], spent: Sequence[float], parent: Sequence[float]) -> list[float]:
+        """The parent's, times what the class saw about each band as against what the parent would have foretold."""
+        _, level, shape = self._strength
+        foretold = [exposure * hazard for exposure, hazard in zip(spent, parent, strict=True)]
+        overall = (sum(seen) + level) / (sum(foretold) + level)
+        return [
+            hazard * (returns + shape * overall) / (expected + shape)
+            for hazard, returns, expected in zip(parent, _nearby(seen), _nearby(foretold), strict=True)
+        ]
 
     def _advance(self, stamp: float) -> None:
         """Let time pass: conversations that have been silent long enough enter their next band."""
