@@ -178,8 +178,9 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
     now, clock, last_id = 0.0, 0, 0
 
     def price(leaf: Leaf) -> tuple[float, float]:
-        age = now - leaf.known.stamp
-        rate = returns._index[leaf.known.cls][max(band for band, start in enumerate(BANDS) if start <= age)]
+        stamp = leaf.known.stamp  # in a band as soon as either sum says so: 256.8 - 192.8 may be just under 64
+        entered = (band for band, start in enumerate(BANDS) if start <= now - stamp or stamp + start <= now)
+        rate = returns._index[leaf.known.cls][max(entered)]
         within = leaf.end <= keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
         return rate * ((1.0 - weight) * within + weight), rate
 
