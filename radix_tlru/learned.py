@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from radix_tlru.hazards import BANDS, Class, Hazards, Watched, band_of, gittins
 from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf
-from radix_tlru.prompts import LearnedPrompts
+from radix_tlru.prompts import LearnedPrompts, kind_of
 
 __all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
 
@@ -49,7 +49,7 @@ class Turn(NamedTuple):
 class Conversation(Watched):
     """A conversation as of its last turn."""
 
-    __slots__ = ("group", "hints", "length", "noted", "number", "shared", "turn")
+    __slots__ = ("group", "hints", "kind", "length", "noted", "number", "shared", "turn")
 
     def __init__(self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int) -> None:
         super().__init__(cls, stamp)
@@ -57,6 +57,7 @@ class Conversation(Watched):
         self.turn = turn  # turns before this one
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
+        self.kind = kind_of(turn, length)  # by which its next prompt is judged
         self.group: Group | None = None  # in the order, until it grows out of it
         self.hints: Hints | None = None  # what is believed of what the client said
         self.noted: Any = None  # by a predictor
@@ -83,7 +84,7 @@ class Conversations:
             self._hazards.returned(before, turn.stamp)
         if before is not None and 2 * before.length > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
-            self._prompts.add(turn.prompt - before.length)
+            self._prompts.add(turn.prompt - before.length, before.kind)
             cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
         else:
             # Most of the prompt is new: if anything, another conversation begins with the same document or template.

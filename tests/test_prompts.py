@@ -1,0 +1,97 @@
+"""Lengths of next prompts: quantiles of what was seen, by kind of conversation, drawn towards those of all."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radix_tlru.learned import Conversation
+from radix_tlru.models import Leaf
+from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
+
+SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
+LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6)
+
+
+def learned(*seen: tuple[int, int, int]) -> NextPrompts:
+    """From so many prompts of a length after conversations of a kind, each."""
+    prompts = LearnedPrompts()
+    for times, tokens, kind in seen:
+        for _ in range(times):
+            prompts.add(tokens, kind)
+    found = prompts.distribution()
+    assert found is not None
+    return found
+
+
+def leaf(turn: int, length: int) -> Leaf:
+    return Leaf(0, length, length, 1.0, Conversation((0, 0), 0.0, 1, turn, length, 0))
+
+
+def test_a_kind_is_a_turn_and_a_length() -> None:
+    assert len({kind_of(turn, length) for turn in range(9) for length in range(0, 40_000, 100)}) == 4 * 4
+    assert kind_of(0, 1_023) != kind_of(0, 1_024) != kind_of(1, 1_024)
+    assert kind_of(2, 5_000) == kind_of(3, 16_383)  # the third and the fourth turn
+    assert kind_of(4, 16_384) == kind_of(99, 10**6)
+
+
+def test_kinds_that_differ_are_told_apart() -> None:
+    found = learned((900, 100, SHORT), (900, 3_000, LONG))
+    # 900 short ones and 200 · 1/2 of the long: 9 % of a short one's next prompts are taken to be long.
+    assert found.of_kind[SHORT] == (3_000, 3_000, 3_000, 100, 100)
+    # 900 long ones and 200 · 1/2 of the short: 91 % are long, and 60 % of them begin with the long.
+    assert found.of_kind[LONG] == (3_000,) * 5
+    assert found.quantiles == (3_000, 3_000, 3_000, 3_000, 3_000)
+    assert [found.next_prompt(leaf(0, 500), step) for step in (2, 3, 5)] == [3_000, 100, None]
+    assert [found.next_prompt(leaf(3, 20_000), step) for step in (2, 3, 5)] == [3_000, 3_000, None]
+
+
+def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
+    found = learned((700, 100, SHORT), (300, 3_000, LONG))
+    unseen = found.of_kind[kind_of(1, 500)]
+    assert unseen == (3_000, 3_000, 3_000, 3_000, 100)
+    assert found.next_prompt(Leaf(0, 64, 64, 1.0), 4) == found.quantiles[4] == 100  # nothing known of the leaf at all
+
+
+def test_what_has_hardly_changed_is_what_it_was() -> None:
+    prompts = LearnedPrompts()
+    assert prompts.distribution() is None
+    for tokens in range(1_000):
+        prompts.add(1_000 + tokens, SHORT)
+    first = prompts.distribution()
+    for tokens in range(1_000):
+        prompts.add(1_100 + tokens, SHORT)
+    assert prompts.distribution(first) is first
+    for tokens in range(1_000):
+        prompts.add(4_000 + tokens, SHORT)
+    changed = prompts.distribution(first)
+    assert changed is not None
+    assert changed is not first
+    assert changed.quantiles[0] > 4_900
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 15)), min_size=1, max_size=200))
+def test_quantiles_fall_from_step_to_step_and_were_all_seen(seen: list[tuple[int, int]]) -> None:
+    found = learned(*((1, tokens, kind) for tokens, kind in seen))
+    lengths = {tokens for tokens, _ in seen}
+    for quantiles in (found.quantiles, *found.of_kind):
+        assert lengths >= set(quantiles)
+        assert all(longer >= shorter for longer, shorter in pairwise(quantiles))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=200), st.sampled_from(range(5)))
+def test_where_there_is_one_kind_its_quantiles_are_those_of_the_sorted_list(lengths: list[int], step: int) -> None:
+    found = learned(*((1, tokens, SHORT) for tokens in lengths))
+    of_kind, ranked = found.of_kind[SHORT][step], sorted(lengths)
+    # The smallest length that so large a share of them does not exceed.
+    assert sum(tokens <= of_kind for tokens in ranked) >= (LEVELS[step] - 1e-9) * len(ranked)
+    assert sum(tokens < of_kind for tokens in ranked) < (LEVELS[step] + 1e-9) * len(ranked)
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_lengths_of_long_ago_are_forgotten(turns: int) -> None:
+    found = learned((5_000, 90_000, kind_of(turns, 500)), (2_000, 70, SHORT))
+    assert set(found.quantiles) == {70}
