@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import combinations
 from statistics import median
 from typing import NamedTuple
@@ -25,6 +25,9 @@ __all__ = ["EVERY", "Line", "PrefillFit", "Sample", "Threshold", "UncachedQuanti
 
 EVERY = 32
 """Prefill batches from one look at what was learned to the next."""
+
+
+_WRONG = 0.3  # of its time: as far off as a sample can be from a line
 
 
 class Line(NamedTuple):
@@ -85,8 +88,11 @@ class PrefillFit:
     2. *Is not led by the many*: tokens are grouped by size, four groups an octave. Chats prefill a thousand short
        prompts for each long one, and it is the long ones that ξ is about.
     3. *Is not led by outliers*: the median of each group, and through these the median of all slopes (Theil 1950, Sen
-       1968), is wrong only once half of a group is.
-    4. *Is exact all the same*: least squares of relative errors over the samples within three times the median error.
+       1968), is wrong only once half of a group is. Where few samples are left, through these themselves.
+    4. *Sees the bend*: small batches may all take as long as the weights take to read, so below some size the time is
+       taken to be flat, if that explains the groups better than a line through all of them. The line is that above it.
+    5. *Is exact all the same*: least squares of relative errors over the samples above the bend that are within three
+       times the median error.
     """
 
     WINDOW = 256
@@ -100,6 +106,9 @@ class PrefillFit:
 
     _ONE_SIZE = 2 ** (1 / 4)  # from the smallest to the largest of a group, but
     _GROUP_OF = 3  # at least so many: the median of fewer is no defence
+    _FEW = 40  # samples above a bend, up to which each counts for itself
+    _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
+    _AS_GOOD = 0.005  # more error, with which the lower bend is taken
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -116,21 +125,25 @@ class PrefillFit:
     def line(self) -> Line | None:
         """The fit, or None: fewer than 32 samples, all of much the same size, or time does not rise with tokens.
 
-        Below a millisecond of work, meant for every now and then.
+        Some milliseconds of work, meant for every now and then.
         """
         if len(self._samples) < self.ENOUGH:
             return None
         groups = self._groups()
-        if len(groups) < 2 or groups[-1].tokens < self.SPREAD * groups[0].tokens:
+        points = [_middle(group) for group in groups]
+        if len(points) < 2 or points[-1].tokens < self.SPREAD * points[0].tokens:
             return None
-        line = _theil_sen(groups)
-        if line is None:
+        bends = list(self._bends(groups, points))
+        if not bends:
             return None
+        enough = min(bend.error for bend in bends) + self._AS_GOOD
+        bend = next(bend for bend in bends if bend.error <= enough)
+        line, above = bend.line, [sample for group in groups[bend.first :] for sample in group]
         for _ in range(2):
-            line = _least_squares(self._samples, line) or line
+            line = _least_squares(above, line) or line
         return Line(line.alpha, max(line.beta, 0.0))
 
-    def _groups(self) -> list[_Group]:
+    def _groups(self) -> list[list[Sample]]:
         groups: list[list[Sample]] = [[]]
         for sample in sorted(self._samples):
             last = groups[-1]
@@ -140,25 +153,59 @@ class PrefillFit:
             groups[-1].append(sample)
         if len(groups) > 1 and len(groups[-1]) < self._GROUP_OF:
             groups[-2:] = [groups[-2] + groups[-1]]
-        return [_Group(median(s.tokens for s in each), median(s.ms for s in each), len(each)) for each in groups]
+        return groups
+
+    def _bends(self, groups: Sequence[Sequence[Sample]], points: Sequence[_Point]) -> Iterator[_Bend]:
+        """Flat below a group and a line from there on: each that can be drawn, from no bend at all upwards."""
+        left = len(self._samples)
+        for first, point in enumerate(points[:-1]):
+            if first and points[-1].tokens < self._ABOVE_BEND * point.tokens:
+                return
+            few = left <= self._FEW
+            if few or first % 2 == 0:  # of many groups every other will do
+                above = [_Point(*sample, 1) for each in groups[first:] for sample in each] if few else points[first:]
+                line = _theil_sen(above)
+                if line is not None:
+                    flat = Line(0.0, _weighted_median((p.ms, p.weight) for p in points[:first]) if first else 0.0)
+                    errors = [_error(group, flat if low < first else line) for low, group in enumerate(groups)]
+                    yield _Bend(first, line, sum(errors) / len(errors))
+            left -= point.weight
 
 
-class _Group(NamedTuple):
+class _Point(NamedTuple):
     tokens: float
     ms: float
     weight: int  # samples in it
 
 
-def _theil_sen(groups: Sequence[_Group]) -> Line | None:
+class _Bend(NamedTuple):
+    first: int  # group above it
+    line: Line
+    error: float  # of the groups, relative, on average
+
+
+def _error(group: Sequence[Sample], line: Line) -> float:
+    """Of the samples on average, relative; what had to wait is as wrong as anything may be."""
+    alpha, beta = line
+    off = [abs(ms / max(beta + alpha * tokens, 1e-6) - 1.0) for tokens, ms in group]
+    return sum(error if error < _WRONG else _WRONG for error in off) / len(off)
+
+
+def _middle(group: Sequence[Sample]) -> _Point:
+    return _Point(median(s.tokens for s in group), median(s.ms for s in group), len(group))
+
+
+def _theil_sen(points: Sequence[_Point]) -> Line | None:
     """The weighted median of the slopes of all pairs; errors are taken to grow with the time."""
-    slopes = (
+    slopes = [
         ((b.ms - a.ms) / (b.tokens - a.tokens), min(a.weight, b.weight) * (b.tokens - a.tokens) / (a.ms + b.ms))
-        for a, b in combinations(groups, 2)
-    )
-    alpha = _weighted_median(slopes)
+        for a, b in combinations(points, 2)
+        if b.tokens > a.tokens
+    ]
+    alpha = _weighted_median(slopes) if slopes else 0.0
     if alpha <= 0.0:
         return None
-    return Line(alpha, _weighted_median((g.ms - alpha * g.tokens, g.weight / g.ms) for g in groups))
+    return Line(alpha, _weighted_median((p.ms - alpha * p.tokens, p.weight / p.ms) for p in points))
 
 
 def _weighted_median(weighted: Iterable[tuple[float, float]]) -> float:

@@ -48,6 +48,32 @@ def test_a_third_of_the_prefills_may_have_waited(
     assert line.ms(5_000) == pytest.approx(truth.ms(5_000), rel=0.1)
 
 
+def few_long(rng: random.Random) -> int:
+    """Mostly what follows in a chat, and 8 prompts of 100 that are long."""
+    return rng.randrange(5, 200) if rng.random() > 0.08 else int(min(max(rng.lognormvariate(7.6, 0.7), 200), 16_000))
+
+
+@pytest.mark.parametrize(("bad", "error"), [(0.0, 0.05), (0.3, 0.1)])
+@pytest.mark.parametrize("sizes", [few_long, SIZES["chat"], SIZES["mostly short"]], ids=["few long", "chat", "short"])
+@pytest.mark.parametrize("flat_ms", [30.0, 60.0])
+def test_small_batches_that_all_take_as_long_do_not_bend_the_line(
+    flat_ms: float, sizes: Callable[[random.Random], int], bad: float, error: float
+) -> None:
+    """At 0.1 ms a token 200 ms are 2,000 tokens; batches of up to 300 or 600 take as long as the weights to read."""
+    found = []
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            tokens = sizes(rng)
+            ms = max(flat_ms, 0.1 * tokens) * math.exp(rng.gauss(0.0, 0.05))
+            fit.add(Sample(tokens, ms * rng.uniform(1.5, 8.0) if rng.random() < bad else ms))
+        line = fit.line()
+        assert line is not None
+        found.append(abs(line.tokens(200.0) / 2_000 - 1))
+    assert sum(found) / len(found) < error
+    assert sorted(found)[len(found) // 2] < 0.06
+
+
 @settings(max_examples=60, deadline=None)
 @given(alpha=st.floats(0.001, 10.0), beta=st.floats(0.0, 500.0), tokens=st.lists(st.integers(1, 20_000), min_size=64))
 def test_without_noise_the_line_is_exact_or_none(alpha: float, beta: float, tokens: list[int]) -> None:
