@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=200, help="evictions timed in each arm (default: %(default)s)")
     parser.add_argument("--trace", default="synthetic:conversations=3000", help="replayed by every cache")
     parser.add_argument(
-        "--chunks", type=int, nargs="+", default=[1, 16, 64, 256], metavar="TOKENS", help="trim chunks of live servers"
+        "--chunks", type=int, nargs="+", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
     )
     parser.add_argument("--repeats", type=int, default=2, metavar="N", help="of live servers (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")

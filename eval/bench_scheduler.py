@@ -25,18 +25,23 @@ from eval.replay.play import Pace, ReplayError, play, warm_up
 from eval.replay.rows import risen
 from eval.traces import open_trace
 from radix_tlru import Config
+from radix_tlru.config import TRIMS
 
 OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
+OURS = f"radix-tlru, 1/{TRIMS} of the pool"
 
-# Eight users at once hold about half of the pool, and what others left there is the other half: decoding eats it.
-USERS, POOL, PAGE_SIZE = 8, 8_192, 1
+# What others left there fills the pool, which is just large enough to be trimmed by a share of it: decoding eats it.
+USERS, POOL, PAGE_SIZE = 8, 65_536, 1
 THRESHOLD, NEXT_PROMPT = 600, 100
 TRACE = (
     "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
     "next_prompt_range=20/100,answer_range=64/128,max_turns=3,wait_median_s=0.01"
 )
-FILL = "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,answer_range=1/1,max_turns=1,seed=1"
+FILL = (
+    "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=2000,first_prompt_range=1000/4000,answer_range=1/1,"
+    "max_turns=1,seed=1"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +114,10 @@ def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
 
 
 def arms(chunks: Sequence[int]) -> list[Arm]:
-    """Stock, ours with one trim chunk after another, and the first of stock once more."""
+    """Stock, ours as it is and with one trim chunk after another, and the first of stock once more."""
     lru, tlru, ours = default_arms(THRESHOLD, NEXT_PROMPT)
     trimming = [Arm(f"trim chunk {chunk}", (*ours.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    return [lru, tlru, *trimming, Arm(AGAIN, lru.flags)]
+    return [lru, tlru, Arm(OURS, ours.flags), *trimming, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

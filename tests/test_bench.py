@@ -8,7 +8,11 @@ import pytest
 from rich.console import Console
 
 from eval.__main__ import main
-from eval.bench_scheduler import AGAIN, Cost, arms, order, table
+from eval.bench_scheduler import AGAIN, FILL, OURS, POOL, Cost, arms, order, table
+from eval.replay.load import load_from
+from eval.traces import open_trace
+from radix_tlru import Config
+from radix_tlru.config import TRIMS
 
 COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20.0, 30.0), 0.5)
 
@@ -16,11 +20,11 @@ COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20
 def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> None:
     compared = arms([1, 64])
     names = [arm.name for arm in compared]
-    assert names == ["stock lru", "stock tlru", "trim chunk 1", "trim chunk 64", AGAIN]
-    parts = list(order(compared, repeats=5))
-    assert [part[1].name for part in parts[::5]] == names
-    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(5))
-    assert compared[3].flags[-2:] == ("--tlru-trim-chunk", "64")
+    assert names == ["stock lru", "stock tlru", OURS, "trim chunk 1", "trim chunk 64", AGAIN]
+    parts = list(order(compared, repeats=6))
+    assert [part[1].name for part in parts[::6]] == names
+    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(6))
+    assert compared[4].flags[-2:] == ("--tlru-trim-chunk", "64")
 
 
 def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
@@ -43,3 +47,8 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
     for flag, said in (("--repeats", "--repeats 0: must be 1 or more"), ("--chunks", "--tlru-trim-chunk 0: must be")):
         assert main(["bench", "--only", "scheduler", flag, "0"]) == 2
         assert said in capsys.readouterr().err
+
+
+def test_what_was_there_before_fills_the_pool_which_is_one_that_is_trimmed_by_a_share_of_it() -> None:
+    assert load_from(open_trace(FILL).requests, 1).tokens > POOL
+    assert Config().for_pool(POOL) == Config(trim_chunk=POOL // TRIMS)
