@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,6 +25,9 @@ DEMO_MODEL = Path(".out/demo-model")
 LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
+PORTS = range(20_000, 32_000)
+PORT_TAKEN = "error while attempting to bind on address"
+"""What a server logs that comes too late."""
 
 CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
 """For servers with `--device cpu`."""
@@ -211,6 +215,8 @@ class Server(RunningServer):
         assert self._process is not None
         if (status := self._process.poll()) is not None:
             raise self._failure(f"the server ended with status {status} before it was healthy")
+        if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # of a SGLang that never gets to its end then
+            raise self._failure(f"the port of {self.base_url} was taken while the server loaded")
 
     def _failure(self, what: str) -> ServerError:
         return ServerError(f"{what}; the end of {self.log_path}:\n{self.log_tail()}")
@@ -241,8 +247,12 @@ def _signal_group(process_group: int, signum: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port of this machine that nobody listens on now.
+
+    Below those that the system gives to connections: a server takes it half a minute later.
+    """
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError(f"no free port was found from {PORTS.start} to {PORTS.stop - 1}")

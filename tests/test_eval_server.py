@@ -71,6 +71,12 @@ app = web.Application(client_max_size=2**24)
 app.add_routes([web.post("/generate", generate), web.get("/health", ok), web.post("/flush_cache", ok)])
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[-1]), print=None)
 """
+# As SGLang, which says so and never ends, as its scheduler goes on.
+LATE = """
+import time
+print("[Errno 98] error while attempting to bind on address ('127.0.0.1', 46821): address already in use", flush=True)
+time.sleep(600)
+"""
 SILENT = "import time; print('loading', flush=True); time.sleep(600)"
 
 
@@ -94,6 +100,13 @@ def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0) -> S
 def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_process() -> None:
     server = stand_in(DYING)
     with pytest.raises(ServerError, match=r"ended with status 3 .*\n(.*\n)*no such model: /nowhere"), server:
+        pytest.fail("the block must not be entered")
+    assert live_members(server.process_group) == []
+
+
+def test_a_server_whose_port_was_taken_meanwhile_is_given_up_at_once() -> None:
+    server = stand_in(LATE, startup_s=600.0)
+    with pytest.raises(ServerError, match=r"the port of http://127.0.0.1:\d+ was taken.*\n.*already in use"), server:
         pytest.fail("the block must not be entered")
     assert live_members(server.process_group) == []
 
