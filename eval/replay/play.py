@@ -14,6 +14,7 @@ closed    N users, each with one conversation after the other, waits likewise
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -34,6 +35,7 @@ NOT_SENT = "not sent: an earlier turn of the conversation failed"
 Api = Literal["generate", "chat"]
 Loop = Literal["ordered", "open", "closed"]
 
+_clock = time.perf_counter  # that of the client; an event loop may take its own time once a round, and round it
 _GONE_AFTER = 5  # requests in a row that reach no server
 _LAST_BREATH_S = 0.3  # a connection ends before its process has: only then is it asked whether it still runs
 
@@ -130,8 +132,7 @@ class _Player:
 
     async def run(self) -> None:
         async with session(self._timeout_s) as self._connection:
-            self._clock = asyncio.get_running_loop().time
-            self._start = self._clock()
+            self._start = _clock()
             await {"ordered": self._ordered, "open": self._open, "closed": self._closed}[self._pace.loop]()
 
     # ---- the three loops ----
@@ -140,7 +141,7 @@ class _Player:
         slots = asyncio.Semaphore(self._pace.users)
         latest: dict[int, asyncio.Task[bool]] = {}  # by conversation
         histories = {conversation.index: _History(self._load, self._api) for conversation in self._load.conversations}
-        trace_start = self._clock()
+        trace_start = _clock()
 
         async def serve(index: int, number: int, turn: Turn) -> bool:
             try:
@@ -151,7 +152,7 @@ class _Player:
         async with asyncio.TaskGroup() as tasks:
             for due_s, conversation, number in _in_order(self._load.conversations, self._pace.speed):
                 index = conversation.index
-                await asyncio.sleep(trace_start + due_s - self._clock())
+                await asyncio.sleep(trace_start + due_s - _clock())
                 if number > 0 and not await latest[index]:
                     latest[index] = tasks.create_task(self._not_sent(index, number))
                 else:
@@ -159,7 +160,7 @@ class _Player:
                     latest[index] = tasks.create_task(serve(index, number, conversation.turns[number]))
                     # The task starts, and so the request is on its way, before the next one is looked at.
                     await asyncio.sleep(0)
-                trace_start = max(trace_start, self._clock() - due_s)
+                trace_start = max(trace_start, _clock() - due_s)
 
     async def _open(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -178,7 +179,7 @@ class _Player:
                 tasks.create_task(user())
 
     async def _conversation(self, conversation: Conversation, start_s: float) -> None:
-        await asyncio.sleep(self._start + start_s - self._clock())
+        await asyncio.sleep(self._start + start_s - _clock())
         history, answered = _History(self._load, self._api), True
         for number, turn in enumerate(conversation.turns):
             if answered:
@@ -192,7 +193,7 @@ class _Player:
     async def _turn(self, index: int, number: int, turn: Turn, history: _History) -> bool:
         """Whether it was answered."""
         request = history.ask(index, number, turn)
-        place, sent_s = self._next_place(), self._clock() - self._start
+        place, sent_s = self._next_place(), _clock() - self._start
         result = await send(self._connection, self._base_url, request, self._retries)
         history.answer(turn, result)
         if _reached_nobody(result):
@@ -202,7 +203,7 @@ class _Player:
 
     async def _not_sent(self, index: int, number: int) -> bool:
         missing = RequestResult(index, number, 0, 0, None, 0.0, 0, error=NOT_SENT)
-        self._report(Sent(self._next_place(), self._clock() - self._start, missing))
+        self._report(Sent(self._next_place(), _clock() - self._start, missing))
         return False
 
     def _next_place(self) -> int:
