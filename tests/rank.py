@@ -12,7 +12,8 @@ import sys
 import torch.distributed as dist
 
 from radix_tlru import Config
-from radix_tlru.calibration import EVERY, Line, PrefillFit, Sample
+from radix_tlru.calibration import EVERY
+from radix_tlru.prefill import Line, PrefillFit, Sample
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.live_threshold import Prefill
 from radix_tlru.sglang.offline import cache_params

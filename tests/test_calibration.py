@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.calibration import Line, PrefillFit, Sample, Threshold, UncachedQuantile, WholePrompts
+from radix_tlru.calibration import Threshold, UncachedQuantile
+from radix_tlru.prefill import Line, PrefillFit, Sample, WholePrompts
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
     "chat": lambda rng: int(min(max(rng.lognormvariate(6, 1.2), 1), 16_000)),

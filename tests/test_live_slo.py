@@ -14,9 +14,10 @@ from eval.paper.timing import Point, fit
 from eval.replay.client import Request, RequestResult, session
 from eval.replay.client import send as send_one
 from eval.server import Server
-from radix_tlru.calibration import EVERY, Line, UncachedQuantile
+from radix_tlru.calibration import EVERY, UncachedQuantile
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.demo_model import VOCABULARY
+from radix_tlru.prefill import Line
 from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from radix_tlru.calibration import EVERY, Line, PrefillFit, Threshold, UncachedQuantile, WholePrompts
+from radix_tlru.calibration import EVERY, Threshold, UncachedQuantile
 from radix_tlru.config import percentile
+from radix_tlru.prefill import Line, PrefillFit, WholePrompts
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.cache import TailRadixCache
