@@ -57,11 +57,11 @@ class UncachedQuantile:
         self._recent.append(uncached)
         insort(self._sorted, uncached)
 
-    def value(self) -> int | None:
-        """The nearest-rank percentile, in tokens; None before 64 requests."""
+    def value(self, percentile: float | None = None) -> int | None:
+        """The nearest-rank percentile, or another one, in tokens; None before 64 requests."""
         if len(self._sorted) < self.ENOUGH:
             return None
-        rank = math.ceil(round(self._percentile * len(self._sorted) / 100.0, 6))
+        rank = math.ceil(round((percentile or self._percentile) * len(self._sorted) / 100.0, 6))
         return self._sorted[rank - 1]
 
     def threshold(self) -> float | None:

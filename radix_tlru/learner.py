@@ -29,6 +29,7 @@ _LESSON = 500  # turns between two estimates, once as many were seen
 _WEIGHTS = (0.0, 0.2, 0.4)  # that `auto` chooses from
 _LOOK = 100  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
+_MOVED = 0.1  # of the median, below which it is taken to be where it was
 _HIGHEST_P95 = 1.01  # times that of lru
 
 
@@ -38,7 +39,7 @@ class Learner:
     With ``etlru``: until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of
     the learned policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` it is
     T-LRU. With the weight ``auto``: of the policy's settings that were as good at the tail and did not raise the p95,
-    the one with the largest w; where there is none, LRU.
+    the one with the lowest median; where there is none, LRU. There w counts from lru's median on (``Policy.median``).
 
     Args:
         config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
@@ -58,7 +59,9 @@ class Learner:
         first = replace(tail, returns=self._predictor or self._returns) if self._learns else tail
         weights = _WEIGHTS if self._auto else (tail.median_weight,)
         self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
-        self._policies = [replace(first, median_weight=weight) for weight in weights]
+        self._median = 0  # of lru lately, tokens
+        self._weights = weights
+        self._policies = self._weighed(first)
         names: list[str] = [config.policy, *(f"{config.policy} w={weight:g}" for weight in weights[1:])]
         if self._learns:
             self._policies.append(tail)
@@ -100,6 +103,7 @@ class Learner:
                 self._learn(self.shadows)
         self.shadows.observe(conversation, turn)
         if self._auto and self._turns % _LOOK == 0:
+            self._follow_median(self.shadows)
             self._setting = self._as_good(self.shadows)
         if self._learns or self._auto:
             best = self.shadows.best
@@ -125,10 +129,15 @@ class Learner:
         self._hinted = True
         self._replace([hinted(policy) for policy in self._policies])
 
+    def _weighed(self, policy: Policy) -> list[Policy]:
+        """The settings of a policy."""
+        return [replace(policy, median_weight=weight, median=self._median if weight else 0) for weight in self._weights]
+
     def _replace(self, policies: list[Policy]) -> None:
-        """Put other versions of the policies in their places, and where one is new in its shadow too."""
+        """Put other versions of the first policies in their places, and where one is new in its shadow too."""
         in_force, before = self._policies.index(self.policy), self._policies
-        self._policies, self.policy = policies, policies[in_force]
+        self._policies = [*policies, *before[len(policies) :]]
+        self.policy = self._policies[in_force]
         if self.shadows is not None:
             for index, policy in enumerate(policies):
                 if policy is not before[index]:
@@ -154,16 +163,24 @@ class Learner:
         if prompts is not None and prompts is not self._next_prompts:
             self._next_prompts = prompts
             model: PromptModel = HintedPrompt(prompts) if self._hinted else prompts
-            learned = [replace(self._policies[index], prompts=model) for index in self._settings]
-            self._replace([*learned, *self._policies[len(learned) :]])
+            self._replace(self._weighed(replace(self._policies[0], prompts=model)))
+
+    def _follow_median(self, shadows: Shadows) -> None:
+        """Let w count from where lru's median is."""
+        median = shadows.quantiles[self._lru].value(50.0)
+        if median is not None and abs(median - self._median) > _MOVED * self._median:
+            self._median = median
+            _, *weighed = self._weighed(self._policies[0])
+            self._replace([self._policies[0], *weighed])
 
     def _as_good(self, shadows: Shadows) -> int:
-        """The largest w that neither the tail nor the p95 pays for; LRU if there is none."""
+        """The setting with the lowest median that neither the tail nor the p95 pays for; LRU if there is none."""
         least = min(shadows.tel[index] for index in self._settings)
         p95 = [quantile.value() or 0 for quantile in shadows.quantiles]
+        p50 = [quantile.value(50.0) or 0 for quantile in shadows.quantiles]
         fit = (
             index
             for index in self._settings
             if shadows.tel[index] <= _AS_GOOD * least and p95[index] <= _HIGHEST_P95 * p95[self._lru]
         )
-        return max(fit, default=self._lru)
+        return min(fit, key=p50.__getitem__, default=self._lru)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from radix_tlru.config import Config
-from radix_tlru.tel import keep_within_budget
+from radix_tlru.tel import keep_within_budget, marginal_cost
 
 __all__ = [
     "AnyPrompt",
@@ -163,6 +163,9 @@ class Policy:
 
     ``trim_chunk``: tokens taken from a leaf at a time, if as many cost the same, and what a cache makes room for at
     least when it is full; 1 is what is asked for.
+
+    ``median``: m, the tokens beyond which the weight w counts. A request that stays below them is in the better half
+    whatever else it has to prefill, so nothing that is cached for it helps the median. With 0, every token counts.
     """
 
     returns: ReturnModel
@@ -170,10 +173,39 @@ class Policy:
     threshold: int
     median_weight: float
     trim_chunk: int = 1
+    median: int = 0
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """P(Q > ξ - (L - X)) in each step of a path, from its tail to its root."""
+        return tuple(probability for probability, _ in self._steps)
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        """What a token of each step costs, for a return rate of 1."""
+        return tuple(marginal_cost(1.0, tail, self.median_weight, median) for tail, median in self._steps)
+
+    @property
+    def _steps(self) -> tuple[tuple[float, float], ...]:
+        """P(Q > ξ - (L - X)) and, of a next prompt of usual length, whether it is beyond m: two steps to each."""
+        beyond_m = (0.0, 1.0) if self.median else (1.0,)
+        return tuple((probability, beyond) for probability in self.prompts.probabilities for beyond in beyond_m)
+
+    def step_end(self, leaf: Leaf, step: int) -> int | None:
+        """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
+        if not self.median:
+            return self.prompts.next_prompt(leaf, step)
+        step, beyond = divmod(step, 2)
+        ends = self.prompts.next_prompt(leaf, step)
+        usual = None if beyond else self.prompts.next_prompt(leaf, len(self.prompts.probabilities) - 2)
+        if usual is None:
+            return ends
+        usual += self.threshold - self.median
+        return usual if ends is None else max(usual, ends)
 
     def keep(self, leaf: Leaf, step: int, page_size: int) -> int:
         """Tokens that stay, from the root, when all of a step has been taken from the path of ``leaf``."""
-        next_prompt = self.prompts.next_prompt(leaf, step)
+        next_prompt = self.step_end(leaf, step)
         if next_prompt is None:
             return 0
         return keep_within_budget(leaf.history, next_prompt, self.threshold, page_size)

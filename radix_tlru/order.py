@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from radix_tlru.models import Leaf, Policy
-from radix_tlru.tel import marginal_cost, round_up
+from radix_tlru.tel import round_up
 
 __all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
 
@@ -73,8 +73,11 @@ class EvictionOrder:
 
     def _start(self, policy: Policy) -> None:
         self._policy, self._returns = policy, policy.returns
-        self._probabilities = policy.prompts.probabilities
-        self._steps = len(self._probabilities)
+        self._probabilities, self._shares = policy.probabilities, policy.shares
+        self._steps = len(self._shares)
+        self._free = (
+            self._probabilities.count(0.0) - 1
+        )  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
         self._entries = 0
@@ -174,7 +177,7 @@ class EvictionOrder:
             rate = ahead._returns.rate(group.number, ahead._returns.key(leaf), ahead._now)
             exceed = ahead._probabilities[step]
             whole = victim._replace(leaf_id=origin.get(leaf_id, leaf_id))
-            found.append(Upcoming(whole, rate, exceed, marginal_cost(rate, exceed, ahead._policy.median_weight)))
+            found.append(Upcoming(whole, rate, exceed, rate * ahead._shares[step]))
             gone.add(leaf_id)
             if keep > leaf.start:
                 remainder = _ALL + len(found)  # as of a cache: later than all there are
@@ -205,7 +208,7 @@ class EvictionOrder:
         An entry that is stale is never dearer than what it stands for, as keys only grow. So it is enough to look
         whether the cheapest of them is what it was; the others wait.
         """
-        rate_of, weight = self._returns.rate, self._policy.median_weight
+        rate_of, shares = self._returns.rate, self._shares
         while True:
             now = self._now
             cheapest, found = (math.inf, math.inf, math.inf, 0), -1
@@ -215,7 +218,7 @@ class EvictionOrder:
                 key, leaf_id = heap[0]
                 group, step = divmod(cell, self._steps)
                 rate = rate_of(group, key, now)
-                cost = marginal_cost(rate, self._probabilities[step], weight)
+                cost = rate * shares[step]
                 if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
                     cheapest, found = (cost, rate, key, leaf_id), cell
             if found < 0:
@@ -227,24 +230,24 @@ class EvictionOrder:
     def _price(self, cell: int) -> tuple[float, float, int]:
         group, step = divmod(cell, self._steps)
         rate = self._returns.rate(group, 0.0, self._now)
-        return marginal_cost(rate, self._probabilities[step], self._policy.median_weight), rate, cell
+        return rate * self._shares[step], rate, cell
 
     def _step(self, leaf: Leaf) -> int:
         """Index of the step that the last token of the leaf lies in."""
         # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is less than all of the leaf if and only if Q is at most this.
         longest = self._policy.threshold - leaf.history + leaf.end - self._page_size
-        next_prompt = self._policy.prompts.next_prompt
+        ends = self._policy.step_end if self._policy.median else self._policy.prompts.next_prompt
         for step in range(self._steps):
-            tokens = next_prompt(leaf, step)
+            tokens = ends(leaf, step)
             if tokens is None or tokens <= longest:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
     def _tel_safe(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail."""
-        if self._probabilities[0] > 0:
+        if self._free < 0:
             return 0
-        return max(leaf.end - self._policy.keep(leaf, 0, self._page_size), 0)
+        return max(leaf.end - self._policy.keep(leaf, self._free, self._page_size), 0)
 
     def _admit(self) -> None:
         """Give the noted leaves their entries."""
@@ -260,7 +263,7 @@ class EvictionOrder:
         """Count a leaf, and put it into its cell."""
         safe = self._tel_safe(leaf)
         self._over_budget += safe
-        self._push(leaf_id, leaf, 0 if safe else self._step(leaf))
+        self._push(leaf_id, leaf, 0 if safe and not self._free else self._step(leaf))
 
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
         """Put a leaf whose last token lies in that step into its cell."""

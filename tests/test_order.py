@@ -129,6 +129,43 @@ def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None
     assert [phase for _, _, phase in taken] == ["tel_safe"] * 2 + ["lru"] * 4
 
 
+@given(
+    history=st.integers(1, 2000),
+    trimmed=st.integers(0, 500),
+    threshold=st.integers(101, 1200),
+    median=st.integers(0, 1200),
+    weight=st.sampled_from([0.0, 0.25, 1.0]),
+)
+def test_every_token_costs_what_the_formula_says_of_both_thresholds(
+    history: int, trimmed: int, threshold: int, median: int, weight: float
+) -> None:
+    class Two:
+        probabilities = (0.0, 0.25, 1.0)
+
+        def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+            return (300, 100, None)[step]
+
+    def exceeds(tokens: int) -> float:
+        return 0.0 if tokens >= 300 else 0.25 if tokens >= 100 else 1.0
+
+    leaves = Leaves(Policy(Recency(), Two(), threshold, weight, median=median))
+    leaves.appear(1, Leaf(0, history, history + trimmed, last_access=0.0))
+    costs = [(each.cost, each.exceed_probability) for each in leaves.order.upcoming(99) for _ in taken(each.victim)]
+    missing = range(trimmed + 1, history + trimmed + 1)  # L - X, once a token is taken
+    assert costs == [
+        (
+            (1 - weight) * exceeds(threshold - tokens) + weight * (median - tokens < 100 or not median),
+            exceeds(threshold - tokens),
+        )
+        for tokens in missing
+    ]
+    assert leaves.order.over_budget == sum(not exceed for _, exceed in costs)
+
+
+def taken(victim: Victim) -> range:
+    return range(victim.keep, victim.leaf.end)
+
+
 def test_the_next_victims_are_told_with_what_a_token_of_them_costs() -> None:
     weight = 0.5
     leaves = Leaves(Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, weight))
