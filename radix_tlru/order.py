@@ -75,9 +75,7 @@ class EvictionOrder:
         self._policy, self._returns = policy, policy.returns
         self._probabilities, self._shares = policy.probabilities, policy.shares
         self._steps = len(self._shares)
-        self._free = (
-            self._probabilities.count(0.0) - 1
-        )  # the last step that is free at the tail; -1: there is none
+        self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
         self._entries = 0
