@@ -13,11 +13,13 @@ end-aware        0 once ended, else recency            step at Q̂              
 length-aware     recency                               step at the true Q          w
 belady           1 / time to the next use              –                           1
 tail-belady      1 / time to the next use              step at the true Q          0
+tail-belady-ends the same, of whole contexts alone     step at the true Q          0
 ===============  ====================================  ==========================  ===
 
 ``lru``, ``tlru`` and ``etlru`` are the package's own (``policy_for``, ``Learner``); the rest need knowledge that a
 server does not have. Sources: Zhang et al., "Tail-Optimized Caching for LLM Inference": Algorithm 1 (tlru), Definition
-1 (etlru), section 5.3 (end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady).
+1 (etlru), section 5.3 (end-aware, length-aware, threshold-lru), Theorem 1 (tail-belady). There contexts are lines:
+``tail-belady-ends`` knows of a context when the whole of it is taken up again, ``tail-belady`` that of each part.
 """
 
 from __future__ import annotations
@@ -40,12 +42,10 @@ from radix_tlru.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Rec
 
 __all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]
 
-POLICIES = (
-    *("lru", "threshold-lru", "tlru", "etlru", "etlru-given", "end-aware", "length-aware", "belady", "tail-belady"),
-)
-
-ORACLES = ("end-aware", "length-aware", "belady", "tail-belady")
+ORACLES = ("end-aware", "length-aware", "belady", "tail-belady", "tail-belady-ends")
 """Policies that look into the future of the trace."""
+
+POLICIES = ("lru", "threshold-lru", "tlru", "etlru", "etlru-given", *ORACLES)
 
 LONG_ENOUGH = 1024
 """Tokens from which threshold-lru caches a conversation (paper, section 5)."""
@@ -146,6 +146,10 @@ class TraceKnowledge:
         """The futures of a context, span by span."""
         return self.futures[number]
 
+    def end(self, number: int) -> Sequence[Span]:
+        """The future of a context that is taken up again as a whole or not at all."""
+        return self.future(number)[-1:]
+
     def turn_rate(self, number: int) -> Sequence[Span]:
         """λ_i (1/s; equal for all where the trace does not tell) and the time of this turn (s)."""
         request = self._requests[number]
@@ -236,6 +240,7 @@ def simulated_cache(
         "length-aware": (Recency(), TrueNextPrompt(estimate), weight),
         "belady": (NextUse(), AnyPrompt(), 1.0),
         "tail-belady": (NextUse(), TrueNextPrompt(estimate), 0.0),
+        "tail-belady-ends": (NextUse(), TrueNextPrompt(estimate), 0.0),
     }
     if name in models:
         if median_weight == AUTO:
@@ -256,4 +261,6 @@ def _known_to(name: str, knowledge: TraceKnowledge | None) -> Knowledge | None:
         return None
     if knowledge is None:
         raise ValueError(f"--policy {name}: needs knowledge of the trace")
-    return knowledge.turn_rate if name == "etlru-given" else knowledge.future
+    if name == "etlru-given":
+        return knowledge.turn_rate
+    return knowledge.end if name == "tail-belady-ends" else knowledge.future

@@ -29,6 +29,7 @@ _LESSON = 500  # turns between two estimates, once as many were seen
 _WEIGHTS = (0.0, 0.2, 0.4)  # that `auto` chooses from
 _LOOK = 100  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
+_GOOD_ENOUGH = 1.03  # likewise, while the median is above that of lru
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
 _HIGHEST_P95 = 1.01  # times that of lru
 
@@ -174,13 +175,21 @@ class Learner:
             self._replace([self._policies[0], *weighed])
 
     def _as_good(self, shadows: Shadows) -> int:
-        """The setting with the lowest median that neither the tail nor the p95 pays for; LRU if there is none."""
+        """The setting with the lowest median that neither the tail nor the p95 pays for; LRU if there is none.
+
+        Where that median is above lru's, the tail may pay somewhat for a lower one.
+        """
         least = min(shadows.tel[index] for index in self._settings)
         p95 = [quantile.value() or 0 for quantile in shadows.quantiles]
         p50 = [quantile.value(50.0) or 0 for quantile in shadows.quantiles]
-        fit = (
-            index
-            for index in self._settings
-            if shadows.tel[index] <= _AS_GOOD * least and p95[index] <= _HIGHEST_P95 * p95[self._lru]
-        )
-        return min(fit, key=p50.__getitem__, default=self._lru)
+        chosen = self._lru
+        for times in (_AS_GOOD, _GOOD_ENOUGH):
+            fit = (
+                index
+                for index in self._settings
+                if shadows.tel[index] <= times * least and p95[index] <= _HIGHEST_P95 * p95[self._lru]
+            )
+            chosen = min(fit, key=p50.__getitem__, default=self._lru)
+            if p50[chosen] <= p50[self._lru]:
+                break
+        return chosen

@@ -22,7 +22,7 @@ REFERENCES = "references.jsonl"
 """LRU and the optimum of every cell, which `simulate` runs whether they were asked for or not."""
 
 WEIGHTED = ("tlru", "etlru", "etlru-given", "end-aware", "length-aware")
-ESTIMATED = (*WEIGHTED, "tail-belady", "real-tlru", "sglang-tlru", "sglang-tlru-python")
+ESTIMATED = (*WEIGHTED, "tail-belady", "tail-belady-ends", "real-tlru", "sglang-tlru", "sglang-tlru-python")
 
 
 class ReportError(ValueError):

@@ -97,6 +97,7 @@ _LOOKS = {
     "etlru": Look("#6a3d9a", "p", width=2.0, layer=6),
     "etlru-given": Look("#9a7fc0", "p", (0, (3, 1.5)), layer=3),
     "tail-belady": Look("#6b7580", "*", (0, (5, 1.8)), width=1.5, layer=3),
+    "tail-belady-ends": Look("#8b95a1", "*", (0, (1, 1.2)), layer=3),
     "belady": Look("#8b95a1", "X", (0, (3, 1.5)), layer=2),
     "length-aware": Look("#a0a9b4", "d", (0, (3, 1.5, 1, 1.5)), layer=2),
     "end-aware": Look("#a0a9b4", "H", (0, (2, 1.2)), layer=2),
