@@ -80,7 +80,7 @@ class RustTailComponent(TailComponent):
 class _Node:
     """What the Rust core does not tell of a node. Depths in tokens from the root."""
 
-    __slots__ = ("access", "children", "end", "evictable", "history", "known", "locks")
+    __slots__ = ("access", "children", "end", "history", "known", "locks")
 
     def __init__(self, end: int, children: int) -> None:
         self.end = self.history = end
@@ -88,7 +88,11 @@ class _Node:
         self.access = 0
         self.known: Any = None  # what the learner said of that use
         self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
-        self.evictable = False
+
+    @property
+    def evictable(self) -> bool:
+        """Whether it is in the order: a leaf that nobody keeps."""
+        return not (self.locks or self.children)
 
 
 class RustTailCore(RustUnifiedTreeCore):
@@ -159,9 +163,9 @@ class RustTailCore(RustUnifiedTreeCore):
         parent = self._nodes.get(found.parent_node_id) if found is not None else None
         if found is None or parent is None:
             return
-        parent.children += 1
         if parent.evictable:
             self._withdraw(found.parent_node_id, parent)
+        parent.children += 1
         node = self._nodes[node_id] = _Node(len(key), 0)
         node.access = self._tail.clock
         self._offer(node_id, node)
@@ -174,14 +178,14 @@ class RustTailCore(RustUnifiedTreeCore):
         for seen, _, _, end, _, children in reversed(path):
             parent = self._nodes.get(seen)
             if parent is not None:
-                parent.children = children
                 if parent.evictable:
                     self._withdraw(seen, parent)
+                parent.children = children
                 break
             self._nodes[seen] = _Node(end, children)
         node = self._nodes[node_id]
         node.access = self._tail.clock
-        if not node.children:
+        if node.evictable:
             self._offer(node_id, node)
 
     def continued(self, node_id: NodeId) -> bool:
@@ -218,26 +222,24 @@ class RustTailCore(RustUnifiedTreeCore):
         node = self._nodes.get(node_id)
         if node is None:  # a root
             return
-        node.locks += 1
         if node.evictable:
             self._withdraw(node_id, node)
+        node.locks += 1
 
     def _unlock(self, node_id: NodeId) -> None:
         node = self._nodes.get(node_id)
         if node is None:
             return
         node.locks -= 1
-        if not node.locks and not node.children:
+        if node.evictable:
             self._offer(node_id, node)
 
     # ---- the order's leaves ----
 
     def _offer(self, node_id: NodeId, node: _Node) -> None:
-        node.evictable = True
         self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     def _withdraw(self, node_id: NodeId, node: _Node) -> None:
-        node.evictable = False
         self._tail.order.discard(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     # ---- eviction ----
@@ -295,7 +297,7 @@ class RustTailCore(RustUnifiedTreeCore):
         evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
-        if left is not None and not left.children and not left.locks:
+        if left is not None and left.evictable:
             self._offer(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots
