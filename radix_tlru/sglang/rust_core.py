@@ -57,7 +57,7 @@ __all__ = ["RustTailComponent", "RustTailCore"]
 
 FULL = ComponentType.FULL
 
-_NOTHING, _NOWHERE = torch.empty(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64)
+_NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 class RustTailComponent(TailComponent):
@@ -314,8 +314,7 @@ class RustTailCore(RustUnifiedTreeCore):
         leaf_id, leaf, keep, _ = victim
         binding, kept = self._binding, keep - leaf.start
         extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
-        tokens = self._copied_to_nowhere(leaf_id, leaf.end - leaf.start)
-        front = tokens[: kept + self.is_eagle]  # k pairs are k + 1 tokens
+        front = self._copied_to_nowhere(leaf_id)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
         # In a tree that is written back, a copy that the device has too is given up for the asking, and to find on the
         # device what was read from the host ends in a split, no more.
         binding.set_is_write_back(True)
@@ -329,9 +328,9 @@ class RustTailCore(RustUnifiedTreeCore):
             actions += self._cache_actions_from_tagged(found.cache_actions)
         return self._parent(leaf_id, leaf.end - keep)
 
-    def _copied_to_nowhere(self, node_id: NodeId, length: int) -> memoryview:
-        """The tokens of a node of ``length`` tokens, which the tree tells of a node that has a copy on the host."""
-        self._binding.commit_backup(node_id, _NOWHERE.expand(length), {})
+    def _copied_to_nowhere(self, node_id: NodeId) -> memoryview:
+        """The tokens of a node, which the tree tells of one that has a copy on the host; where, nobody will ask."""
+        self._binding.commit_backup(node_id, self._binding.get_component_device_value(node_id, int(FULL)), {})
         tokens = self._binding.build_storage_backup_spec(node_id, False).token_ids
         self._binding.finish_load_back(node_id)  # the copy is there, and can be given up
         return memoryview(tokens).cast("q")
