@@ -26,14 +26,13 @@ def run(console: Console) -> None:
     """Print the table."""
     title = f"Memory of {LEAVES:,} leaves of {LEAF_TOKENS} tokens, KV pool not counted"
     result = Table(title=title, title_justify="left")
-    for column in ("cache", "bytes / leaf", f"above {BASELINE}", "of which tokens"):
+    for column in ("cache", "bytes / leaf", f"above {BASELINE}"):
         result.add_column(column, justify="left" if column == "cache" else "right")
     used = {
         arm: measured(arm) for arm in track(ARMS, description="memory", console=Console(stderr=True), transient=True)
     }
     for arm, size in used.items():
-        tokens = f"{8 * LEAF_TOKENS:,}" if arm == OURS else "–"
-        result.add_row(arm, f"{size:,.0f}", f"{size - used[BASELINE]:+,.0f}", tokens)
+        result.add_row(arm, f"{size:,.0f}", f"{size - used[BASELINE]:+,.0f}")
     console.print(result)
 
 

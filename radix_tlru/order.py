@@ -79,6 +79,7 @@ class EvictionOrder:
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
         self._entries = 0
+        self._named = 0  # the cell of the last victim
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
@@ -115,8 +116,13 @@ class EvictionOrder:
     def discard(self, leaf_id: int, leaf: Leaf) -> None:
         """A leaf that was added is not evictable any more, with the end and history that it had."""
         self._leaves -= 1
-        if self._noted.pop(leaf_id, None) is None:
-            self._over_budget -= self._tel_safe(leaf)
+        if self._noted.pop(leaf_id, None) is not None:
+            return
+        self._over_budget -= self._tel_safe(leaf)
+        heap = self._cells.get(self._named)
+        if heap and heap[0][1] == leaf_id:  # a victim is evicted, as was to be expected
+            heappop(heap)
+            self._entries -= 1
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
@@ -142,7 +148,7 @@ class EvictionOrder:
         if found is None:
             return None
         cell, leaf = found
-        step = cell % self._steps
+        self._named, step = cell, cell % self._steps
         keep = max(
             leaf.start,
             self._policy.keep(leaf, step, self._page_size),
@@ -206,7 +212,7 @@ class EvictionOrder:
         An entry that is stale is never dearer than what it stands for, as keys only grow. So it is enough to look
         whether the cheapest of them is what it was; the others wait.
         """
-        rate_of, shares = self._returns.rate, self._shares
+        rate_of, shares, steps = self._returns.rate, self._shares, self._steps
         while True:
             now = self._now
             cheapest, found = (math.inf, math.inf, math.inf, 0), -1
@@ -214,9 +220,8 @@ class EvictionOrder:
                 if not heap:
                     continue
                 key, leaf_id = heap[0]
-                group, step = divmod(cell, self._steps)
-                rate = rate_of(group, key, now)
-                cost = rate * shares[step]
+                rate = rate_of(cell // steps, key, now)
+                cost = rate * shares[cell % steps]
                 if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
                     cheapest, found = (cost, rate, key, leaf_id), cell
             if found < 0:
@@ -226,9 +231,8 @@ class EvictionOrder:
                 return found, leaf
 
     def _price(self, cell: int) -> tuple[float, float, int]:
-        group, step = divmod(cell, self._steps)
-        rate = self._returns.rate(group, 0.0, self._now)
-        return rate * self._shares[step], rate, cell
+        rate = self._returns.rate(cell // self._steps, 0.0, self._now)
+        return rate * self._shares[cell % self._steps], rate, cell
 
     def _step(self, leaf: Leaf) -> int:
         """Index of the step that the last token of the leaf lies in."""

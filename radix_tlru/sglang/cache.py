@@ -6,6 +6,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
     _rust_fallback_reason,
@@ -23,7 +24,7 @@ from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult, EvictParams, EvictResult
+    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult, EvictResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
@@ -69,7 +70,7 @@ class TailRadixCache(UnifiedRadixCache):
         """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
         chunk = self.tail.policy.trim_chunk
         if kwargs.get("allocation_reclaim_satisfied") is None and 0 < params.num_tokens < chunk:
-            params = replace(params, num_tokens=chunk)
+            params = EvictParams(num_tokens=chunk)
         return super().evict_for_alloc(params, **kwargs)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:

@@ -11,18 +11,19 @@ an eviction           takes a leaf, and leaves its parent behind as one if nothi
 ``reset``             drops everything
 ====================  =============================================================================================
 
-A leaf is cut by looking for those of its tokens that stay, as that is what splits nodes in this core, and it tells
-nobody what it holds. That is why the tokens are kept here too: 8 bytes each, beside the 16 that the tree has.
+A leaf is cut by looking for those of its tokens that stay, as that is what splits nodes in this core. Which tokens they
+are it tells only of a node that has a copy on the host: so the leaf is given one, for as long as it takes to ask.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from sglang.srt.disaggregation.kv_events import BlockRemoved, StorageMedium
 from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, IncLockRefResult
 from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -32,8 +33,9 @@ from radix_tlru.models import Leaf
 from radix_tlru.sglang.component import TailComponent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from sglang.srt.disaggregation.kv_events import KVCacheEvent
     from sglang.srt.mem_cache.base_prefix_cache import (
         DecLockRefParams,
         InsertParams,
@@ -78,16 +80,19 @@ class RustTailComponent(TailComponent):
 class _Node:
     """What the Rust core does not tell of a node. Depths in tokens from the root."""
 
-    __slots__ = ("access", "children", "end", "evictable", "history", "known", "locks", "tokens")
+    __slots__ = ("access", "children", "end", "history", "known", "locks")
 
-    def __init__(self, end: int, children: int, tokens: array[int]) -> None:
+    def __init__(self, end: int, children: int) -> None:
         self.end = self.history = end
         self.children = children
-        self.tokens = tokens  # those that end at ``end``; too many once its front was split off
         self.access = 0
         self.known: Any = None  # what the learner said of that use
         self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
-        self.evictable = False
+
+    @property
+    def evictable(self) -> bool:
+        """Whether it is in the order: a leaf that nobody keeps."""
+        return not (self.locks or self.children)
 
 
 class RustTailCore(RustUnifiedTreeCore):
@@ -98,6 +103,7 @@ class RustTailCore(RustUnifiedTreeCore):
         self._tail = tail
         self._nodes: dict[int, _Node] = {}
         self._requested = 0
+        self.kv_events.take = partial(_events_of_the_device, self.kv_events.take)
 
     def reset(self) -> None:
         super().reset()
@@ -157,10 +163,10 @@ class RustTailCore(RustUnifiedTreeCore):
         parent = self._nodes.get(found.parent_node_id) if found is not None else None
         if found is None or parent is None:
             return
-        parent.children += 1
         if parent.evictable:
             self._withdraw(found.parent_node_id, parent)
-        node = self._nodes[node_id] = _Node(len(key), 0, key.token_ids[len(key) - length : len(key)])
+        parent.children += 1
+        node = self._nodes[node_id] = _Node(len(key), 0)
         node.access = self._tail.clock
         self._offer(node_id, node)
 
@@ -169,17 +175,17 @@ class RustTailCore(RustUnifiedTreeCore):
         path = self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
-        for seen, _, start, end, _, children in reversed(path):
+        for seen, _, _, end, _, children in reversed(path):
             parent = self._nodes.get(seen)
             if parent is not None:
-                parent.children = children
                 if parent.evictable:
                     self._withdraw(seen, parent)
+                parent.children = children
                 break
-            self._nodes[seen] = _Node(end, children, key.token_ids[start:end])
+            self._nodes[seen] = _Node(end, children)
         node = self._nodes[node_id]
         node.access = self._tail.clock
-        if not node.children:
+        if node.evictable:
             self._offer(node_id, node)
 
     def continued(self, node_id: NodeId) -> bool:
@@ -216,26 +222,24 @@ class RustTailCore(RustUnifiedTreeCore):
         node = self._nodes.get(node_id)
         if node is None:  # a root
             return
-        node.locks += 1
         if node.evictable:
             self._withdraw(node_id, node)
+        node.locks += 1
 
     def _unlock(self, node_id: NodeId) -> None:
         node = self._nodes.get(node_id)
         if node is None:
             return
         node.locks -= 1
-        if not node.locks and not node.children:
+        if node.evictable:
             self._offer(node_id, node)
 
     # ---- the order's leaves ----
 
     def _offer(self, node_id: NodeId, node: _Node) -> None:
-        node.evictable = True
         self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     def _withdraw(self, node_id: NodeId, node: _Node) -> None:
-        node.evictable = False
         self._tail.order.discard(node_id, Leaf(0, node.end, node.history, node.access, node.known))
 
     # ---- eviction ----
@@ -279,8 +283,7 @@ class RustTailCore(RustUnifiedTreeCore):
         left_id = self._parent(leaf_id, leaf.end - leaf.start)
         left: _Node | None = node
         if keep > leaf.start:
-            left_id = self._cut(left_id, victim, node.tokens, actions)
-            del node.tokens[keep - leaf.end :]
+            left_id = self._cut(left_id, victim, actions)
             node.end = keep
             self._nodes[left_id] = node  # what was known of the leaf is known of its front
         else:
@@ -294,7 +297,7 @@ class RustTailCore(RustUnifiedTreeCore):
         evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
-        if left is not None and not left.children and not left.locks:
+        if left is not None and left.evictable:
             self._offer(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots
@@ -306,25 +309,39 @@ class RustTailCore(RustUnifiedTreeCore):
         parent_id: NodeId = state.parent_node_id
         return parent_id
 
-    def _cut(self, parent_id: NodeId, victim: Victim, tokens: array[int], actions: list[Any]) -> NodeId:
+    def _cut(self, parent_id: NodeId, victim: Victim, actions: list[Any]) -> NodeId:
         """Split a leaf at the depth that stays. Returns the id of the front; the tail keeps the id of the leaf."""
-        leaf = victim.leaf
-        kept, start = victim.keep - leaf.start, len(tokens) - (leaf.end - leaf.start)
-        extra_key, cache_salt = self._binding.prefetch_anchor_info(victim.leaf_id)
-        # In a tree that is written back, to find on the device what was read from the host ends in a split, no more.
-        self._binding.set_is_write_back(True)
-        with memoryview(tokens)[start : start + kept + self.is_eagle] as front:  # k pairs are k + 1 tokens
-            try:
-                found = self._binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
-            finally:
-                self._binding.set_is_write_back(False)
+        leaf_id, leaf, keep, _ = victim
+        binding, kept = self._binding, keep - leaf.start
+        extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
+        front = self._copied_to_nowhere(leaf_id)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
+        # In a tree that is written back, a copy that the device has too is given up for the asking, and to find on the
+        # device what was read from the host ends in a split, no more.
+        binding.set_is_write_back(True)
+        try:
+            binding.drive_host_eviction(int(FULL), leaf.end - leaf.start, False)
+            found = binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
+        finally:
+            binding.set_is_write_back(False)
         assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
         if found.cache_actions:
             actions += self._cache_actions_from_tagged(found.cache_actions)
-        return self._parent(victim.leaf_id, leaf.end - victim.keep)
+        return self._parent(leaf_id, leaf.end - keep)
+
+    def _copied_to_nowhere(self, node_id: NodeId) -> memoryview:
+        """The tokens of a node, which the tree tells of one that has a copy on the host; where, nobody will ask."""
+        self._binding.commit_backup(node_id, self._binding.get_component_device_value(node_id, int(FULL)), {})
+        tokens = self._binding.build_storage_backup_spec(node_id, False).token_ids
+        self._binding.finish_load_back(node_id)  # the copy is there, and can be given up
+        return memoryview(tokens).cast("q")
 
     def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
         raise AssertionError("evict_device_next_node evicts; it returns no leaves")
 
     def evict_device_end(self, component_type: ComponentType) -> None:
         self._requested = 0
+
+
+def _events_of_the_device(take: Callable[[], list[KVCacheEvent]]) -> list[KVCacheEvent]:
+    """What a subscriber is told: no copy on the host was more than a way to ask for tokens."""
+    return [event for event in take() if not (isinstance(event, BlockRemoved) and event.medium is StorageMedium.CPU)]
