@@ -17,6 +17,7 @@ from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, 
 from sglang.srt.environ import envs
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 
 from eval.real import RealCache
@@ -194,6 +195,19 @@ def test_ours_runs_on_the_core_that_sglang_would_run_on() -> None:
 def test_another_tree_core_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"^--radix-eviction: .*tree core mine; .*rust and python"):
         our_cache(100, core="mine")  # type: ignore[arg-type]
+
+
+def test_a_leaf_that_was_cut_has_no_copy_on_the_host() -> None:
+    """It had one while it was asked for its tokens: then it could be taken for one that need not be evicted."""
+    walker = Walker("rust", 1, False, 0.0)
+    walker.request(range(60))
+    assert [walker.evict(5), walker.evict(1)] == [5, 1]
+    core = walker.cache.tree_core
+    assert walker.cache.tail.counts["splits"] == 2
+    node = walker.match(range(54)).last_device_node
+    assert not core.is_backuped(node)
+    assert not core.is_write_back
+    assert core.drive_host_eviction(ComponentType.FULL, 60).tracker[ComponentType.FULL] == 0
 
 
 def test_a_leaf_costs_the_same_heap_entries_whatever_happened_to_it() -> None:
