@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Line", "PrefillFit", "Sample", "WholePrompts"]
+__all__ = ["Line", "Near", "PrefillFit", "Sample", "WholePrompts"]
 
 _WRONG = 0.3  # of its time: as far off as a sample can be from a line
 
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     """Prefill time of a request by its uncached tokens: β + α·uncached."""
 
     alpha: float  # ms a token, above 0
-    beta: float  # ms, 0 or more
+    beta: float  # ms; below 0 in a line near some time, if a token of a long prompt takes longer than one of a short
 
     def ms(self, tokens: float) -> float:
         """Time with so many uncached tokens."""
@@ -31,6 +31,13 @@ class Line(NamedTuple):
     def tokens(self, ms: float) -> float:
         """Uncached tokens that take ``ms``; negative if not even a request without any is that quick."""
         return (ms - self.beta) / self.alpha
+
+
+class Near(NamedTuple):
+    """The line where prefills take about some time, and how far they are from it there."""
+
+    line: Line
+    scatter: float  # relative, in standard deviations of what is not an outlier: 1.4826 times the median error
 
 
 class Sample(NamedTuple):
@@ -97,6 +104,8 @@ class PrefillFit:
     _FEW = 40  # samples above a bend, up to which each counts for itself
     _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
     _AS_GOOD = 0.005  # more error, with which the lower bend is taken
+    _OCTAVE = 2.0  # near: up to twice and down to half the tokens
+    _ENOUGH_NEAR = 16  # samples
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -117,7 +126,7 @@ class PrefillFit:
         """
         if len(self._samples) < self.ENOUGH:
             return None
-        groups = self._groups()
+        groups = self._groups(self._samples)
         points = [_middle(group) for group in groups]
         if len(points) < 2 or points[-1].tokens < self.SPREAD * points[0].tokens:
             return None
@@ -131,9 +140,37 @@ class PrefillFit:
             line = _least_squares(above, line) or line
         return Line(line.alpha, max(line.beta, 0.0))
 
-    def _groups(self) -> list[list[Sample]]:
+    def near(self, ms: float) -> Near | None:
+        """The fit where prefills take about ``ms``; None if there is no line.
+
+        Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
+        all sizes. This one is through the prefills of half to twice the tokens, by the median of slopes and least
+        squares as above; where there are fewer than 16 of them it is the line through all, and the scatter that of
+        the 16 nearest.
+        """
+        line = self.line()
+        if line is None:
+            return None
+        near: Sequence[Sample] = ()
+        for _ in range(3):  # as it tells which are near
+            middle = max(line.tokens(ms), 1.0)
+            near = [s for s in self._samples if middle <= self._OCTAVE * s.tokens <= self._OCTAVE**2 * middle]
+            tangent = self._tangent(near) if len(near) >= self._ENOUGH_NEAR else None
+            if tangent is None:
+                near = sorted(self._samples, key=lambda s: abs(math.log(s.tokens / middle)))[: self._ENOUGH_NEAR]
+                break
+            line = tangent
+        return Near(line, 1.4826 * median(min(abs(s.ms / max(line.ms(s.tokens), 1e-6) - 1.0), 1.0) for s in near))
+
+    def _tangent(self, samples: Sequence[Sample]) -> Line | None:
+        groups = self._groups(samples)
+        few = len(samples) <= self._FEW
+        line = _theil_sen([_Point(*sample, 1) for sample in samples] if few else [_middle(group) for group in groups])
+        return line and (_least_squares(samples, line) or line)
+
+    def _groups(self, samples: Iterable[Sample]) -> list[list[Sample]]:
         groups: list[list[Sample]] = [[]]
-        for sample in sorted(self._samples):
+        for sample in sorted(samples):
             last = groups[-1]
             # Groups share no size, so that no two have the same median.
             if len(last) >= self._GROUP_OF and sample.tokens > max(self._ONE_SIZE * last[0].tokens, last[-1].tokens):
