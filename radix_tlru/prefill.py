@@ -104,8 +104,7 @@ class PrefillFit:
     _FEW = 40  # samples above a bend, up to which each counts for itself
     _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
     _AS_GOOD = 0.005  # more error, with which the lower bend is taken
-    _OCTAVE = 2.0  # near: up to twice and down to half the tokens
-    _ENOUGH_NEAR = 16  # samples
+    _ENOUGH_NEAR = 16  # samples, at least
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -144,28 +143,37 @@ class PrefillFit:
         """The fit where prefills take about ``ms``; None if there is no line.
 
         Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
-        all sizes. This one is through the prefills of half to twice the tokens, by the median of slopes and least
-        squares as above; where there are fewer than 16 of them it is the line through all, and the scatter that of
-        the 16 nearest.
+        all sizes. This one is through the prefills of half to twice the tokens, at least the 16 nearest, by the median
+        of slopes and least squares as above. If ``ms`` lies beyond them it is the line through all.
         """
         line = self.line()
         if line is None:
             return None
-        near: Sequence[Sample] = ()
-        for _ in range(3):  # as it tells which are near
-            middle = max(line.tokens(ms), 1.0)
-            near = [s for s in self._samples if middle <= self._OCTAVE * s.tokens <= self._OCTAVE**2 * middle]
-            tangent = self._tangent(near) if len(near) >= self._ENOUGH_NEAR else None
+        middle = line.tokens(ms)
+        for _ in range(3):  # it is the line that tells which are near
+            near = self._around(middle)
+            tangent = self._tangent(near)
             if tangent is None:
-                near = sorted(self._samples, key=lambda s: abs(math.log(s.tokens / middle)))[: self._ENOUGH_NEAR]
                 break
-            line = tangent
-        return Near(line, 1.4826 * median(min(abs(s.ms / max(line.ms(s.tokens), 1e-6) - 1.0), 1.0) for s in near))
+            middle = min(max(tangent.tokens(ms), near[0].tokens), near[-1].tokens)
+            if middle == tangent.tokens(ms):
+                line = tangent
+        errors = (abs(each.ms / max(line.ms(each.tokens), 1e-6) - 1.0) for each in self._around(line.tokens(ms)))
+        return Near(line, 1.4826 * median(errors))
+
+    def _around(self, tokens: float) -> list[Sample]:
+        """The samples near so many tokens, by size."""
+
+        def octaves(sample: Sample) -> float:
+            return abs(math.log2(sample.tokens / max(tokens, 1.0)))
+
+        nearest = sorted(self._samples, key=octaves)
+        return sorted(nearest[: max(sum(octaves(each) <= 1.0 for each in nearest), self._ENOUGH_NEAR)])
 
     def _tangent(self, samples: Sequence[Sample]) -> Line | None:
-        groups = self._groups(samples)
         few = len(samples) <= self._FEW
-        line = _theil_sen([_Point(*sample, 1) for sample in samples] if few else [_middle(group) for group in groups])
+        points = [_Point(*each, 1) for each in samples] if few else [_middle(group) for group in self._groups(samples)]
+        line = _theil_sen(points)
         return line and (_least_squares(samples, line) or line)
 
     def _groups(self, samples: Iterable[Sample]) -> list[list[Sample]]:

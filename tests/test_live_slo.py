@@ -14,7 +14,7 @@ from eval.paper.timing import Point, fit
 from eval.replay.client import Request, RequestResult, session
 from eval.replay.client import send as send_one
 from eval.server import Server
-from radix_tlru.calibration import EVERY, UncachedQuantile
+from radix_tlru.calibration import EVERY, UncachedQuantile, time_for_prefill
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.demo_model import VOCABULARY
 from radix_tlru.prefill import Line
@@ -79,22 +79,29 @@ def test_the_threshold_becomes_what_a_client_measures(slo_server: Server) -> Non
     metrics = slo_server.get_metrics()
     client = fit([Point(result.uncached_tokens, result.ttft_ms or 0.0) for result in answered], "by the client")
 
-    # The client also waits for HTTP and the tokenizer, which are in its β alone: the truth is between that and none.
-    assert metrics["sglang:tlru_alpha_ms_per_token"] == pytest.approx(client.alpha, rel=0.3)
-    assert 0.0 <= metrics["sglang:tlru_beta_ms"] < client.beta + 0.2 * SLO_MS
+    line = Line(metrics["sglang:tlru_alpha_ms_per_token"], metrics["sglang:tlru_beta_ms"])
+    overhead, scatter = metrics["sglang:tlru_overhead_ms"], metrics["sglang:tlru_prefill_scatter_ratio"]
+    assert line.alpha == pytest.approx(client.alpha, rel=0.3)
+    assert overhead > 0.0
+    assert scatter > 0.0
+    assert 0.0 <= line.beta + overhead < client.beta + 0.2 * SLO_MS  # the client is further away than the front
     threshold = metrics["sglang:tlru_threshold_tokens"]
-    lowest, highest = 0.7 * (SLO_MS - client.beta) / client.alpha, 1.3 * SLO_MS / client.alpha
+    # What the objective has left for scatter is still a client's time, HTTP and all.
+    left_ms = SLO_MS / (1.0 + 2.0 * scatter)
+    lowest, highest = 0.7 * (left_ms - client.beta) / client.alpha, 1.3 * left_ms / client.alpha
     assert lowest < threshold < highest
     assert highest < START_THRESHOLD, "the start value would have passed: this machine is too fast for the objective"
-    in_metrics = (SLO_MS - metrics["sglang:tlru_beta_ms"]) / metrics["sglang:tlru_alpha_ms_per_token"]
+    in_metrics = line.tokens(time_for_prefill(SLO_MS, overhead, scatter))
     assert threshold == pytest.approx(in_metrics, rel=0.11)  # it moves for more than a tenth
     assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(lengths), abs=8)  # and SGLang's warm-up
 
-    # In a crowd nearly all of TTFT is waiting for others, and none of that is in the line.
+    # In a crowd nearly all of TTFT is waiting for others, and none of that is in the line or besides.
     crowd = send(slo_server, prompts_of(lengths, seed=3), at_once=16)
     metrics = slo_server.get_metrics()
     line = Line(metrics["sglang:tlru_alpha_ms_per_token"], metrics["sglang:tlru_beta_ms"])
-    assert line.ms(median(lengths)) < median(result.ttft_ms or 0.0 for result in crowd) / 3
+    besides = metrics["sglang:tlru_overhead_ms"]
+    assert line.ms(median(lengths)) + besides < median(result.ttft_ms or 0.0 for result in crowd) / 3
+    assert besides == pytest.approx(overhead, rel=0.3)
     log = slo_server.log_path.read_text(errors="replace")
     assert f"radix_tlru: evicting by tlru (ttft_slo={SLO_MS:g} ms, next_prompt_estimate={NEXT_PROMPT} tokens" in log
     assert "Traceback" not in log

@@ -91,7 +91,7 @@ def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
 
 def _watch(manager: Any) -> FirstTokens:
     if not hasattr(manager, _WATCH):
-        setattr(manager, _WATCH, FirstTokens(manager, manager.server_args.dp_size))
+        setattr(manager, _WATCH, FirstTokens(manager.rid_to_state, manager.server_args.dp_size))
     watch: FirstTokens = getattr(manager, _WATCH)
     return watch
 

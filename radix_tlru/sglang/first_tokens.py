@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 __all__ = ["FirstToken", "FirstTokens", "dumps", "loads"]
@@ -40,13 +41,14 @@ class FirstTokens:
     """Watches the requests of one ``TokenizerManager``.
 
     Args:
+        states: of the requests in flight, by id: its ``rid_to_state``.
         replicas: data-parallel ones. Between two requests at most one lone one can have come and gone; it is told so
             many times, as the next request may go to another replica than the one that knows its prefill.
     """
 
-    def __init__(self, manager: Any, replicas: int) -> None:
-        self._states: dict[str, Any] = manager.rid_to_state
-        self._waiting: dict[str, Any] = {}  # SGLang's states of requests without a first token, by id
+    def __init__(self, states: Mapping[str, Any], replicas: int) -> None:
+        self._states = states
+        self._waiting: dict[str, Any] = {}  # without a first token, by id
         self._lone = False  # whether the one that waits is, so far
         self._told: deque[FirstToken] = deque(maxlen=replicas)
 
