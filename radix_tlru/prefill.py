@@ -153,7 +153,7 @@ class PrefillFit:
         for _ in range(3):  # it is the line that tells which are near
             near = self._around(middle)
             tangent = self._tangent(near)
-            if tangent is None:
+            if tangent is None or tangent.beta < -ms:  # steeper than the square of the tokens, which attention is not
                 break
             middle = min(max(tangent.tokens(ms), near[0].tokens), near[-1].tokens)
             if middle == tangent.tokens(ms):
