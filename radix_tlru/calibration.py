@@ -1,12 +1,13 @@
 """The threshold ξ, learned while serving: from milliseconds, or from the percentile that shall be lowest.
 
 TTFT grows with the tokens that must be prefilled, TTFT = γ + β + α·uncached (paper, equation 2, where γ and β are 0),
-so an objective in milliseconds allows ξ = (SLO - γ - β) / α uncached tokens. α and β depend on the model, the machine
-and its load, and are fitted to the prefills as they are measured; γ is what a first token waits for besides:
+and 19 of 20 requests wait for at most δ times that, so an objective in milliseconds allows ξ = (SLO / δ - γ - β) / α
+uncached tokens. α, β and δ depend on the model, the machine and its load, and are fitted to the prefills as they are
+measured; γ is what a first token waits for besides:
 
-    batch, its time ──► WholePrompts ──► PrefillFit ──► Line(α, β) ──► Threshold ξ
-    batch, its time; first token, its time ──► Overhead γ ─────────────┤
-    uncached tokens of each request ──► UncachedQuantile ──────────────┘
+    batch, its time ──► WholePrompts ──► PrefillFit ──► Near(α, β, δ) ──► Threshold ξ
+    batch, its time; first token, its time ──► Overhead γ ────────────────┤
+    uncached tokens of each request ──► UncachedQuantile ─────────────────┘
 
 Everything is counted in events, never in seconds, and nothing is drawn at random: what is fed the same is the same.
 Pure arithmetic; what is measured where is the business of ``radix_tlru.sglang``.
@@ -26,28 +27,28 @@ EVERY = 32
 """Prefill batches from one look at what was learned to the next."""
 
 
-def time_for_prefill(objective_ms: float, overhead_ms: float, scatter: float) -> float:
-    """What a prefill may take by the line, in ms, so that its first token meets the objective in all likelihood.
+def time_for_prefill(objective_ms: float, overhead_ms: float, late: float) -> float:
+    """What a prefill may take by the line, in ms, so that 19 of 20 such requests meet the objective.
 
     T-LRU lets conversations decay to just under ξ, so with ξ where the *line* meets the objective half of these would
-    miss it. Two standard deviations are taken off: 39 of 40 would meet it if errors were normal. Too low a ξ costs
-    little, a few conversations less that are kept whole; too high a one makes requests late that any other policy
-    would have served in time. At least half the objective stays: what is left of less says that the objective
-    is not for this machine, and ξ would be no guess at all.
+    miss it. Too low a ξ costs little, some conversations less that are kept below it; too high a one makes requests
+    late that any other policy would have served in time (``eval/results/live-slo.md`` has both sides). At least half
+    the objective stays for prefill: a machine that has less cannot keep it, and what eviction can still do is not to
+    trim everybody to nothing.
 
     Args:
         overhead_ms: γ.
-        scatter: of the prefills about the line, relative, one standard deviation.
+        late: δ.
     """
-    return max(objective_ms / (1.0 + 2.0 * scatter) - overhead_ms, objective_ms / 2.0)
+    return max(objective_ms / late - overhead_ms, objective_ms / 2.0)
 
 
 class Overhead:
     """What a first token waits for besides its prefill, γ: the median of what lone requests waited for.
 
     A request is lone if nothing else was waiting for a first token while it was: neither in the batches of its prompt,
-    nor, says who tells of its first token, between them. Of others the rest of the wait is mostly other people's
-    prefills; a server that never has lone requests is one whose objective is missed for want of machines.
+    nor, says who tells of its first token, between them. What others wait for is mostly each other's prefills, which
+    no eviction can mend. The busier the server the fewer are lone, and while there were none γ is not known.
     """
 
     WINDOW = 64

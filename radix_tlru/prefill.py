@@ -34,10 +34,10 @@ class Line(NamedTuple):
 
 
 class Near(NamedTuple):
-    """The line where prefills take about some time, and how far they are from it there."""
+    """The line where prefills take about some time, and how late they are there."""
 
     line: Line
-    scatter: float  # relative, in standard deviations of what is not an outlier: 1.4826 times the median error
+    late: float  # 1 or more: 19 of 20 take at most so many times what the line says
 
 
 class Sample(NamedTuple):
@@ -105,6 +105,7 @@ class PrefillFit:
     _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
     _AS_GOOD = 0.005  # more error, with which the lower bend is taken
     _ENOUGH_NEAR = 16  # samples, at least
+    _STALLED = 2.0  # times what the line says: more is a stall, which no margin covers
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -144,7 +145,8 @@ class PrefillFit:
 
         Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
         all sizes. This one is through the prefills of half to twice the tokens, at least the 16 nearest, by the median
-        of slopes and least squares as above. If ``ms`` lies beyond them it is the line through all.
+        of slopes and least squares as above. If ``ms`` lies beyond them it is the line through all. What took over
+        twice as long as the line says was stalled: it does not count for how late prefills are.
         """
         line = self.line()
         if line is None:
@@ -158,8 +160,9 @@ class PrefillFit:
             middle = min(max(tangent.tokens(ms), near[0].tokens), near[-1].tokens)
             if middle == tangent.tokens(ms):
                 line = tangent
-        errors = (abs(each.ms / max(line.ms(each.tokens), 1e-6) - 1.0) for each in self._around(line.tokens(ms)))
-        return Near(line, 1.4826 * median(errors))
+        ratios = sorted(each.ms / max(line.ms(each.tokens), 1e-6) for each in self._around(line.tokens(ms)))
+        ratios = [ratio for ratio in ratios if ratio <= self._STALLED]
+        return Near(line, max(ratios[len(ratios) * 19 // 20], 1.0) if ratios else self._STALLED)
 
     def _around(self, tokens: float) -> list[Sample]:
         """The samples near so many tokens, by size."""

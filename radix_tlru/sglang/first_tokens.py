@@ -42,26 +42,28 @@ class FirstTokens:
 
     Args:
         states: of the requests in flight, by id: its ``rid_to_state``.
-        replicas: data-parallel ones. Between two requests at most one lone one can have come and gone; it is told so
-            many times, as the next request may go to another replica than the one that knows its prefill.
+        replicas: data-parallel ones. Between two requests at most one lone one can have got its token; it is told of
+            with so many, as the next may go to another replica than the one that knows its prefill.
     """
 
     def __init__(self, states: Mapping[str, Any], replicas: int) -> None:
         self._states = states
         self._waiting: dict[str, Any] = {}  # without a first token, by id
         self._lone = False  # whether the one that waits is, so far
-        self._told: deque[FirstToken] = deque(maxlen=replicas)
+        self._told: deque[FirstToken | None] = deque(maxlen=replicas)  # with the last requests
 
     def arrived(self, request: str, *, streams: bool) -> tuple[FirstToken, ...]:
         """A request is on its way to the scheduler; what to tell there with it."""
+        told = None
         for waiting, state in list(self._waiting.items()):
             times = state.time_stats
-            if not times.first_token_time and self._states.get(waiting) is state:
+            if self._states.get(waiting) is state and not (times.first_token_time or times.finished_time):
                 continue
             del self._waiting[waiting]
             if self._lone and times.response_sent_to_client_time:  # 0: it was given up, or its token is being sent
                 waited_s = times.response_sent_to_client_time - times.created_time
-                self._told.append(FirstToken(waiting, round(waited_s * 1000.0, 3)))
+                told = FirstToken(waiting, round(waited_s * 1000.0, 3))
         self._lone = streams and not self._waiting
         self._waiting[request] = self._states[request]
-        return tuple(self._told)
+        self._told.append(told)
+        return tuple(each for each in self._told if each is not None)

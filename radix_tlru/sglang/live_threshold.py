@@ -48,8 +48,8 @@ class LiveThreshold:
         self._batches = 0
         self.line: Line | None = None
         """α and β near the objective that the ranks agreed on last; None before, and always with a target."""
-        self.scatter = 0.0
-        """Of prefills about that line, relative: one standard deviation."""
+        self.late = 1.0
+        """δ: what 19 of 20 prefills take at most, in times what that line says."""
         self.overhead_ms = 0.0
         """γ: what first tokens wait for besides prefills; 0 until it is known."""
 
@@ -88,23 +88,25 @@ class LiveThreshold:
         if self.line is None or self._objective_ms is None:
             return f"a quarter below {self._cache.tail.config.target}"
         alpha, beta = self.line
+        left = time_for_prefill(self._objective_ms, self.overhead_ms, self.late)
+        bounded = ", which leaves it less than half; it is given half" if left == self._objective_ms / 2.0 else ""
         return (
-            f"as prefill takes {beta:.1f} ms and {alpha:.4f} ms a token, give or take {self.scatter:.0%}, and a first "
-            f"token {self.overhead_ms:.1f} ms besides, of {self._objective_ms:g} ms"
+            f"as prefill takes {beta:.1f} ms and {alpha:.4f} ms a token, up to {self.late - 1.0:.0%} more, and a first "
+            f"token {self.overhead_ms:.1f} ms besides, of {self._objective_ms:g} ms{bounded}"
         )
 
     def _by_objective(self) -> float | None:
         if self._objective_ms is None:
             return None
         overhead = self._overhead.ms() or 0.0
-        near = self._fit.near(max(self._objective_ms - overhead, self._objective_ms / 2.0))
+        near = self._fit.near(time_for_prefill(self._objective_ms, overhead, 1.0))
         # One maximum says it all: the slowest of each, and whether any rank has no line yet.
-        own = [*near.line, near.scatter, overhead, 0.0] if near else [0.0, 0.0, 0.0, 0.0, 1.0]
+        own = [*near.line, near.late, overhead, 0.0] if near else [0.0, 0.0, 0.0, 0.0, 1.0]
         agreed = torch.tensor(own, dtype=torch.float64)
         self._cache._drain_async_work()
         self._cache._all_reduce(agreed, torch.distributed.ReduceOp.MAX)
-        alpha, beta, scatter, overhead, missing = agreed.tolist()
+        alpha, beta, late, overhead, missing = agreed.tolist()
         if missing:
             return None
-        self.line, self.scatter, self.overhead_ms = Line(alpha, beta), scatter, overhead
-        return self.line.tokens(time_for_prefill(self._objective_ms, overhead, scatter))
+        self.line, self.late, self.overhead_ms = Line(alpha, beta), late, overhead
+        return self.line.tokens(time_for_prefill(self._objective_ms, overhead, late))

@@ -83,8 +83,8 @@ class TailMetrics(_StatLoggerDIMixin):
             self._beta = make.gauge(
                 "sglang:tlru_beta_ms", "Prefill time without tokens, by the line fitted near the objective; 0 before."
             )
-            self._scatter = make.gauge(
-                "sglang:tlru_prefill_scatter_ratio", "Standard deviation of prefills about that line, relative."
+            self._late = make.gauge(
+                "sglang:tlru_prefill_late_ratio", "What 19 of 20 prefills take at most, in times that line; 0 before."
             )
             self._overhead = make.gauge(
                 "sglang:tlru_overhead_ms", "What a first token waits for besides prefills; 0 before it is known."
@@ -109,7 +109,7 @@ class TailMetrics(_StatLoggerDIMixin):
             if self._live.line is not None:
                 self._alpha.set(self._live.line.alpha)
                 self._beta.set(self._live.line.beta)
-                self._scatter.set(self._live.scatter)
+                self._late.set(self._live.late)
                 self._overhead.set(self._live.overhead_ms)
         if self._learner is not None:
             self._learner.report()
