@@ -1,11 +1,13 @@
 """The threshold ξ, learned while serving: from milliseconds, or from the percentile that shall be lowest.
 
-TTFT grows with the tokens that must be prefilled, TTFT = β + α·uncached (paper, equation 2, where β is 0), so an
-objective in milliseconds allows ξ = (SLO - β) / α uncached tokens. α and β depend on the model, the machine and its
-load, and are fitted here to the prefills as they are measured:
+TTFT grows with the tokens that must be prefilled, TTFT = γ + β + α·uncached (paper, equation 2, where γ and β are 0),
+and 19 of 20 requests wait for at most δ times that, so an objective in milliseconds allows ξ = (SLO / δ - γ - β) / α
+uncached tokens. α, β and δ depend on the model, the machine and its load, and are fitted to the prefills as they are
+measured; γ is what a first token waits for besides:
 
-    batch, its time ──► WholePrompts ──► PrefillFit ──► Line(α, β) ──► Threshold ξ
-    uncached tokens of each request ──► UncachedQuantile ──────────────┘
+    batch, its time ──► WholePrompts ──► PrefillFit ──► Near(α, β, δ) ──► Threshold ξ
+    batch, its time; first token, its time ──► Overhead γ ────────────────┤
+    uncached tokens of each request ──► UncachedQuantile ─────────────────┘
 
 Everything is counted in events, never in seconds, and nothing is drawn at random: what is fed the same is the same.
 Pure arithmetic; what is measured where is the business of ``radix_tlru.sglang``.
@@ -16,11 +18,72 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, insort
 from collections import deque
+from collections.abc import Collection
+from statistics import median
 
-__all__ = ["EVERY", "Threshold", "UncachedQuantile"]
+__all__ = ["EVERY", "Overhead", "Threshold", "UncachedQuantile", "time_for_prefill"]
 
 EVERY = 32
 """Prefill batches from one look at what was learned to the next."""
+
+
+def time_for_prefill(objective_ms: float, overhead_ms: float, late: float) -> float:
+    """What a prefill may take by the line, in ms, so that 19 of 20 such requests meet the objective.
+
+    T-LRU lets conversations decay to just under ξ, so with ξ where the *line* meets the objective half of these would
+    miss it. Too low a ξ costs little, some conversations less that are kept below it; too high a one makes requests
+    late that any other policy would have served in time (``eval/results/live-slo.md`` has both sides). At least half
+    the objective stays for prefill: a machine that has less cannot keep it, and what eviction can still do is not to
+    trim everybody to nothing.
+
+    Args:
+        overhead_ms: γ.
+        late: δ.
+    """
+    return max(objective_ms / late - overhead_ms, objective_ms / 2.0)
+
+
+class Overhead:
+    """What a first token waits for besides its prefill, γ: the median of what lone requests waited for.
+
+    A request is lone if nothing else was waiting for a first token while it was: neither in the batches of its prompt,
+    nor, says who tells of its first token, between them. What others wait for is mostly each other's prefills, which
+    no eviction can mend. The busier the server the fewer are lone, and while there were none γ is not known.
+    """
+
+    WINDOW = 64
+    """Lone requests remembered."""
+
+    ENOUGH = 8
+    """Lone requests needed for a value."""
+
+    _UNTOLD = 64  # prompts remembered, until it is told how long their first token took
+
+    def __init__(self) -> None:
+        self._prefills: dict[str, float] = {}
+        self._recent: deque[float] = deque(maxlen=self.WINDOW)
+
+    def __len__(self) -> int:
+        """Lone requests remembered."""
+        return len(self._recent)
+
+    def prefilled(self, prompts: Collection[str], ms: float) -> None:
+        """A prefill batch with tokens of these prompts, and the time it took."""
+        for prompt in prompts:
+            before = self._prefills.pop(prompt, 0.0)
+            self._prefills[prompt] = before + ms if len(prompts) == 1 else math.nan
+        while len(self._prefills) > self._UNTOLD:
+            del self._prefills[next(iter(self._prefills))]
+
+    def first_token(self, prompt: str, ms: float) -> None:
+        """A lone request got its first token that long after it came; counts if its prefills were timed, and once."""
+        besides = ms - self._prefills.pop(prompt, math.nan)
+        if besides >= 0.0:
+            self._recent.append(besides)
+
+    def ms(self) -> float | None:
+        """γ; None before 8 lone requests."""
+        return median(self._recent) if len(self._recent) >= self.ENOUGH else None
 
 
 class UncachedQuantile:

@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Line", "PrefillFit", "Sample", "WholePrompts"]
+__all__ = ["Line", "Near", "PrefillFit", "Sample", "WholePrompts"]
 
 _WRONG = 0.3  # of its time: as far off as a sample can be from a line
 
@@ -22,7 +22,7 @@ class Line(NamedTuple):
     """Prefill time of a request by its uncached tokens: β + α·uncached."""
 
     alpha: float  # ms a token, above 0
-    beta: float  # ms, 0 or more
+    beta: float  # ms; below 0 in a line near some time, if a token of a long prompt takes longer than one of a short
 
     def ms(self, tokens: float) -> float:
         """Time with so many uncached tokens."""
@@ -31,6 +31,13 @@ class Line(NamedTuple):
     def tokens(self, ms: float) -> float:
         """Uncached tokens that take ``ms``; negative if not even a request without any is that quick."""
         return (ms - self.beta) / self.alpha
+
+
+class Near(NamedTuple):
+    """The line where prefills take about some time, and how late they are there."""
+
+    line: Line
+    late: float  # 1 or more: 19 of 20 take at most so many times what the line says
 
 
 class Sample(NamedTuple):
@@ -97,6 +104,8 @@ class PrefillFit:
     _FEW = 40  # samples above a bend, up to which each counts for itself
     _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
     _AS_GOOD = 0.005  # more error, with which the lower bend is taken
+    _ENOUGH_NEAR = 16  # samples, at least
+    _STALLED = 2.0  # times what the line says: more is a stall, which no margin covers
 
     def __init__(self) -> None:
         self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
@@ -117,7 +126,7 @@ class PrefillFit:
         """
         if len(self._samples) < self.ENOUGH:
             return None
-        groups = self._groups()
+        groups = self._groups(self._samples)
         points = [_middle(group) for group in groups]
         if len(points) < 2 or points[-1].tokens < self.SPREAD * points[0].tokens:
             return None
@@ -131,9 +140,48 @@ class PrefillFit:
             line = _least_squares(above, line) or line
         return Line(line.alpha, max(line.beta, 0.0))
 
-    def _groups(self) -> list[list[Sample]]:
+    def near(self, ms: float) -> Near | None:
+        """The fit where prefills take about ``ms``; None if there is no line.
+
+        Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
+        all sizes. This one is through the prefills of half to twice the tokens, at least the 16 nearest, by the median
+        of slopes and least squares as above. If ``ms`` lies beyond them it is the line through all. What took over
+        twice as long as the line says was stalled: it does not count for how late prefills are.
+        """
+        line = self.line()
+        if line is None:
+            return None
+        middle = line.tokens(ms)
+        for _ in range(3):  # it is the line that tells which are near
+            near = self._around(middle)
+            tangent = self._tangent(near)
+            if tangent is None or tangent.beta < -ms:  # steeper than the square of the tokens, which attention is not
+                break
+            middle = min(max(tangent.tokens(ms), near[0].tokens), near[-1].tokens)
+            if middle == tangent.tokens(ms):
+                line = tangent
+        ratios = sorted(each.ms / max(line.ms(each.tokens), 1e-6) for each in self._around(line.tokens(ms)))
+        ratios = [ratio for ratio in ratios if ratio <= self._STALLED]
+        return Near(line, max(ratios[len(ratios) * 19 // 20], 1.0) if ratios else self._STALLED)
+
+    def _around(self, tokens: float) -> list[Sample]:
+        """The samples near so many tokens, by size."""
+
+        def octaves(sample: Sample) -> float:
+            return abs(math.log2(sample.tokens / max(tokens, 1.0)))
+
+        nearest = sorted(self._samples, key=octaves)
+        return sorted(nearest[: max(sum(octaves(each) <= 1.0 for each in nearest), self._ENOUGH_NEAR)])
+
+    def _tangent(self, samples: Sequence[Sample]) -> Line | None:
+        few = len(samples) <= self._FEW
+        points = [_Point(*each, 1) for each in samples] if few else [_middle(group) for group in self._groups(samples)]
+        line = _theil_sen(points)
+        return line and (_least_squares(samples, line) or line)
+
+    def _groups(self, samples: Iterable[Sample]) -> list[list[Sample]]:
         groups: list[list[Sample]] = [[]]
-        for sample in sorted(self._samples):
+        for sample in sorted(samples):
             last = groups[-1]
             # Groups share no size, so that no two have the same median.
             if len(last) >= self._GROUP_OF and sample.tokens > max(self._ONE_SIZE * last[0].tokens, last[-1].tokens):

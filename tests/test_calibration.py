@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.calibration import Threshold, UncachedQuantile
+from radix_tlru.calibration import Overhead, Threshold, UncachedQuantile, time_for_prefill
 from radix_tlru.prefill import Line, PrefillFit, Sample, WholePrompts
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
@@ -156,6 +156,137 @@ def test_an_objective_in_ms_is_so_many_tokens() -> None:
     assert Line(alpha=0.1, beta=20.0).tokens(200.0) == pytest.approx(1_800)  # (200 - 20) / 0.1
     assert Line(alpha=0.1, beta=20.0).tokens(10.0) < 0
     assert Line(alpha=0.1, beta=20.0).ms(1_800) == pytest.approx(200.0)
+
+
+# ---- near the objective ----
+
+
+@pytest.mark.parametrize("bad", [0.0, 0.3])
+@pytest.mark.parametrize("sizes", ["chat", "even"])
+def test_where_long_prefills_take_longer_a_token_the_line_is_right_near_the_objective(sizes: str, bad: float) -> None:
+    """2 ms + 0.04 ms a token + 12 ns a token squared: 120 ms are 1,902 tokens (2 + 76 + 43), 60 ms 1,062."""
+    worst = {120.0: 0.0, 60.0: 0.0}
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            tokens = SIZES[sizes](rng)
+            ms = (2.0 + 0.04 * tokens + 12e-6 * tokens**2) * math.exp(rng.gauss(0.0, 0.05))
+            fit.add(Sample(tokens, ms * rng.uniform(1.5, 8.0) if rng.random() < bad else ms))
+        for objective, tokens in ((120.0, 1_902), (60.0, 1_062)):
+            near = fit.near(objective)
+            assert near is not None
+            worst[objective] = max(worst[objective], abs(near.line.tokens(objective) / tokens - 1.0))
+    assert max(worst.values()) < 0.1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    alpha=st.floats(0.001, 10.0),
+    beta=st.floats(0.0, 500.0),
+    tokens=st.lists(st.integers(1, 20_000), min_size=64),
+    middle=st.integers(1, 40_000),
+)
+def test_a_straight_line_is_the_same_near_any_time(alpha: float, beta: float, tokens: list[int], middle: int) -> None:
+    truth, fit = Line(alpha, beta), PrefillFit()
+    for count in tokens:
+        fit.add(Sample(count, truth.ms(count)))
+    line, near = fit.line(), fit.near(truth.ms(middle))
+    assert (line is None) == (near is None)
+    if near is not None:
+        assert near.line.tokens(truth.ms(middle)) == pytest.approx(middle, rel=1e-3, abs=1.0)
+        assert near.late == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("stalled", [0.0, 0.2])
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+def test_19_of_20_prefills_that_were_not_stalled_are_no_later(noise: float, stalled: float) -> None:
+    found = []
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            sample = measured(Line(0.1, 10.0), SIZES["even"], rng, noise=noise)
+            fit.add(sample._replace(ms=sample.ms * rng.uniform(3.0, 8.0)) if rng.random() < stalled else sample)
+        near = fit.near(150.0)
+        assert near is not None
+        found.append(near.late)
+    # Times are lognormal: 19 of 20 are below e^(1.645 noise).
+    assert sum(found) / len(found) == pytest.approx(math.exp(1.645 * noise), rel=0.03)
+
+
+def test_beyond_what_was_seen_it_is_the_line_through_all() -> None:
+    fit, rng = PrefillFit(), random.Random(6)
+    for _ in range(PrefillFit.WINDOW):
+        fit.add(measured(Line(0.1, 10.0), lambda r: r.randrange(20, 500), rng))
+    near = fit.near(2_000.0)
+    assert near is not None
+    assert near.line == fit.line()
+
+
+@pytest.mark.parametrize(
+    ("overhead", "late", "left"),
+    [
+        (0.0, 1.0, 120.0),
+        (20.0, 1.0, 100.0),
+        (20.0, 1.2, 80.0),  # 120 / 1.2 - 20
+        (70.0, 1.0, 60.0),  # never less than half
+        (10.0, 1.8, 60.0),
+    ],
+)
+def test_of_the_objective_prefill_has_what_overhead_and_margin_leave(overhead: float, late: float, left: float) -> None:
+    assert time_for_prefill(120.0, overhead, late) == pytest.approx(left)
+
+
+# ---- what a first token waits for besides ----
+
+
+def lone(overhead: Overhead, name: str, prefill_ms: float, besides_ms: float) -> None:
+    overhead.prefilled([name], prefill_ms)
+    overhead.first_token(name, prefill_ms + besides_ms)
+
+
+def test_the_overhead_is_the_median_of_what_lone_requests_waited_for_besides_their_prefills() -> None:
+    overhead = Overhead()
+    for number in range(Overhead.ENOUGH):
+        assert overhead.ms() is None
+        lone(overhead, f"{number}", 50.0 * number, 10.0 + number)
+    assert overhead.ms() == pytest.approx(13.5)  # of 10, 11, … 17
+    for number in range(Overhead.WINDOW):  # what was before is forgotten
+        lone(overhead, f"later {number}", 50.0, 30.0)
+    assert overhead.ms() == pytest.approx(30.0)
+    assert len(overhead) == Overhead.WINDOW
+
+
+def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
+    overhead = Overhead()
+    for number in range(Overhead.ENOUGH):
+        overhead.prefilled([f"{number}"], 40.0)
+        overhead.prefilled([f"{number}"], 30.0)
+        overhead.first_token(f"{number}", 78.0)
+    assert overhead.ms() == pytest.approx(8.0)
+
+
+def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
+    overhead = Overhead()
+    overhead.prefilled(["a"], 40.0)
+    overhead.prefilled(["a", "b"], 30.0)  # a shared batch: who waited for whom?
+    overhead.prefilled(["c"], math.nan)  # of unknown time
+    overhead.prefilled(["d"], 40.0)
+    for name, ms in (("a", 100.0), ("b", 100.0), ("c", 100.0), ("d", 39.0), ("never prefilled here", 50.0)):
+        overhead.first_token(name, ms)
+    assert len(overhead) == 0
+    lone(overhead, "e", 40.0, 5.0)
+    overhead.first_token("e", 45.0)  # told again
+    assert len(overhead) == 1
+
+
+def test_prompts_that_nobody_tells_of_are_forgotten() -> None:
+    overhead = Overhead()
+    for number in range(10_000):
+        overhead.prefilled([f"{number}"], 40.0)
+    assert len(overhead._prefills) == Overhead._UNTOLD
+    overhead.first_token("9999", 45.0)
+    overhead.first_token("0", 45.0)
+    assert len(overhead) == 1
 
 
 # ---- chunked prefill ----

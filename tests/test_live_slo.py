@@ -10,14 +10,13 @@ from statistics import median
 
 import pytest
 
-from eval.paper.timing import Point, fit
 from eval.replay.client import Request, RequestResult, session
 from eval.replay.client import send as send_one
 from eval.server import Server
-from radix_tlru.calibration import EVERY, UncachedQuantile
+from radix_tlru.calibration import EVERY, UncachedQuantile, time_for_prefill
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.demo_model import VOCABULARY
-from radix_tlru.prefill import Line
+from radix_tlru.prefill import Line, PrefillFit, Sample
 from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live
@@ -64,6 +63,16 @@ def send(server: Server, prompts: list[tuple[int, ...]], at_once: int = 1) -> li
     return answered
 
 
+def client_line(answered: list[RequestResult], ms: float) -> Line:
+    """TTFT by uncached tokens near ``ms``, by the clock of the client."""
+    fit = PrefillFit()
+    for result in answered:
+        fit.add(Sample(result.uncached_tokens, result.ttft_ms or 0.0))
+    near = fit.near(ms)
+    assert near is not None
+    return near.line
+
+
 def prompts_of(lengths: list[int], seed: int) -> list[tuple[int, ...]]:
     """Random, so that nothing of one is cached for another."""
     rng = random.Random(seed)
@@ -77,24 +86,33 @@ def test_the_threshold_becomes_what_a_client_measures(slo_server: Server) -> Non
     lengths = [int(32 * 64 ** rng.random()) for _ in range(3 * EVERY)]
     answered = send(slo_server, prompts_of(lengths, seed=2))
     metrics = slo_server.get_metrics()
-    client = fit([Point(result.uncached_tokens, result.ttft_ms or 0.0) for result in answered], "by the client")
+    client = client_line(answered, SLO_MS)
 
-    # The client also waits for HTTP and the tokenizer, which are in its β alone: the truth is between that and none.
-    assert metrics["sglang:tlru_alpha_ms_per_token"] == pytest.approx(client.alpha, rel=0.3)
-    assert 0.0 <= metrics["sglang:tlru_beta_ms"] < client.beta + 0.2 * SLO_MS
+    line = Line(metrics["sglang:tlru_alpha_ms_per_token"], metrics["sglang:tlru_beta_ms"])
+    overhead, late = metrics["sglang:tlru_overhead_ms"], metrics["sglang:tlru_prefill_late_ratio"]
+    assert line.alpha == pytest.approx(client.alpha, rel=0.3)
+    assert overhead > 0.0
+    assert 1.0 < late <= 2.0
+    # What the server knows of a first token is what a client waits for, but for the way between them.
+    assert line.ms(client.tokens(SLO_MS)) + overhead == pytest.approx(SLO_MS, rel=0.25)
+    assert line.beta + overhead < client.beta + 0.2 * SLO_MS
     threshold = metrics["sglang:tlru_threshold_tokens"]
-    lowest, highest = 0.7 * (SLO_MS - client.beta) / client.alpha, 1.3 * SLO_MS / client.alpha
+    # With a margin for what is late; what is left is still a client's time, HTTP and all.
+    left_ms = SLO_MS / late
+    lowest, highest = 0.7 * (left_ms - client.beta) / client.alpha, 1.3 * left_ms / client.alpha
     assert lowest < threshold < highest
     assert highest < START_THRESHOLD, "the start value would have passed: this machine is too fast for the objective"
-    in_metrics = (SLO_MS - metrics["sglang:tlru_beta_ms"]) / metrics["sglang:tlru_alpha_ms_per_token"]
+    in_metrics = line.tokens(time_for_prefill(SLO_MS, overhead, late))
     assert threshold == pytest.approx(in_metrics, rel=0.11)  # it moves for more than a tenth
     assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(lengths), abs=8)  # and SGLang's warm-up
 
-    # In a crowd nearly all of TTFT is waiting for others, and none of that is in the line.
+    # In a crowd nearly all of TTFT is waiting for others, and none of that is in the line or besides.
     crowd = send(slo_server, prompts_of(lengths, seed=3), at_once=16)
     metrics = slo_server.get_metrics()
     line = Line(metrics["sglang:tlru_alpha_ms_per_token"], metrics["sglang:tlru_beta_ms"])
-    assert line.ms(median(lengths)) < median(result.ttft_ms or 0.0 for result in crowd) / 3
+    besides = metrics["sglang:tlru_overhead_ms"]
+    assert line.ms(median(lengths)) + besides < median(result.ttft_ms or 0.0 for result in crowd) / 3
+    assert besides == pytest.approx(overhead, rel=0.3)
     log = slo_server.log_path.read_text(errors="replace")
     assert f"radix_tlru: evicting by tlru (ttft_slo={SLO_MS:g} ms, next_prompt_estimate={NEXT_PROMPT} tokens" in log
     assert "Traceback" not in log

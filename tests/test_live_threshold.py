@@ -16,6 +16,7 @@ from radix_tlru import ConfigError
 from radix_tlru.calibration import EVERY, UncachedQuantile
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
+from radix_tlru.sglang.first_tokens import FirstToken
 from radix_tlru.sglang.live_threshold import Prefill
 from radix_tlru.sglang.stopwatch import Stopwatch, install
 from radix_tlru.tel import keep_within_budget
@@ -103,8 +104,8 @@ def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
     real.cache.sanity_check()
 
 
-def prefill(driver: Driver, number: int, uncached: int, ms: float | None) -> None:
-    driver.cache.live_threshold.prefilled(Prefill((f"{number}",), None, uncached, (uncached,)), ms)
+def prefill(driver: Driver, number: int, uncached: int, ms: float | None, *told: FirstToken) -> None:
+    driver.cache.live_threshold.prefilled(Prefill((f"{number}",), None, uncached, (uncached,), told), ms)
 
 
 def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_not_forget_it() -> None:
@@ -123,6 +124,35 @@ def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_n
     driver.histories.clear()
     driver.turn("A", 1_000)
     assert driver.cache.tail.order.over_budget == 750
+
+
+def test_what_first_tokens_wait_for_besides_is_taken_off_the_objective() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    told: list[FirstToken] = []
+    for number in range(EVERY):
+        ms = 5.0 + 0.1 * 50 * (number + 1)
+        prefill(driver, number, 50 * (number + 1), ms, *told)
+        told = [FirstToken(f"{number}", ms + 20.0)]  # with the next one
+    assert driver.cache.tail.policy.threshold == 750  # (100 - 20 - 5) / 0.1
+    assert driver.cache.live_threshold.overhead_ms == pytest.approx(20.0)
+
+
+def test_half_the_objective_is_left_to_prefill_whatever_else_takes_long() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    told: list[FirstToken] = []
+    for number in range(EVERY):
+        ms = 5.0 + 0.1 * 50 * (number + 1)
+        prefill(driver, number, 50 * (number + 1), ms, *told)
+        told = [FirstToken(f"{number}", ms + 80.0)]
+    assert driver.cache.tail.policy.threshold == 450  # (50 - 5) / 0.1
+
+
+def test_prefills_that_are_late_now_and_then_leave_a_margin() -> None:
+    """By turns 10 % more and less than 0.1 ms a token: 100 ms / 1.1 are 909 tokens."""
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    for number in range(EVERY):
+        prefill(driver, number, 50 * (number + 1), 0.1 * 50 * (number + 1) * (1.1 if number % 2 else 0.9))
+    assert driver.cache.tail.policy.threshold == pytest.approx(909, rel=0.05)
 
 
 def test_leaves_that_were_there_before_a_move_are_judged_by_the_new_threshold() -> None:

@@ -3,6 +3,8 @@
 *When it came.* Every rank of a model must learn the same, so the time that a conversation was silent cannot be read off
 the clock of a rank. A request is stamped once, where it is tokenized.
 
+*How long earlier ones waited* (:mod:`radix_tlru.sglang.first_tokens`), where ξ is learned from an objective in ms.
+
 *What the client says of it* (:mod:`radix_tlru.hints`): ``"tlru": {…}`` among the custom parameters, of
 ``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible endpoints (``extra_body``).
 Hints are checked here, where an error is still an answer, HTTP 400, and the client's own.
@@ -19,9 +21,10 @@ from typing import Any, NamedTuple
 
 from radix_tlru.config import FLAGS
 from radix_tlru.hints import Hints
+from radix_tlru.sglang.first_tokens import FirstToken, FirstTokens, dumps, loads
 from radix_tlru.sglang.hooks import hook
 
-__all__ = ["HINTS", "HOOKED", "KEY", "Carried", "carried_by", "install"]
+__all__ = ["HINTS", "HOOKED", "KEY", "Carried", "carried_by", "first_tokens_with", "install"]
 
 HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
@@ -35,6 +38,9 @@ KEY = "__radix_tlru"
 
 HINTS = "tlru"
 """Of a client's hints, there."""
+
+_WATCH = "_radix_tlru_first_tokens"
+"""Attribute of a TokenizerManager: the FirstTokens of its requests."""
 
 
 def install() -> None:
@@ -62,17 +68,32 @@ def carried_by(req: Any) -> Carried:
     return Carried(carried["stamp"], Hints.loads(carried["hints"]) if carried["hints"] else None)
 
 
+def first_tokens_with(req: Any) -> tuple[FirstToken, ...]:
+    """What came with a request of the first tokens of earlier ones, in a scheduler process."""
+    return loads(((req.sampling_params.custom_params or {}).get(KEY) or {}).get("first_tokens"))
+
+
 def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
     from radix_tlru.sglang.plugin import config_of
 
-    params = getattr(tokenized, "sampling_params", None)
-    if params is None or config_of(manager.server_args) is None:
+    params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
+    if params is None or config is None:
         return
     custom = dict(params.custom_params or {})
     said = custom.pop(HINTS, None)
     # As one string: what SGLang lets travel there may not be nested.
     hints = None if said is None else Hints.parse(said).dumps()
-    params.custom_params = {**custom, KEY: {"stamp": time.monotonic(), "hints": hints}}
+    ours = {"stamp": time.monotonic(), "hints": hints}
+    if config.objective_ms is not None:
+        ours["first_tokens"] = dumps(_watch(manager).arrived(tokenized.rid, streams=tokenized.stream))
+    params.custom_params = {**custom, KEY: ours}
+
+
+def _watch(manager: Any) -> FirstTokens:
+    if not hasattr(manager, _WATCH):
+        setattr(manager, _WATCH, FirstTokens(manager.rid_to_state, manager.server_args.dp_size))
+    watch: FirstTokens = getattr(manager, _WATCH)
+    return watch
 
 
 async def _take_from_top(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from radix_tlru.calibration import EVERY, Threshold, UncachedQuantile
+from radix_tlru.calibration import EVERY, Overhead, Threshold, UncachedQuantile, time_for_prefill
 from radix_tlru.config import percentile
 from radix_tlru.prefill import Line, PrefillFit, WholePrompts
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.cache import TailRadixCache
+    from radix_tlru.sglang.first_tokens import FirstToken
 
 __all__ = ["LiveThreshold", "Prefill"]
 
@@ -31,6 +32,7 @@ class Prefill(NamedTuple):
     unfinished: str | None  # of them, the one that a later batch goes on with
     tokens: int  # prefilled
     uncached: tuple[int, ...] = ()  # of each request whose whole prompt has been prefilled with it
+    first_tokens: tuple[FirstToken, ...] = ()  # of earlier requests, told with those
 
 
 class LiveThreshold:
@@ -42,10 +44,14 @@ class LiveThreshold:
         self._threshold = Threshold(config.start_threshold, config.next_prompt, cache.tail.page_size)
         self._objective_ms = config.objective_ms
         self._target = UncachedQuantile(percentile(config.target) or 0.0) if config.target else None
-        self._whole, self._fit = WholePrompts(), PrefillFit()
+        self._whole, self._fit, self._overhead = WholePrompts(), PrefillFit(), Overhead()
         self._batches = 0
         self.line: Line | None = None
-        """α and β that the ranks agreed on last; None before, and always with a target percentile."""
+        """α and β near the objective that the ranks agreed on last; None before, and always with a target."""
+        self.late = 1.0
+        """δ: what 19 of 20 prefills take at most, in times what that line says."""
+        self.overhead_ms = 0.0
+        """γ: what first tokens wait for besides prefills; 0 until it is known."""
 
     @property
     def samples(self) -> int:
@@ -59,9 +65,13 @@ class LiveThreshold:
                 self._target.add(uncached)
         else:
             # A batch of unknown time still is one of its prompt's: NaN spoils that sample, which then is none.
-            sample = self._whole.add(batch.prompts, batch.unfinished, batch.tokens, float("nan") if ms is None else ms)
+            known = float("nan") if ms is None else ms
+            sample = self._whole.add(batch.prompts, batch.unfinished, batch.tokens, known)
             if sample is not None:
                 self._fit.add(sample)
+            self._overhead.prefilled(batch.prompts, known)
+            for told in batch.first_tokens:
+                self._overhead.first_token(told.request, told.ms)
         self._batches += 1
         if self._batches % EVERY == 0:
             self._look()
@@ -75,18 +85,28 @@ class LiveThreshold:
         self._cache.report()
 
     def _reason(self) -> str:
-        if self.line is None:
+        if self.line is None or self._objective_ms is None:
             return f"a quarter below {self._cache.tail.config.target}"
-        return f"as prefill takes {self.line.beta:.1f} ms and {self.line.alpha:.4f} ms a token"
+        alpha, beta = self.line
+        left = time_for_prefill(self._objective_ms, self.overhead_ms, self.late)
+        bounded = ", which leaves it less than half; it is given half" if left == self._objective_ms / 2.0 else ""
+        return (
+            f"as prefill takes {beta:.1f} ms and {alpha:.4f} ms a token, up to {self.late - 1.0:.0%} more, and a first "
+            f"token {self.overhead_ms:.1f} ms besides, of {self._objective_ms:g} ms{bounded}"
+        )
 
     def _by_objective(self) -> float | None:
-        line = self._fit.line()
-        # One maximum says it all: the slowest α and β, and whether any rank has none yet.
-        agreed = torch.tensor([line.alpha, line.beta, 0.0] if line else [0.0, 0.0, 1.0], dtype=torch.float64)
+        if self._objective_ms is None:
+            return None
+        overhead = self._overhead.ms() or 0.0
+        near = self._fit.near(time_for_prefill(self._objective_ms, overhead, 1.0))
+        # One maximum says it all: the slowest of each, and whether any rank has no line yet.
+        own = [*near.line, near.late, overhead, 0.0] if near else [0.0, 0.0, 0.0, 0.0, 1.0]
+        agreed = torch.tensor(own, dtype=torch.float64)
         self._cache._drain_async_work()
         self._cache._all_reduce(agreed, torch.distributed.ReduceOp.MAX)
-        alpha, beta, missing = agreed.tolist()
-        if missing or self._objective_ms is None:
+        alpha, beta, late, overhead, missing = agreed.tolist()
+        if missing:
             return None
-        self.line = Line(alpha, beta)
-        return self.line.tokens(self._objective_ms)
+        self.line, self.late, self.overhead_ms = Line(alpha, beta), late, overhead
+        return self.line.tokens(time_for_prefill(self._objective_ms, overhead, late))

@@ -77,8 +77,18 @@ class TailMetrics(_StatLoggerDIMixin):
             self._samples = make.gauge(
                 "sglang:tlru_threshold_samples", "Recent prefills (or requests, with a target) it is learned from."
             )
-            self._alpha = make.gauge("sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted; 0 before.")
-            self._beta = make.gauge("sglang:tlru_beta_ms", "Prefill time without tokens, as fitted; 0 before.")
+            self._alpha = make.gauge(
+                "sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted near the objective; 0 before."
+            )
+            self._beta = make.gauge(
+                "sglang:tlru_beta_ms", "Prefill time without tokens, by the line fitted near the objective; 0 before."
+            )
+            self._late = make.gauge(
+                "sglang:tlru_prefill_late_ratio", "What 19 of 20 prefills take at most, in times that line; 0 before."
+            )
+            self._overhead = make.gauge(
+                "sglang:tlru_overhead_ms", "What a first token waits for besides prefills; 0 before it is known."
+            )
         self._learner = _LearnerMetrics(make, tail.learner) if tail.learner is not None else None
         self._victims = _VictimMetrics(make, tail)
         self.report()
@@ -99,6 +109,8 @@ class TailMetrics(_StatLoggerDIMixin):
             if self._live.line is not None:
                 self._alpha.set(self._live.line.alpha)
                 self._beta.set(self._live.line.beta)
+                self._late.set(self._live.late)
+                self._overhead.set(self._live.overhead_ms)
         if self._learner is not None:
             self._learner.report()
         self._victims.report()

@@ -8,7 +8,8 @@ Two hooks, put in place by :func:`install` in a scheduler process whose cache le
   scheduling the next batch has been launched by then; it cannot have begun.
 
 So the time in the queue, of decode steps before, and of other batches is in no sample. Nor is what lies outside the
-scheduler: tokenizing, detokenizing, HTTP.
+scheduler, tokenizing and detokenizing: that is seen there, and told with later requests
+(:mod:`radix_tlru.sglang.first_tokens`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import FLAGS
+from radix_tlru.sglang.carried import first_tokens_with
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.live_threshold import Prefill
 
@@ -100,14 +102,15 @@ def prefill_of(batch: Any) -> Prefill | None:
     decoding = {id(request) for request in batch.decoding_reqs or ()}
     prompts = [request for request in batch.reqs if id(request) not in decoding]
     unfinished = [request for request in prompts if request.inflight_middle_chunks > 0]
-    whole = (
+    whole = [
         request
         for request in prompts
         if request.inflight_middle_chunks <= 0 and not request.retracted_stain and not request.finished()
-    )
+    ]
     return Prefill(
         prompts=tuple(request.rid for request in prompts),
         unfinished=unfinished[0].rid if unfinished else None,
         tokens=batch.extend_num_tokens,
         uncached=tuple(len(request.origin_input_ids) - request.cached_tokens for request in whole),
+        first_tokens=tuple(told for request in whole for told in first_tokens_with(request)),
     )
