@@ -260,8 +260,8 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
         raise ConfigError(
             f"{FLAGS['policy']} {config.policy}: not supported together with --enable-hierarchical-cache: {refusal}"
         )
-    # Further processes that tokenize do not load plugins.
-    if config.policy == "etlru" and (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
+    # Further processes that tokenize do not load plugins: requests came without stamps, or with what a client made up.
+    if (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)
     if config.return_model is not None:
         predictor(config.return_model)  # or end here, before a model is loaded
