@@ -10,13 +10,14 @@ from statistics import median
 
 import pytest
 
+from eval.paper.timing import Point, Timing, fit
 from eval.replay.client import Request, RequestResult, session
 from eval.replay.client import send as send_one
 from eval.server import Server
 from radix_tlru.calibration import EVERY, UncachedQuantile, time_for_prefill
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.demo_model import VOCABULARY
-from radix_tlru.prefill import Line, PrefillFit, Sample
+from radix_tlru.prefill import Line
 from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live
@@ -63,14 +64,11 @@ def send(server: Server, prompts: list[tuple[int, ...]], at_once: int = 1) -> li
     return answered
 
 
-def client_line(answered: list[RequestResult], ms: float) -> Line:
-    """TTFT by uncached tokens near ``ms``, by the clock of the client."""
-    fit = PrefillFit()
-    for result in answered:
-        fit.add(Sample(result.uncached_tokens, result.ttft_ms or 0.0))
-    near = fit.near(ms)
-    assert near is not None
-    return near.line
+def client_line(answered: list[RequestResult], ms: float) -> Timing:
+    """TTFT by uncached tokens near ``ms``, by the clock of the client and by plain least squares, not the server's."""
+    points = [Point(result.uncached_tokens, result.ttft_ms or 0.0) for result in answered]
+    middle = fit(points, "by the client").tokens(ms)
+    return fit([point for point in points if middle / 2 <= point.uncached <= 2 * middle], "by the client, near the SLO")
 
 
 def prompts_of(lengths: list[int], seed: int) -> list[tuple[int, ...]]:
