@@ -4,7 +4,7 @@ Knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`EvictionOr
 (:meth:`EvictionOrder.discard`) and asks it under pressure (:meth:`EvictionOrder.victim`); the live server and the
 simulator ask the same object.
 
-Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a heap, their *cell*: one
+Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a queue, their *cell*: one
 for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
 kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
 leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
@@ -19,9 +19,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import chain
 from typing import Literal, NamedTuple
 
 from radix_tlru.models import Leaf, Policy
+from radix_tlru.rising import RisingQueue
 from radix_tlru.tel import round_up
 
 __all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
@@ -29,7 +31,7 @@ __all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
 Phase = Literal["tel_safe", "lru"]
 """Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
 
-# Stale entries are swept out when the heaps hold this many more entries than twice the leaves; and so many leaves are
+# Stale entries are swept out when the cells hold this many more entries than twice the leaves; and so many leaves are
 # noted at most before they get their entries.
 _SLACK = 1024
 
@@ -77,7 +79,7 @@ class EvictionOrder:
         self._steps = len(self._shares)
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
-        self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
+        self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
         self._entries = 0
         self._named = 0  # the cell of the last victim
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
@@ -103,7 +105,7 @@ class EvictionOrder:
 
     @property
     def entries(self) -> int:
-        """Heap entries held, stale ones included."""
+        """Entries held, stale ones included."""
         return self._entries + len(self._alarms)
 
     def add(self, leaf_id: int, leaf: Leaf) -> None:
@@ -119,18 +121,18 @@ class EvictionOrder:
         if self._noted.pop(leaf_id, None) is not None:
             return
         self._over_budget -= self._tel_safe(leaf)
-        heap = self._cells.get(self._named)
-        if heap and heap[0][1] == leaf_id:  # a victim is evicted, as was to be expected
-            heappop(heap)
+        queue = self._cells.get(self._named)
+        if queue is not None and queue.first and queue.first[1] == leaf_id:  # a victim is evicted, as expected
+            queue.pop()
             self._entries -= 1
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
         self._admit()
-        leaf_ids = sorted({leaf_id for heap in self._cells.values() for _, leaf_id in heap})
+        entries = sorted(chain.from_iterable(self._cells.values()))
         self._start(policy)
         self._over_budget = 0
-        for leaf_id in leaf_ids:
+        for leaf_id in dict.fromkeys(leaf_id for _, leaf_id in entries):
             leaf = self._leaf_of(leaf_id)
             if leaf is not None:
                 self._enter(leaf_id, leaf)
@@ -147,7 +149,7 @@ class EvictionOrder:
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
         if found is None:
             return None
-        cell, leaf = found
+        cell, leaf_id, leaf = found
         self._named, step = cell, cell % self._steps
         keep = max(
             leaf.start,
@@ -155,7 +157,7 @@ class EvictionOrder:
             self._returns.floor(leaf) // self._page_size * self._page_size,
             leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
         )
-        return Victim(self._cells[cell][0][1], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+        return Victim(leaf_id, leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
 
     def upcoming(self, count: int) -> list[Upcoming]:
         """The next ``count`` victims if each gives all that costs the same and nothing is used meanwhile.
@@ -167,7 +169,7 @@ class EvictionOrder:
         for name, value in vars(self).items():
             if isinstance(value, list | dict | set):
                 setattr(ahead, name, value.copy())
-        ahead._cells = {cell: heap.copy() for cell, heap in self._cells.items()}
+        ahead._cells = {cell: queue.copy() for cell, queue in self._cells.items()}
         ahead._returns = copy.copy(self._returns)  # a model may count what it is asked
         ahead._policy = replace(self._policy, returns=ahead._returns)
         remainders: dict[int, Leaf] = {}
@@ -189,7 +191,7 @@ class EvictionOrder:
                 ahead._push(remainder, remainders[remainder], ahead._step(remainders[remainder]))
         return found
 
-    def _cheapest_cell(self) -> tuple[int, Leaf] | None:
+    def _cheapest_cell(self) -> tuple[int, int, Leaf] | None:
         """Where all leaves of a cell cost the same: the cells are in a heap by their price."""
         if self._version != self._returns.version:
             self._version = self._returns.version
@@ -197,16 +199,16 @@ class EvictionOrder:
             heapify(self._prices)
         while self._prices:
             cell = self._prices[0][2]
-            leaf = self._head(cell)
+            first = self._head(cell)
             if self._prices[0][2] != cell:
                 continue  # a leaf that was put right has gone to a cheaper cell
-            if leaf is not None:
-                return cell, leaf
+            if first is not None:
+                return cell, *first
             heappop(self._prices)
             self._listed.discard(cell)
         return None
 
-    def _cheapest_head(self) -> tuple[int, Leaf] | None:
+    def _cheapest_head(self) -> tuple[int, int, Leaf] | None:
         """Where the price of a leaf changes with time: the first entries of the cells, which are few, are compared.
 
         An entry that is stale is never dearer than what it stands for, as keys only grow. So it is enough to look
@@ -216,19 +218,19 @@ class EvictionOrder:
         while True:
             now = self._now
             cheapest, found = (math.inf, math.inf, math.inf, 0), -1
-            for cell, heap in self._cells.items():
-                if not heap:
+            for cell, queue in self._cells.items():
+                if queue.first is None:
                     continue
-                key, leaf_id = heap[0]
+                key, leaf_id = queue.first
                 rate = rate_of(cell // steps, key, now)
                 cost = rate * shares[cell % steps]
                 if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
                     cheapest, found = (cost, rate, key, leaf_id), cell
             if found < 0:
                 return None
-            leaf = self._first(found)
-            if leaf is not None:
-                return found, leaf
+            first = self._first(found)
+            if first is not None:
+                return found, *first
 
     def _price(self, cell: int) -> tuple[float, float, int]:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
@@ -272,35 +274,37 @@ class EvictionOrder:
         self._now = max(self._now, self._returns.stamp(leaf))
         group = self._returns.group(leaf, self._now)
         cell = group.number * self._steps + step
-        heap = self._cells.get(cell)
-        if heap is None:
-            heap = self._cells[cell] = []
-        heappush(heap, (self._returns.key(leaf), leaf_id))
+        queue = self._cells.get(cell)
+        if queue is None:
+            queue = self._cells[cell] = RisingQueue()
+        is_first = queue.push(self._returns.key(leaf), leaf_id)
         self._entries += 1
         if self._returns.timeless and cell not in self._listed:
             self._listed.add(cell)
             heappush(self._prices, self._price(cell))
-        if group.until < math.inf and heap[0][1] == leaf_id:
+        if is_first and group.until < math.inf:
             self._wake(cell, group.until)
 
-    def _head(self, cell: int) -> Leaf | None:
-        """The first leaf of a cell, after the stale entries before it were dropped or put right."""
-        while self._cells.get(cell):
-            leaf = self._first(cell)
-            if leaf is not None:
-                return leaf
+    def _head(self, cell: int) -> tuple[int, Leaf] | None:
+        """The first leaf of a cell and its id, after the stale entries before it were dropped or put right."""
+        queue = self._cells[cell]
+        while queue.first is not None:
+            first = self._first(cell)
+            if first is not None:
+                return first
         return None
 
-    def _first(self, cell: int) -> Leaf | None:
-        """The leaf of the first entry of a cell; None if the entry was stale, and was dropped or put right."""
-        heap = self._cells[cell]
-        key, leaf_id = heap[0]
+    def _first(self, cell: int) -> tuple[int, Leaf] | None:
+        """The leaf of the first entry of a cell and its id; None if it was stale, and was dropped or put right."""
+        queue = self._cells[cell]
+        assert queue.first is not None, f"nothing is in cell {cell}"
+        key, leaf_id = queue.first
         leaf = self._leaf_of(leaf_id)
         if leaf is not None and self._returns.key(leaf) == key:
             group = self._returns.group(leaf, self._now)
             if group.number * self._steps + self._step(leaf) == cell:
-                return leaf
-        heappop(heap)
+                return leaf_id, leaf
+        queue.pop()
         self._entries -= 1
         if leaf is not None:
             self._push(leaf_id, leaf, self._step(leaf))
@@ -319,6 +323,6 @@ class EvictionOrder:
             if self._alarm.get(cell) != time:
                 continue
             del self._alarm[cell]
-            leaf = self._head(cell)
-            if leaf is not None:
-                self._wake(cell, self._returns.group(leaf, self._now).until)
+            first = self._head(cell)
+            if first is not None:
+                self._wake(cell, self._returns.group(first[1], self._now).until)
