@@ -190,7 +190,7 @@ def stock_params(config: CacheConfig) -> Any:
 @EACH
 def test_they_are_on_the_python_tree_core_and_it_is_said_why(config: CacheConfig) -> None:
     beside = " and ".join(each.name for each in config.components[1:])
-    reason = f"what a next turn can use where {beside} is cached beside full attention Rust does not tell"
+    reason = f"what a next turn can use of {beside} beside full attention Rust does not tell"
     assert python_reason(stock_params(config), OURS) == reason
     cache = build_cache(stock_params(config), OURS)
     assert isinstance(cache, TailRadixCache)
@@ -213,6 +213,6 @@ def test_what_is_no_hybrid_of_these_is_refused_by_its_name(components: Sequence[
 @EACH
 def test_their_host_tier_is_refused(config: CacheConfig) -> None:
     beside = " and ".join(each.name for each in config.components[1:])
-    named = f"--enable-hierarchical-cache where {beside} is cached beside full attention"
+    named = f"--enable-hierarchical-cache and {beside} beside full attention"
     with pytest.raises(ConfigError, match=f"^--radix-eviction: not supported with {named}$"):
         build_cache(stock_params(config), OURS, hierarchical=True)

@@ -188,7 +188,7 @@ def python_reason(params: CacheInitParams, config: Config, *, hierarchical: bool
     if hierarchical:
         return "which leaves a hierarchical cache has on either tier Rust does not tell"
     if beside := _beside_full(params):
-        return f"what a next turn can use where {beside} is cached beside full attention Rust does not tell"
+        return f"what a next turn can use of {beside} beside full attention Rust does not tell"
     plain = replace(params, tree_components=(FULL,), component_registry_override=None)
     name = select_tree_core_backend(plain)
     if name == "rust":
@@ -213,7 +213,7 @@ def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
         ),
         f"a model that caches {others}": bool(others),
         f"a {overridden} component other than SGLang's": bool(overridden),
-        f"--enable-hierarchical-cache where {beside} is cached beside full attention": hierarchical and bool(beside),
+        f"--enable-hierarchical-cache and {beside} beside full attention": hierarchical and bool(beside),
     }
     for shape, present in refusals.items():
         if present:
