@@ -12,7 +12,7 @@ was used, trimmed, locked or evicted since leaves its old entry behind, which is
 the head. A decision is O(log cells + log leaves), amortised.
 
 A leaf gives up its tail page by page, each at its own price, unless it says what rests of its path without it: then it
-goes whole or not at all, at the price of its dearest token, which is the first.
+goes whole or not at all, at the price of the middle one of the tokens that go with it.
 """
 
 from __future__ import annotations
@@ -242,11 +242,16 @@ class EvictionOrder:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
         return rate * self._shares[cell % self._steps], rate, cell
 
+    def _judged(self, leaf: Leaf) -> int:
+        """What stays once the token is gone by whose price a leaf goes: its last one, if it goes page by page."""
+        if leaf.rest is None:
+            return leaf.end - self._page_size
+        return leaf.rest + max(leaf.end - leaf.rest, 0) // 2 // self._page_size * self._page_size
+
     def _step(self, leaf: Leaf) -> int:
-        """Index of the step that the last token of the leaf lies in; the first, of a leaf that goes whole."""
-        # With the least gone that can go, as much stays as Q needs, L + Q - ξ, if and only if Q is at most this.
-        rest = leaf.end - self._page_size if leaf.rest is None else leaf.rest
-        longest = self._policy.threshold - leaf.history + rest
+        """Index of the step that the token lies in by whose price the leaf goes."""
+        # With that token gone, as much stays as Q needs, L + Q - ξ, if and only if Q is at most this.
+        longest = self._policy.threshold - leaf.history + self._judged(leaf)
         ends = self._policy.step_end if self._policy.median else self._policy.prompts.next_prompt
         for step in range(self._steps):
             tokens = ends(leaf, step)
@@ -261,7 +266,7 @@ class EvictionOrder:
         keep = self._policy.keep(leaf, self._free, self._page_size)
         if leaf.rest is None:
             return max(leaf.end - keep, 0)
-        return leaf.end - leaf.start if keep <= leaf.rest else 0
+        return leaf.end - leaf.start if keep <= self._judged(leaf) else 0
 
     def _admit(self) -> None:
         """Give the noted leaves their entries."""

@@ -81,16 +81,17 @@ def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
     assert leaves.evict(300) == (1, 100, "tel_safe")
 
 
-def test_a_leaf_that_goes_whole_costs_what_its_first_token_costs_and_goes_whole_for_one_token() -> None:
+def test_a_leaf_that_goes_whole_costs_what_its_middle_token_costs_and_goes_whole_for_one_token() -> None:
     leaves = Leaves(TLRU)
-    leaves.appear(1, Leaf(1400, 2000, 2000, last_access=2, rest=1400))  # 1,500 are to stay: its first 100 are not safe
-    leaves.appear(2, Leaf(1600, 2000, 2000, last_access=3, rest=1600))
-    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=0, rest=900))  # without it no more than 900 are of use
+    leaves.appear(1, Leaf(900, 2000, 2000, last_access=2, rest=900))  # 1,500 are to stay, not 1,450
+    leaves.appear(2, Leaf(1000, 2000, 2000, last_access=3, rest=1000))  # 500 of the 1,000 are within the budget
+    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=0, rest=900))  # 700 more are of no use without it
     leaves.appear(4, conversation(1600, last_access=4))  # page by page: 1,600 + 100 - 600 = 1,100
-    assert leaves.order.over_budget == 0 + 400 + 0 + 500
-    assert [leaves.evict(1) for _ in range(2)] == [(2, 400, "tel_safe"), (4, 1, "tel_safe")]
-    assert leaves.evict(10_000) == (1001, 499, "tel_safe")
-    assert [leaves.evict(1) for _ in range(3)] == [(3, 400, "lru"), (1, 600, "lru"), (1002, 1, "lru")]
+    leaves.appear(5, Leaf(100, 300, 2000, last_access=5, rest=2000))  # of no use to begin with
+    assert leaves.order.over_budget == 0 + 1000 + 0 + 500 + 200
+    assert [leaves.evict(1) for _ in range(2)] == [(2, 1000, "tel_safe"), (4, 1, "tel_safe")]
+    assert [leaves.evict(10_000) for _ in range(2)] == [(1001, 499, "tel_safe"), (5, 200, "tel_safe")]
+    assert [leaves.evict(1) for _ in range(3)] == [(3, 400, "lru"), (1, 1100, "lru"), (1002, 1, "lru")]
 
 
 def test_a_used_leaf_moves_behind_the_others_though_its_entry_is_old() -> None:
@@ -176,7 +177,8 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
     leaves.vanish(1)
     leaves.appear(2, leaf._replace(start=history // 3, rest=history // 3))
     [whole] = leaves.order.upcoming(99)
-    assert (len(taken(whole.victim)), whole.cost) == (history - history // 3, costs[history - history // 3 - 1][0])
+    own = history - history // 3
+    assert (len(taken(whole.victim)), whole.cost) == (own, costs[own - own // 2 - 1][0])
 
 
 def taken(victim: Victim) -> range:
@@ -312,7 +314,8 @@ def safe(leaf: Leaf) -> int:
     keep = keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
     if leaf.rest is None:
         return max(leaf.end - keep, 0)
-    return leaf.end - leaf.start if keep <= leaf.rest else 0
+    middle = leaf.rest + (leaf.end - leaf.rest) // 2 // PAGE * PAGE
+    return leaf.end - leaf.start if keep <= middle else 0
 
 
 TestOrderAgainstAScan = OrderAgainstAScan.TestCase
