@@ -12,14 +12,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from eval.traces.request import Path, Request
 
 if TYPE_CHECKING:
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.sglang.offline import Core
+    from radix_tlru.sglang.offline import Core, OfflineCache
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
 
@@ -48,6 +49,17 @@ def page_ids(path: Path, page_size: int, units: dict[int, int]) -> list[int]:
     return ids
 
 
+Kind = Literal["swa", "mamba"]
+"""What a hybrid model keeps beside the KV of full attention."""
+
+WINDOW_TOKENS, WINDOW_SHARE = 1024, 0.8
+"""A sliding window, and SGLang's default share of its pool in that of full attention (``--swa-full-tokens-ratio``)."""
+
+STATE_TOKENS = 3_400
+"""Tokens of capacity to each Mamba state: as of Qwen3-Next-80B (75 MB a state, 24.6 kB a token) with SGLang's default
+``--mamba-full-memory-ratio``, 0.9."""
+
+
 class RealCache:
     """A real SGLang cache, ours or stock.
 
@@ -59,6 +71,7 @@ class RealCache:
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
         units: names of the units met so far, as of :func:`page_ids`; they grow with the trace.
+        hybrid: of a hybrid model, which finds nothing but what it keeps at the ends of prefill chunks and of contexts.
     """
 
     def __init__(
@@ -73,6 +86,7 @@ class RealCache:
         chunk: int = CHUNK_TOKENS,
         trim_chunk: int | None = 1,
         units: dict[int, int] | None = None,
+        hybrid: Kind | None = None,
     ) -> None:
         from radix_tlru import Config, policy_for
         from radix_tlru.tel import round_up
@@ -80,7 +94,7 @@ class RealCache:
         with warnings.catch_warnings():  # SGLang's imports tell of every kernel that is not there
             warnings.simplefilter("ignore")
             from radix_tlru.sglang import build_cache
-            from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
+            from radix_tlru.sglang.offline import stock_cache_of
 
         self.page_size = page_size
         pages = capacity // page_size
@@ -92,16 +106,17 @@ class RealCache:
             trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
             asked = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
             config = replace(asked, trim_chunk=trim // page_size)
-            cache = build_cache(cache_params(pages, core=core), config)
+            cache = build_cache(_params(pages, 1, page_size, core, hybrid), config)
         elif policy == "etlru":
             config = Config("etlru", threshold, next_prompt_estimate, trim_chunk=trim_chunk)
-            cache = build_cache(cache_params(pages * page_size, page_size, core), config)
+            cache = build_cache(_params(pages, page_size, page_size, core, hybrid), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
-            cache = stock_cache(pages, policy="tlru", policy_config=stock, core=core)
+            cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), "tlru", stock)
         else:  # with less than a page of slack nothing is ever TEL-safe, and tlru is lru
-            cache = stock_cache(pages, policy="lru" if policy == "tlru" else policy, core=core)
-        self._cache = OfflineCache(cache, max(chunk // page_size, 1) * self._tokens_a_page)
+            named = "lru" if policy == "tlru" else policy
+            cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), named)
+        self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = pages
         self._units: dict[int, int] = {} if units is None else units
 
@@ -121,7 +136,31 @@ class RealCache:
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 
-def _factory(policy: str, core: Core) -> Callable[[int, int, int | None, int], RealCache]:
+def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:
+    """Pools of so many pages, of ``page_size`` tokens each, that become ``tokens_a_page`` of the real cache."""
+    from radix_tlru.sglang.offline import cache_params
+
+    capacity = pages * tokens_a_page
+    if hybrid is None:
+        return cache_params(capacity, tokens_a_page, core)
+    from radix_tlru.sglang.offline_hybrids import Hybrid, hybrid_params
+
+    if hybrid == "swa":
+        window = -(-WINDOW_TOKENS // page_size) * tokens_a_page
+        kept = Hybrid(window=window, window_pool=int(WINDOW_SHARE * pages) * tokens_a_page)
+    else:
+        kept = Hybrid(states=max(pages * page_size // STATE_TOKENS, 2))
+    return hybrid_params(capacity, kept, tokens_a_page, core)
+
+
+def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
+    from radix_tlru.sglang.offline import OfflineCache
+    from radix_tlru.sglang.offline_hybrids import HybridCache
+
+    return (HybridCache if len(cache.tree_components) > 1 else OfflineCache)(cache, chunk)
+
+
+def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[[int, int, int | None, int], RealCache]:
     def build(capacity: int, threshold: int, next_prompt_estimate: int | None, page_size: int) -> RealCache:
         return RealCache(
             policy,
@@ -130,10 +169,13 @@ def _factory(policy: str, core: Core) -> Callable[[int, int, int | None, int], R
             next_prompt_estimate=next_prompt_estimate,
             page_size=page_size,
             core=core,
+            hybrid=hybrid,
         )
 
     return build
 
+
+_OURS, _BESIDE = (("tlru", "ours"), ("etlru", "etlru")), ("lru", "tlru")
 
 REAL_CACHES: dict[str, Callable[[int, int, int | None, int], RealCache]] = {
     "real-tlru": _factory("ours", "rust"),
@@ -142,5 +184,8 @@ REAL_CACHES: dict[str, Callable[[int, int, int | None, int], RealCache]] = {
     "real-etlru-python": _factory("etlru", "python"),
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
     **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
+    **{f"real-{name}-{kind}": _factory(policy, "python", kind) for name, policy in _OURS for kind in get_args(Kind)},
+    **{f"sglang-{policy}-{kind}": _factory(policy, "rust", kind) for policy in _BESIDE for kind in get_args(Kind)},
 }
-"""Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens: ours, and stock on either core."""
+"""Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens: ours, and stock on either core; of models of
+full attention, and of hybrids."""

@@ -40,7 +40,7 @@ from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
 
-LEARNING = ("etlru", "real-etlru", "real-etlru-python")
+LEARNING = ("etlru", *(name for name in REAL_CACHES if name.startswith("real-etlru")))
 """Policies that learn Q̂ where it is not given."""
 
 REFERENCES = ("lru", "tail-belady")

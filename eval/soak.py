@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 from random import Random
+from typing import Any
 
 import psutil
 
@@ -140,7 +141,7 @@ class Names(dict[int, int]):
 
 def serve(requests: int, core: Core) -> None:
     """Synthetic conversations through one real cache under tlru, without an audit: their cost must stay what it was."""
-    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    sizes: dict[str, Any] = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
     cache = RealCache("ours", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
     lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")

@@ -47,6 +47,7 @@ class Leaf(NamedTuple):
     history: int  # L ≥ end: the deepest this path has ever been, evicted tails included
     last_access: float  # logical time of the last use
     known: Any = None  # what else the models of a policy look at
+    rest: int | None = None  # if it goes whole or not at all: what a next turn can then still use. None: page by page
 
 
 class Group(NamedTuple):

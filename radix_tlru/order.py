@@ -10,6 +10,9 @@ kinds of conversations and bands of ages where rates are learned). A decision lo
 leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
 was used, trimmed, locked or evicted since leaves its old entry behind, which is put right or dropped when it comes to
 the head. A decision is O(log cells + log leaves), amortised.
+
+A leaf gives up its tail page by page, each at its own price, unless it says what rests of its path without it: then it
+goes whole or not at all, at the price of the middle one of the tokens that go with it.
 """
 
 from __future__ import annotations
@@ -116,7 +119,7 @@ class EvictionOrder:
             self._admit()
 
     def discard(self, leaf_id: int, leaf: Leaf) -> None:
-        """A leaf that was added is not evictable any more, with the end and history that it had."""
+        """A leaf that was added is not evictable any more, with the end, history and rest that it had."""
         self._leaves -= 1
         if self._noted.pop(leaf_id, None) is not None:
             return
@@ -140,6 +143,8 @@ class EvictionOrder:
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
 
+        A leaf that goes whole is taken whole, however few tokens are asked for.
+
         Evicts nothing: the caller does, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
@@ -151,12 +156,14 @@ class EvictionOrder:
             return None
         cell, leaf_id, leaf = found
         self._named, step = cell, cell % self._steps
-        keep = max(
-            leaf.start,
-            self._policy.keep(leaf, step, self._page_size),
-            self._returns.floor(leaf) // self._page_size * self._page_size,
-            leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
-        )
+        keep = leaf.start
+        if leaf.rest is None:
+            keep = max(
+                keep,
+                self._policy.keep(leaf, step, self._page_size),
+                self._returns.floor(leaf) // self._page_size * self._page_size,
+                leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
+            )
         return Victim(leaf_id, leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
 
     def upcoming(self, count: int) -> list[Upcoming]:
@@ -211,8 +218,9 @@ class EvictionOrder:
     def _cheapest_head(self) -> tuple[int, int, Leaf] | None:
         """Where the price of a leaf changes with time: the first entries of the cells, which are few, are compared.
 
-        An entry that is stale is never dearer than what it stands for, as keys only grow. So it is enough to look
-        whether the cheapest of them is what it was; the others wait.
+        An entry that is stale is never dearer than what it stands for, as keys only grow, and what rests without a leaf
+        only falls unless it is added anew. So it is enough to look whether the cheapest of them is what it was; the
+        others wait.
         """
         rate_of, shares, steps = self._returns.rate, self._shares, self._steps
         while True:
@@ -236,10 +244,16 @@ class EvictionOrder:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
         return rate * self._shares[cell % self._steps], rate, cell
 
+    def _judged(self, leaf: Leaf) -> int:
+        """What stays once the token is gone by whose price a leaf goes: its last one, if it goes page by page."""
+        if leaf.rest is None:
+            return leaf.end - self._page_size
+        return leaf.rest + max(leaf.end - leaf.rest, 0) // 2 // self._page_size * self._page_size
+
     def _step(self, leaf: Leaf) -> int:
-        """Index of the step that the last token of the leaf lies in."""
-        # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is less than all of the leaf if and only if Q is at most this.
-        longest = self._policy.threshold - leaf.history + leaf.end - self._page_size
+        """Index of the step that the token lies in by whose price the leaf goes."""
+        # With that token gone, as much stays as Q needs, L + Q - ξ, if and only if Q is at most this.
+        longest = self._policy.threshold - leaf.history + self._judged(leaf)
         ends = self._policy.step_end if self._policy.median else self._policy.prompts.next_prompt
         for step in range(self._steps):
             tokens = ends(leaf, step)
@@ -248,10 +262,13 @@ class EvictionOrder:
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
     def _tel_safe(self, leaf: Leaf) -> int:
-        """Tokens of the leaf's path that cost nothing at the tail."""
+        """Tokens of the leaf's path that cost nothing at the tail; its own, of a leaf that goes whole."""
         if self._free < 0:
             return 0
-        return max(leaf.end - self._policy.keep(leaf, self._free, self._page_size), 0)
+        keep = self._policy.keep(leaf, self._free, self._page_size)
+        if leaf.rest is None:
+            return max(leaf.end - keep, 0)
+        return leaf.end - leaf.start if keep <= self._judged(leaf) else 0
 
     def _admit(self) -> None:
         """Give the noted leaves their entries."""

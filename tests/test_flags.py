@@ -189,26 +189,39 @@ def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model:
     assert "--radix-eviction" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("kind", "architecture", "named"),
-    [
-        ("gpt_oss", "GptOssForCausalLM", "a sliding-window (SWA) model"),
-        ("falcon_h1", "FalconH1ForCausalLM", "a Mamba / SSM hybrid model"),
-    ],
-)
-def test_a_hybrid_model_is_refused_before_its_weights_are_loaded(
-    kind: str, architecture: str, named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_demo_model(tmp_path / "hybrid")
+HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]
+
+
+def hybrid_record(kind: str, architecture: str, directory: Path, *flags: str) -> ServerArgs:
+    """The resolved record of a server with a model of sliding-window or of Mamba layers beside full attention."""
+    write_demo_model(directory)
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
     config = AutoConfig.for_model(kind, vocab_size=512, num_hidden_layers=2, hidden_size=64, **heads).to_dict()
     config.pop("quantization_config", None)
-    (tmp_path / "hybrid" / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    (directory / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
     where = ("--device", "cpu", "--dtype", "float32", "--mamba-radix-cache-strategy", "no_buffer")
     where += ("--disable-overlap-schedule",)
-    record = parse(str(tmp_path / "hybrid"), "--radix-eviction", "tlru", *where)
+    record = parse(str(directory), "--radix-eviction", "tlru", *where, *flags)
     record.resolve_once()
+    return record
+
+
+@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
+def test_a_hybrid_model_is_accepted(kind: str, architecture: str, tmp_path: Path) -> None:
+    record = hybrid_record(kind, architecture, tmp_path / "hybrid")
+    record.check_server_args()
+    assert record.radix_cache_backend == BACKEND
+
+
+@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
+def test_a_hybrid_model_with_a_host_tier_is_refused_before_its_weights_are_loaded(
+    kind: str, architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ("--enable-hierarchical-cache", "--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first")
+    record = hybrid_record(kind, architecture, tmp_path / "hybrid", *host)
     with pytest.raises(SystemExit) as stopped:
         record.check_server_args()
     assert stopped.value.code == 2
-    assert f"not supported with {named}" in capsys.readouterr().err.strip().splitlines()[-1]
+    named = "not supported with --enable-hierarchical-cache and a hybrid model"
+    assert named in capsys.readouterr().err.strip().splitlines()[-1]

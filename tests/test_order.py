@@ -81,6 +81,19 @@ def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
     assert leaves.evict(300) == (1, 100, "tel_safe")
 
 
+def test_a_leaf_that_goes_whole_costs_what_its_middle_token_costs_and_goes_whole_for_one_token() -> None:
+    leaves = Leaves(TLRU)
+    leaves.appear(1, Leaf(900, 2000, 2000, last_access=2, rest=900))  # 1,500 are to stay, not 1,450
+    leaves.appear(2, Leaf(1000, 2000, 2000, last_access=3, rest=1000))  # 500 of the 1,000 are within the budget
+    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=0, rest=900))  # 700 more are of no use without it
+    leaves.appear(4, conversation(1600, last_access=4))  # page by page: 1,600 + 100 - 600 = 1,100
+    leaves.appear(5, Leaf(100, 300, 2000, last_access=5, rest=2000))  # of no use to begin with
+    assert leaves.order.over_budget == 0 + 1000 + 0 + 500 + 200
+    assert [leaves.evict(1) for _ in range(2)] == [(2, 1000, "tel_safe"), (4, 1, "tel_safe")]
+    assert [leaves.evict(10_000) for _ in range(2)] == [(1001, 499, "tel_safe"), (5, 200, "tel_safe")]
+    assert [leaves.evict(1) for _ in range(3)] == [(3, 400, "lru"), (1, 1100, "lru"), (1002, 1, "lru")]
+
+
 def test_a_used_leaf_moves_behind_the_others_though_its_entry_is_old() -> None:
     leaves = Leaves(LRU)
     for leaf_id in (1, 2, 3):
@@ -148,8 +161,9 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
     def exceeds(tokens: int) -> float:
         return 0.0 if tokens >= 300 else 0.25 if tokens >= 100 else 1.0
 
+    leaf = Leaf(0, history, history + trimmed, last_access=0.0)
     leaves = Leaves(Policy(Recency(), Two(), threshold, weight, median=median))
-    leaves.appear(1, Leaf(0, history, history + trimmed, last_access=0.0))
+    leaves.appear(1, leaf)
     costs = [(each.cost, each.exceed_probability) for each in leaves.order.upcoming(99) for _ in taken(each.victim)]
     missing = range(trimmed + 1, history + trimmed + 1)  # L - X, once a token is taken
     assert costs == [
@@ -160,6 +174,11 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
         for tokens in missing
     ]
     assert leaves.order.over_budget == sum(not exceed for _, exceed in costs)
+    leaves.vanish(1)
+    leaves.appear(2, leaf._replace(start=history // 3, rest=history // 3))
+    [whole] = leaves.order.upcoming(99)
+    own = history - history // 3
+    assert (len(taken(whole.victim)), whole.cost) == (own, costs[own - own // 2 - 1][0])
 
 
 def taken(victim: Victim) -> range:
@@ -211,13 +230,29 @@ class OrderAgainstAScan(RuleBasedStateMachine):
         self.next_id = 0
         self.clock = 0.0
 
-    @rule(pages=st.integers(1, 80), trimmed=st.integers(0, 40), start=st.floats(0, 0.9))
-    def appear(self, pages: int, trimmed: int, start: float) -> None:
+    @rule(
+        pages=st.integers(1, 80),
+        trimmed=st.integers(0, 40),
+        start=st.floats(0, 0.9),
+        rest=st.none() | st.floats(0, 1.0),
+    )
+    def appear(self, pages: int, trimmed: int, start: float, rest: float | None) -> None:
         end = pages * PAGE
         self.next_id += 1
         self.clock += 1
         leaf = Leaf(int(start * pages) * PAGE, end, end + trimmed * PAGE, self.clock)
+        if rest is not None:
+            leaf = leaf._replace(rest=int(rest * leaf.start / PAGE) * PAGE)
         self.leaves.appear(self.next_id, leaf)
+
+    @precondition(lambda self: self.leaves)
+    @rule(which=st.integers(0, 10**6))
+    def lose_what_it_rested_on(self, which: int) -> None:
+        leaf_id = sorted(self.leaves)[which % len(self.leaves)]
+        if self.leaves[leaf_id].rest:
+            lost = self.leaves[leaf_id]._replace(rest=0)
+            self.leaves.vanish(leaf_id)
+            self.leaves.appear(leaf_id, lost)
 
     @precondition(lambda self: self.leaves)
     @rule(which=st.integers(0, 10**6))
@@ -244,17 +279,18 @@ class OrderAgainstAScan(RuleBasedStateMachine):
     def evict(self, tokens: int) -> None:
         def safe_then_old(leaf_id: int) -> tuple[bool, float]:
             leaf = self.leaves[leaf_id]
-            return keep(leaf) >= leaf.end, leaf.last_access
-
-        def keep(leaf: Leaf) -> int:
-            return keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
+            return not safe(leaf), leaf.last_access
 
         expected = min(self.leaves, key=safe_then_old)
         leaf = self.leaves[expected]
-        floor = max(leaf.start, keep(leaf) if keep(leaf) < leaf.end else 0)
-        taken, count, _ = self.leaves.evict(tokens)
-        assert taken == expected
-        assert count == min(leaf.end - floor, -(-tokens // PAGE) * PAGE)
+        free = safe(leaf)
+        taken, count, phase = self.leaves.evict(tokens)
+        assert (taken, phase) == (expected, "tel_safe" if free else "lru")
+        if leaf.rest is None:
+            asked = -(-tokens // PAGE) * PAGE
+            assert count == min(leaf.end - leaf.start, free or leaf.end, asked)
+        else:
+            assert count == leaf.end - leaf.start
 
     @precondition(lambda self: self.leaves)
     @rule(count=st.integers(1, 6))
@@ -270,10 +306,16 @@ class OrderAgainstAScan(RuleBasedStateMachine):
     @invariant()
     def the_counts_are_exact(self) -> None:
         assert len(self.leaves.order) == len(self.leaves)
-        assert self.leaves.order.over_budget == sum(
-            max(leaf.end - keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE), 0)
-            for leaf in self.leaves.values()
-        )
+        assert self.leaves.order.over_budget == sum(map(safe, self.leaves.values()))
+
+
+def safe(leaf: Leaf) -> int:
+    """Tokens that can go at no cost."""
+    keep = keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
+    if leaf.rest is None:
+        return max(leaf.end - keep, 0)
+    middle = leaf.rest + (leaf.end - leaf.rest) // 2 // PAGE * PAGE
+    return leaf.end - leaf.start if keep <= middle else 0
 
 
 TestOrderAgainstAScan = OrderAgainstAScan.TestCase

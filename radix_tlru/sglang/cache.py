@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TailRadixCache", "build_cache", "check_shape"]
 
-FULL = ComponentType.FULL
+FULL, SWA, MAMBA = ComponentType.FULL, ComponentType.SWA, ComponentType.MAMBA
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +70,12 @@ class TailRadixCache(UnifiedRadixCache):
         """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
         chunk = self.tail.policy.trim_chunk
         if kwargs.get("allocation_reclaim_satisfied") is None and 0 < params.num_tokens < chunk:
-            params = EvictParams(num_tokens=chunk)
+            params = replace(params, num_tokens=chunk)
         return super().evict_for_alloc(params, **kwargs)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
-        _, self.tail.available_target = (available_size_targets or {}).get(FULL, (FULL, None))
+        pool, target = (available_size_targets or {}).get(FULL, (FULL, None))
+        self.tail.available_target = target if pool is FULL else None  # or full attention gives room to another pool
         self.tail.one_by_one = kwargs.get("allocation_reclaim_satisfied") is not None
         try:
             return super()._evict(params, available_size_targets, **kwargs)
@@ -137,22 +138,22 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
     """The real radix cache of SGLang, evicting as ``config`` says.
 
     Args:
-        params: as SGLang builds them; ``eviction_policy`` and ``component_registry_override`` are replaced, and
-            ``tree_components`` may be None. Not changed.
+        params: as SGLang builds them; ``eviction_policy`` and ``component_registry_override`` are replaced. Of a hybrid
+            model ``tree_components`` says what is cached beside full attention; else it may be None. Not changed.
         config: the policy, in tokens.
         hierarchical: it will be given a host tier (``init_hicache``).
 
     Raises:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
-    check_shape(params)
+    check_shape(params, hierarchical=hierarchical)
     if hierarchical and (refusal := host_tier_refusal()):
         raise ConfigError(f"--radix-eviction: not supported with --enable-hierarchical-cache: {refusal}")
     name, component = core_for(params, config, hierarchical=hierarchical)
     return TailRadixCache(
         replace(
             params,
-            tree_components=(FULL,),
+            tree_components=params.tree_components or (FULL,),
             component_registry_override={FULL: component_for(config, component)},
             tree_core_backend=name,
             eviction_policy="lru",  # read by nothing but stock's own component
@@ -186,6 +187,8 @@ def python_reason(params: CacheInitParams, config: Config, *, hierarchical: bool
         return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
     if hierarchical:
         return "which leaves a hierarchical cache has on either tier Rust does not tell"
+    if beside := _beside_full(params):
+        return f"what a next turn can use of {beside} beside full attention Rust does not tell"
     plain = replace(params, tree_components=(FULL,), component_registry_override=None)
     name = select_tree_core_backend(plain)
     if name == "rust":
@@ -195,16 +198,28 @@ def python_reason(params: CacheInitParams, config: Config, *, hierarchical: bool
     return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
 
-def check_shape(params: CacheInitParams) -> None:
+def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
     """Raise ConfigError for a cache that would not follow our order, naming what makes it so."""
-    components = set(params.tree_components or ()) | set(params.component_registry_override or ())
-    others = ", ".join(sorted(component.name for component in components - {FULL}))
+    components = set(params.tree_components or (FULL,))
+    others = ", ".join(sorted(each.name for each in components - {FULL, SWA, MAMBA}))
+    overridden = ", ".join(sorted(each.name for each in set(params.component_registry_override or ()) - {FULL}))
+    beside = _beside_full(params)
     refusals = {
         "--disable-radix-cache: there is nothing to evict": params.disable,
         "--enable-session-radix-cache": params.enable_session_radix_cache,
-        "a sliding-window (SWA) model": params.sliding_window_size is not None,
-        f"a hybrid model, which caches {others} beside full attention": bool(others),
+        "a model without full attention": FULL not in components,
+        "a sliding-window (SWA) model whose windows the cache does not keep": (
+            params.sliding_window_size is not None and SWA not in components
+        ),
+        f"a model that caches {others}": bool(others),
+        f"a {overridden} component other than SGLang's": bool(overridden),
+        f"--enable-hierarchical-cache and {beside} beside full attention": hierarchical and bool(beside),
     }
     for shape, present in refusals.items():
         if present:
             raise ConfigError(f"--radix-eviction: not supported with {shape}")
+
+
+def _beside_full(params: CacheInitParams) -> str:
+    """What a hybrid model caches beside the KV of full attention; empty for any other."""
+    return " and ".join(each.name for each in params.tree_components or () if each is not FULL)

@@ -67,7 +67,7 @@ class TailComponent(FullComponent):
         self._core: Any = None
         super().__init__(cache, params)
         self.page_size: int = params.page_size
-        pool: int = params.token_to_kv_pool_allocator.size
+        pool: int = params.token_to_kv_pool_allocator.size_full  # of what full attention caches
         self.config = self.config.for_pool(pool)
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""

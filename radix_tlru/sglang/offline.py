@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 from array import array
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -29,8 +30,18 @@ from radix_tlru.sglang.turns import fingerprint_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
 
-__all__ = ["Core", "Lock", "OfflineCache", "WritePolicy", "add_host_tier", "cache_params", "stock_cache"]
+__all__ = [
+    "Core",
+    "Lock",
+    "OfflineCache",
+    "WritePolicy",
+    "add_host_tier",
+    "cache_params",
+    "stock_cache",
+    "stock_cache_of",
+]
 
 Core = Literal["python", "rust"]
 
@@ -76,11 +87,21 @@ def stock_cache(
     core: Core = "python",
 ) -> UnifiedRadixCache:
     """The unmodified cache of SGLang, under one of its own policies and on one of its two tree cores."""
-    params = cache_params(capacity, page_size, core)
-    params.tree_components = (ComponentType.FULL,)
-    params.eviction_policy = policy
-    params.eviction_policy_config = dict(policy_config) if policy_config else None
-    return UnifiedRadixCache(params)
+    return stock_cache_of(cache_params(capacity, page_size, core), policy, policy_config)
+
+
+def stock_cache_of(
+    params: CacheInitParams, policy: str = "lru", policy_config: Mapping[str, int] | None = None
+) -> UnifiedRadixCache:
+    """The same on pools that are there. ``params``: not changed."""
+    return UnifiedRadixCache(
+        replace(
+            params,
+            tree_components=params.tree_components or (ComponentType.FULL,),
+            eviction_policy=policy,
+            eviction_policy_config=dict(policy_config) if policy_config else None,
+        )
+    )
 
 
 def add_host_tier(
@@ -149,7 +170,7 @@ class OfflineCache:
                 so_far = key if end == length else key[:end]
                 # What this request inserted before is no further use of it: lfu and slru count uses.
                 params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
-                node = self.cache.insert(params).last_device_node
+                node = self.insert(params).last_device_node
                 self.unlock(lock)
                 done = inserted = end
                 lock = self.lock(node)
@@ -160,6 +181,11 @@ class OfflineCache:
         finally:
             self.unlock(lock)
         return cached
+
+    def insert(self, params: InsertParams) -> InsertResult:
+        """Cache a context down to its end."""
+        result: InsertResult = self.cache.insert(params)
+        return result
 
     def slots(self, node: Any) -> torch.Tensor:
         """The slots of the pool that hold the tokens from the root to the end of a node."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import logging
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from radix_tlru.config import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache
     from sglang.srt.mem_cache.registry import TreeCacheBuildContext
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
     from sglang.srt.server_args import ServerArgs
 
 __all__ = ["BACKEND", "config_of", "register", "server_args"]
@@ -277,17 +279,21 @@ def _conflict(flag: str, value: Any, config: Config) -> ConfigError:
 
 
 def _check_server_args(_result: None, record: ServerArgs) -> None:
-    """Refuse models whose cache is not of full attention alone, before their weights are loaded."""
+    """Refuse models whose cache would not follow our order, before their weights are loaded."""
     config = config_of(record)
     if config is None:
         return
     from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.hardware_backend.mlx.runtime import use_mlx
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
     model = model_config_of(record)
+    is_stateful = uses_ssm_state(model)
+    is_hybrid = model.is_hybrid_swa or is_stateful
     shapes = {
-        "a sliding-window (SWA) model": model.is_hybrid_swa,
-        "a Mamba / SSM hybrid model": uses_ssm_state(model),
+        "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
+        "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,
+        "a Mamba / SSM hybrid model on MLX": is_stateful and use_mlx(),
     }
     for shape, present in shapes.items():
         if present:
@@ -305,17 +311,29 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     config = config_of(context.server_args)
     if config is None:
         raise ConfigError(f"--radix-cache-backend {BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
-    if context.is_hybrid_swa or context.is_hybrid_ssm:
-        raise ConfigError(f"{FLAGS['policy']} {config.policy}: full-attention caches only")
     if not config.is_pinned:
         stopwatch.install()
     hierarchical = context.enable_hierarchical_cache
-    cache = build_cache(context.params, config, hierarchical=hierarchical)
+    params = replace(context.params, tree_components=_components(context))
+    cache = build_cache(params, config, hierarchical=hierarchical)
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
     logger.info("radix_tlru: evicting by %s, page size %d", cache.tail.config, context.params.page_size)
     return cache
+
+
+def _components(context: TreeCacheBuildContext) -> tuple[ComponentType, ...]:
+    """What is cached of a token, as SGLang's own factory finds it."""
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
+
+    found = {
+        ComponentType.FULL: not (context.is_hybrid_swa and context.full_tokens_per_layer == 0),
+        ComponentType.SWA: context.is_hybrid_swa,
+        ComponentType.MAMBA: context.is_hybrid_ssm,
+        ComponentType.C128: hasattr(context.params.req_to_token_pool, "req_to_c128_sidecar"),
+    }
+    return tuple(component for component, present in found.items() if present)
 
 
 def _exit(error: ConfigError) -> NoReturn:

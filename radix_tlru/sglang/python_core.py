@@ -12,7 +12,8 @@ a path is used          ``match_prefix``, ``begin_insert``: the node that they e
 everything is dropped   ``reset``
 ======================  =========================================================================================
 
-With a host tier a use may end below the device: then it is one of the deepest node on the device too.
+With a host tier a use may end below the device: then it is one of the deepest node on the device too. Of a hybrid
+model leaves go whole (see :mod:`~radix_tlru.sglang.hybrids`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from radix_tlru.models import Leaf
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.component import TailComponent
 from radix_tlru.sglang.host_tier import HostTier
+from radix_tlru.sglang.hybrids import WholeLeaves
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
@@ -47,6 +49,7 @@ class PythonTailComponent(TailComponent):
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         super().__init__(cache, params)
         self.host = HostTier(self)
+        self._whole = WholeLeaves(self) if len(params.tree_components or ()) > 1 else None
         self._refused: list[UnifiedTreeNode] = []
         self._named: int | None = None
         self._requested = 0
@@ -71,8 +74,8 @@ class PythonTailComponent(TailComponent):
     def _reset(self) -> None:
         self._stock.reset()
         self.start_over()
-        self._core.evictable_device_leaves = _EvictableLeaves(self.leaf, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self.leaf, self.host.order)
+        self._core.evictable_device_leaves = _EvictableLeaves(self._offered, self.leaf, self.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self._offered, self.leaf, self.host.order)
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.tick()
@@ -120,6 +123,8 @@ class PythonTailComponent(TailComponent):
 
     def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
         """Split a node; the front was last used as the node was, and has been as deep."""
+        if self._whole is not None:
+            self._core.evictable_device_leaves.discard(child)  # until SGLang adds it again: it rests on more then
         prefix, action = self._stock.split(key, child, split_len)
         prefix.tel_access, prefix.tel_known = _access(child), _known(child)
         prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
@@ -163,7 +168,14 @@ class PythonTailComponent(TailComponent):
         """The node as the order sees it; depths in tokens from the root."""
         end = _end(node)
         # A leaf that an insert is making has not been told yet that it is used.
-        return Leaf(end - len(node.key), end, _history(node), getattr(node, "tel_access", self.clock), _known(node))
+        access = getattr(node, "tel_access", self.clock)
+        return Leaf(end - len(node.key), end, _history(node), access, _known(node), getattr(node, "tel_rest", None))
+
+    def _offered(self, node: UnifiedTreeNode) -> Leaf:
+        """The node as the order is told of it, and is to see it until it is told of it again."""
+        if self._whole is not None:
+            node.tel_rest = self._whole.rest(node)
+        return self.leaf(node)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -193,6 +205,8 @@ class PythonTailComponent(TailComponent):
         """
         self._set_refused_aside()
         missing = self.missing(self._requested - tracker[FULL])
+        if missing > 0 and self._whole is not None:
+            self._whole.settle(missing)
         victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
             return None
@@ -250,14 +264,19 @@ class _Stock(NamedTuple):
 class _EvictableLeaves(set):
     """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
 
-    def __init__(self, leaf: Callable[[UnifiedTreeNode], Leaf], order: EvictionOrder) -> None:
+    def __init__(
+        self,
+        offered: Callable[[UnifiedTreeNode], Leaf],
+        leaf: Callable[[UnifiedTreeNode], Leaf],
+        order: EvictionOrder,
+    ) -> None:
         super().__init__()
-        self._leaf, self._order = leaf, order
+        self._offered, self._leaf, self._order = offered, leaf, order
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:
             super().add(node)
-            self._order.add(node.id, self._leaf(node))
+            self._order.add(node.id, self._offered(node))
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
