@@ -65,7 +65,8 @@ class EvictionOrder:
     Args:
         policy: the models that price a token.
         page_size: tokens in a page; leaves begin and end on page boundaries and are trimmed there.
-        leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused.
+        leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused. What
+            it says of a leaf's end, history and rest must not change from :meth:`add` to :meth:`discard`.
     """
 
     def __init__(self, policy: Policy, page_size: int, leaf_of: Callable[[int], Leaf | None]) -> None:
@@ -73,7 +74,7 @@ class EvictionOrder:
         self._leaf_of = leaf_of
         self._leaves = 0
         self._over_budget = 0  # of the leaves that have an entry
-        self._noted: dict[int, Leaf] = {}  # those that have none yet
+        self._noted: dict[int, None] = {}  # those that have none yet, in their order
         self._start(policy)
 
     def _start(self, policy: Policy) -> None:
@@ -85,6 +86,7 @@ class EvictionOrder:
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
         self._entries = 0
         self._named = 0  # the cell of the last victim
+        self._victim: tuple[int, Leaf] | None = None  # its id and the leaf
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
@@ -104,28 +106,33 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
         # Whoever asks, and that may be one rank of several, admits nobody: to be admitted moves the clock of the order.
-        return self._over_budget + sum(map(self._tel_safe, self._noted.values()))
+        return self._over_budget + sum(self._tel_safe(self._leaf(leaf_id)) for leaf_id in self._noted)
 
     @property
     def entries(self) -> int:
         """Entries held, stale ones included."""
         return self._entries + len(self._alarms)
 
-    def add(self, leaf_id: int, leaf: Leaf) -> None:
+    def add(self, leaf_id: int) -> None:
         """A leaf became evictable."""
         self._leaves += 1
-        self._noted[leaf_id] = leaf
+        self._noted[leaf_id] = None
         if len(self._noted) > _SLACK:
             self._admit()
 
-    def discard(self, leaf_id: int, leaf: Leaf) -> None:
-        """A leaf that was added is not evictable any more, with the end, history and rest that it had."""
+    def discard(self, leaf_id: int) -> None:
+        """A leaf that was added will not be evictable any more; to be told before it changes."""
         self._leaves -= 1
-        if self._noted.pop(leaf_id, None) is not None:
+        if leaf_id in self._noted:  # most are used again before anything is evicted
+            del self._noted[leaf_id]
             return
-        self._over_budget -= self._tel_safe(leaf)
-        queue = self._cells.get(self._named)
-        if queue is not None and queue.first and queue.first[1] == leaf_id:  # a victim is evicted, as expected
+        if self._victim is None or self._victim[0] != leaf_id:
+            self._over_budget -= self._tel_safe(self._leaf(leaf_id))
+            return
+        self._over_budget -= self._tel_safe(self._victim[1])
+        self._victim = None
+        queue = self._cells[self._named]
+        if queue.first is not None and queue.first[1] == leaf_id:
             queue.pop()
             self._entries -= 1
 
@@ -155,7 +162,7 @@ class EvictionOrder:
         if found is None:
             return None
         cell, leaf_id, leaf = found
-        self._named, step = cell, cell % self._steps
+        self._named, self._victim, step = cell, (leaf_id, leaf), cell % self._steps
         keep = leaf.start
         if leaf.rest is None:
             keep = max(
@@ -274,11 +281,17 @@ class EvictionOrder:
         """Give the noted leaves their entries."""
         if not self._noted:
             return
-        for leaf_id, leaf in self._noted.items():
-            self._enter(leaf_id, leaf)
+        for leaf_id in self._noted:
+            self._enter(leaf_id, self._leaf(leaf_id))
         self._noted.clear()
         if self.entries > 2 * self._leaves + _SLACK:
             self.use(self._policy)
+
+    def _leaf(self, leaf_id: int) -> Leaf:
+        """A leaf that was added and not discarded."""
+        leaf = self._leaf_of(leaf_id)
+        assert leaf is not None, f"leaf {leaf_id} was not discarded before it went"
+        return leaf
 
     def _enter(self, leaf_id: int, leaf: Leaf) -> None:
         """Count a leaf, and put it into its cell."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from radix_tlru.models import Leaf
-
 __all__ = ["NodeTable"]
 
 
@@ -45,23 +43,28 @@ class NodeTable:
         self.rows[node_id] = row
         return row
 
-    def remove(self, node_id: int) -> None:
-        """The node is gone."""
-        row = self.rows.pop(node_id)
-        self.known.pop(row, None)
+    def shorten(self, node_id: int, front_id: int, end: int) -> int:
+        """A node is cut, and what is known of it is known of its front. Returns the row."""
+        row = self.rows[front_id] = self.rows.pop(node_id)
+        self.end[row] = end
+        return row
+
+    def remove(self, node_id: int, parent_id: int) -> int | None:
+        """A leaf is evicted, and what is known of it is known of its parent. Returns the parent's row; None: a root."""
+        row, parent = self.rows.pop(node_id), self.rows.get(parent_id)
+        if parent is not None:
+            access, history = self.access[row], self.history[row]
+            if self.known and (access >= self.access[parent] or parent not in self.known):
+                self.learn(parent, self.known.get(row))
+            if access > self.access[parent]:
+                self.access[parent] = access
+            if history > self.history[parent]:
+                self.history[parent] = history
+            self.children[parent] -= 1
+        if self.known:
+            self.known.pop(row, None)
         self._unused.append(row)
-
-    def rename(self, node_id: int, other_id: int) -> None:
-        """What is known of a node is known of another one from now on."""
-        self.rows[other_id] = self.rows.pop(node_id)
-
-    def evictable(self, row: int) -> bool:
-        """Whether the node is in the order: a leaf that nobody keeps."""
-        return not (self.locks[row] or self.children[row])
-
-    def leaf(self, row: int, start: int = 0) -> Leaf:
-        """The node as the order sees it."""
-        return Leaf(start, self.end[row], self.history[row], self.access[row], self.known.get(row))
+        return parent
 
     def learn(self, row: int, known: Any) -> None:
         """What the learner said of the last use; None: nothing."""
@@ -69,11 +72,3 @@ class NodeTable:
             self.known[row] = known
         else:
             self.known.pop(row, None)
-
-    def inherit(self, row: int, gone: int) -> None:
-        """The row of a parent takes over what is known of a child that is evicted."""
-        self.history[row] = max(self.history[row], self.history[gone])
-        if self.access[gone] >= self.access[row] or row not in self.known:
-            self.learn(row, self.known.get(gone))
-        self.access[row] = max(self.access[row], self.access[gone])
-        self.children[row] -= 1

@@ -29,6 +29,7 @@ from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
 
+from radix_tlru.models import Leaf
 from radix_tlru.sglang.component import TailComponent
 from radix_tlru.sglang.node_table import NodeTable
 
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
         NodeId,
     )
 
-    from radix_tlru.models import Leaf
     from radix_tlru.order import Victim
 
 __all__ = ["RustTailComponent", "RustTailCore"]
@@ -97,11 +97,13 @@ class RustTailCore(RustUnifiedTreeCore):
 
     def leaf_of(self, node_id: NodeId) -> Leaf | None:
         """The node as the order sees it, if it can be evicted."""
-        row = self._nodes.rows.get(node_id)
-        if row is None or not self._nodes.evictable(row):
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None or nodes.locks[row] or nodes.children[row]:
             return None
         (length,) = self._binding.get_node_key_lengths([node_id])
-        return self._nodes.leaf(row, self._nodes.end[row] - length)
+        end = nodes.end[row]
+        return Leaf(end - length, end, nodes.history[row], nodes.access[row], nodes.known.get(row))
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -177,7 +179,8 @@ class RustTailCore(RustUnifiedTreeCore):
     def note(self, node_id: NodeId, known: Any) -> None:
         """Write on a node whose turn has just used it; the turn still keeps it."""
         row = self._nodes.rows[node_id]
-        assert not self._nodes.evictable(row), "a request that is finished gives its lock back after it was cached"
+        kept = self._nodes.locks[row] or self._nodes.children[row]
+        assert kept, "a request that is finished gives its lock back after it was cached"
         self._nodes.access[row] = self._tail.clock
         self._nodes.learn(row, known)
 
@@ -202,15 +205,21 @@ class RustTailCore(RustUnifiedTreeCore):
         self._unlock(node_id)
 
     def _lock(self, node_id: NodeId) -> None:
-        row = self._nodes.rows.get(node_id)
-        if row is not None:  # or it is a root
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:  # a root
+            return
+        if not nodes.locks[row]:
             self._withdraw(node_id, row)
-            self._nodes.locks[row] += 1
+        nodes.locks[row] += 1
 
     def _unlock(self, node_id: NodeId) -> None:
-        row = self._nodes.rows.get(node_id)
-        if row is not None:
-            self._nodes.locks[row] -= 1
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:
+            return
+        nodes.locks[row] -= 1
+        if not nodes.locks[row]:
             self._offer(node_id, row)
 
     # ---- the order's leaves ----
@@ -219,13 +228,13 @@ class RustTailCore(RustUnifiedTreeCore):
         """Into the order, if nobody keeps it."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.add(node_id, nodes.leaf(row))
+            self._tail.order.add(node_id)
 
     def _withdraw(self, node_id: NodeId, row: int) -> None:
         """Out of the order, if it was in it."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.discard(node_id, nodes.leaf(row))
+            self._tail.order.discard(node_id)
 
     # ---- eviction ----
 
@@ -264,22 +273,18 @@ class RustTailCore(RustUnifiedTreeCore):
         """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
         leaf_id, leaf, keep, _ = victim
         nodes = self._nodes
-        row = nodes.rows[leaf_id]
-        self._tail.order.discard(leaf_id, leaf)
+        self._tail.order.discard(leaf_id)
         left_id = self._parent(leaf_id, leaf.end - leaf.start)
         if keep > leaf.start:
             left_id = self._cut(left_id, victim, actions)
-            nodes.end[row] = keep
-            nodes.rename(leaf_id, left_id)  # what was known of the leaf is known of its front
+            left: int | None = nodes.shorten(leaf_id, left_id, keep)
         else:
-            if left_id in nodes.rows:  # or it is a root
-                nodes.inherit(nodes.rows[left_id], row)
-            nodes.remove(leaf_id)
+            left = nodes.remove(leaf_id, left_id)
         evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
-        if left_id in nodes.rows:
-            self._offer(left_id, nodes.rows[left_id])
+        if left is not None:  # or it is a root
+            self._offer(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots
 
