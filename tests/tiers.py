@@ -23,7 +23,9 @@ from sglang.srt.mem_cache.utils import get_storage_hash_str
 from radix_tlru import Config
 from radix_tlru.models import Leaf
 from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.cache import TailRadixCache
 from radix_tlru.sglang.offline import WritePolicy, add_host_tier, cache_params
+from radix_tlru.tel import keep_within_budget
 from tests.caches import Driver
 
 THRESHOLD, NEXT_PROMPT = 600, 100
@@ -39,6 +41,11 @@ def kv_of(tokens: Iterable[int]) -> torch.Tensor:
     """What is computed for each of the tokens of a context."""
     states = accumulate(tokens, lambda state, token: (state * 8_191 + token + 1) % _MODULUS, initial=0)
     return torch.tensor(list(states)[1:], dtype=torch.float32)
+
+
+def page_names(tokens: Sequence[int], page_size: int) -> list[str]:
+    """What storage calls the whole pages of a context."""
+    return get_storage_hash_str(array("q", tokens), None, page_size=page_size)
 
 
 class Held(NamedTuple):
@@ -103,15 +110,15 @@ class TieredDriver(Driver):
     # ---- what a scheduler does ----
 
     def request(self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None) -> int:
-        """Serve a request whose KV is computed where it is not cached."""
-        self._computing = kv_of(tokens := list(tokens))[: len(tokens) // self.page_size * self.page_size]
+        """Serve a request whose KV is computed where it is not on the device."""
+        tokens = list(tokens)
+        self._missing = kv_of(tokens)[self.resident(tokens) :]
         return super().request(tokens, prompt, stamp)
 
     def allocate(self, tokens: int) -> torch.Tensor:
-        """Slots for the last of the tokens of the request, computed."""
+        """Slots for the next of the tokens of the request, computed."""
         slots = super().allocate(tokens)
-        if tokens:
-            self.keys[slots] = self._computing[-tokens:]
+        self.keys[slots], self._missing = self._missing[:tokens], self._missing[tokens:]
         return slots
 
     def turn(self, conversation: str, tokens: int) -> int:
@@ -136,13 +143,20 @@ class TieredDriver(Driver):
         self._requests += 1
         waiting = Waiting(CacheRequestHandle(f"request-{self._requests}", 0), tokens)
         missing, last_hash = array("q", tokens[found:]), self.cache.get_last_hash_value(anchor)
-        self.cache.prefetch_from_storage(waiting.handle, anchor, missing, last_hash)
+        self.cache.prefetch_from_storage(
+            waiting.handle, anchor, missing, last_hash, matched_prefix_tokens=tokens[:found]
+        )
         return waiting
 
     def answered(self, waiting: Waiting) -> bool:
         """Whether storage has answered, and the answer is in the tree."""
         self.cache.check_hicache_events()
         return bool(self.cache.check_prefetch_progress(waiting.handle))
+
+    def abort(self, waiting: Waiting) -> None:
+        """The client is gone; what is still being read for it comes back to the host pool when it is read."""
+        self.cache.release_aborted_request(waiting.handle)
+        self.wait_until(lambda: sum(map(len, self._host_slots())) + self.host_free == self.host_size)
 
     def serve(self, tokens: Sequence[int]) -> tuple[int, int]:
         """A whole request, every tier asked in turn; returns the tokens found cached, and those of them in storage."""
@@ -204,22 +218,40 @@ class TieredDriver(Driver):
 
     def audit(self) -> None:
         """Raise AssertionError unless every tier holds what was computed, and every slot is accounted for."""
-        on_device, on_host = [], [self._in_flight()]
+        on_device = []
         for node, path, device, host in self.held():
             computed = kv_of(path)[-len(node.key) :]
             if device is not None:
                 on_device.append(device)
                 if node.load_back_pending_id is None and not self.cache.ongoing_load_back:
                     assert torch.equal(self.keys[device], computed), "the device holds what was not computed"
-            if host is not None:
-                on_host.append(host)
-                if node.write_through_pending_id is None:
-                    assert torch.equal(self.host_keys[host], computed), "the host holds what was not computed"
+            if host is not None and node.write_through_pending_id is None:
+                assert torch.equal(self.host_keys[host], computed), "the host holds what was not computed"
             if node.hash_value is not None:
-                assert node.hash_value == self._hashes(path)[-len(node.hash_value) :], "a page has another's name"
+                assert node.hash_value == page_names(path, self.page_size)[-len(node.hash_value) :], (
+                    "a page has another's name"
+                )
         self._assert_once("device", on_device, self.allocator.available_size(), self.allocator.size)
-        self._assert_once("host", on_host, self.host_free, self.host_size)
+        self._assert_once("host", self._host_slots(), self.host_free, self.host_size)
         self.cache.sanity_check()
+        if isinstance(self.cache, TailRadixCache):
+            self._audit_orders()
+
+    def _audit_orders(self) -> None:
+        """Each order has the leaves of its tier, and a leaf of the device knows how deep it goes on below."""
+        tail, core = self.cache.tail, self.cache.tree_core
+        config, device_leaves = tail.config, core.evictable_device_leaves
+        for order, nodes in ((tail.order, device_leaves), (tail.host.order, core.evictable_host_leaves)):
+            over_budget = 0
+            for leaf in map(tail.leaf, nodes):
+                assert leaf.start % self.page_size == leaf.end % self.page_size == 0
+                assert 0 <= leaf.start < leaf.end <= leaf.history
+                budget = leaf.history, config.next_prompt, order.policy.threshold, self.page_size
+                over_budget += max(leaf.end - keep_within_budget(*budget), 0)
+            assert (len(order), order.over_budget) == (len(nodes), over_budget)
+        for node, path, _, _ in self.held():
+            while (node := node.parent) is not None:
+                assert node not in device_leaves or tail.leaf(node).history >= len(path)
 
     def audit_storage(self) -> int:
         """Whether the pages in storage that the tree has, too, are as computed; returns how many those are."""
@@ -233,14 +265,12 @@ class TieredDriver(Driver):
                     pages += 1
         return pages
 
-    def _hashes(self, path: Sequence[int]) -> list[str]:
-        return get_storage_hash_str(array("q", path), None, page_size=self.page_size)
-
-    def _in_flight(self) -> torch.Tensor:
-        """Host slots neither in the tree nor free: storage is read into them, or they are on their way back."""
+    def _host_slots(self) -> list[torch.Tensor]:
+        """Slots of the host in the tree, with those that storage is read into and those on their way back."""
+        held = [host for _, _, _, host in self.held() if host is not None]
         reads = [info.host_indices for info in self.cache.ongoing_prefetch.values() if info.host_indices is not None]
         queue = list(self.cache.cache_controller.host_mem_release_queue.queue) if self.cache.enable_storage else []
-        return torch.cat([torch.empty(0, dtype=torch.int64), *reads, *queue])
+        return [*held, *reads, *queue]
 
     @staticmethod
     def _assert_once(tier: str, held: Sequence[torch.Tensor], free: int, size: int) -> None:
