@@ -127,7 +127,6 @@ REFUSED = {
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
     "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
     "--radix-eviction tlru --hicache-host-memory-mode buffer_only": "with --hicache-host-memory-mode buffer_only",
-    "--radix-eviction tlru --hicache-storage-backend file": "together with --hicache-storage-backend file",
     "--radix-eviction tlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction etlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",

@@ -21,6 +21,8 @@ DEVICE, HOST = 64, 80  # size of the two, in pages; or in this many tokens, if a
 LEAST_PAGE = 16
 LEAST_LOADED = 10  # tokens: SGLang computes fewer anew rather than load them back from the host
 
+PREFETCH_POLICIES = ("best_effort", "timeout", "wait_complete")  # how long a request waits for storage
+
 LETTERS = range(3)  # few, so that contexts share prefixes of any length
 REMEMBERED = 12  # contexts that a new one may go on from
 
@@ -78,7 +80,9 @@ class Steps(Requests):
     def admit(self) -> None:
         if self.waiting:
             waiting = self.waiting.pop(0)
+            self.driver.cache.prefetch_stop_policy = self.rng.choice(PREFETCH_POLICIES)
             self.driver.wait_until(lambda: self.driver.answered(waiting))
+            self.driver.wait_until(self.driver.knows_its_host_slots)
             self.taken["stored tokens"] += self.driver.cache.pop_prefetch_loaded_tokens(waiting.handle)
             self.driver.load_back(waiting.tokens)
             self.driver.request(waiting.tokens)

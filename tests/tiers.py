@@ -156,7 +156,11 @@ class TieredDriver(Driver):
     def abort(self, waiting: Waiting) -> None:
         """The client is gone; what is still being read for it comes back to the host pool when it is read."""
         self.cache.release_aborted_request(waiting.handle)
-        self.wait_until(lambda: sum(map(len, self._host_slots())) + self.host_free == self.host_size)
+        self.wait_until(self.knows_its_host_slots)
+
+    def knows_its_host_slots(self) -> bool:
+        """Whether none is with a thread that reads into it although nobody waits any more."""
+        return sum(map(len, self._host_slots())) + self.host_free == self.host_size
 
     def serve(self, tokens: Sequence[int]) -> tuple[int, int]:
         """A whole request, every tier asked in turn; returns the tokens found cached, and those of them in storage."""

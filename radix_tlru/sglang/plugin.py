@@ -67,8 +67,6 @@ _CONFLICTS = {
     "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
     "--hicache-host-memory-mode": ("hicache_host_memory_mode", "cache"),
-    # What storage gives back has not been seen to be whole yet under this order.
-    "--hicache-storage-backend": ("hicache_storage_backend", None),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
