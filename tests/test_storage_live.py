@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import requests
 
-from eval.server import Server
+from eval.server import Server, cpu_flags, ensure_demo_model
 from tests.conftest import (
     ALL_CHECKS,
     NEXT_PROMPT,
@@ -22,6 +23,8 @@ from tests.conftest import (
     flags,
 )
 from tests.test_live import ANSWER, COMPLAINTS, Conversation, assert_all_is_given_back
+from tests.test_ranks_live import ENVIRONMENT as RANKS
+from tests.test_ranks_live import replay, settled
 
 pytestmark = pytest.mark.live
 
@@ -31,6 +34,21 @@ CONFIG = '{"prefetch_threshold": 64}'  # tokens that storage must have of a requ
 KEY = {"Authorization": "Bearer of-the-operator"}
 
 
+def tiers(write_policy: str) -> list[str]:
+    """Flags of a server with a host tier, which SGLang copies with where there is no GPU, and storage behind it."""
+    return [
+        *("--enable-hierarchical-cache", "--hicache-ratio", str(HOST / PAGED_POOL)),
+        *("--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"),
+        *("--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", CONFIG),
+        *("--hicache-storage-prefetch-policy", "wait_complete", "--hicache-write-policy", write_policy),
+    ]
+
+
+def kept_in(directory: Path) -> dict[str, str]:
+    """The environment of a server whose storage is in that directory."""
+    return {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(directory)}
+
+
 @pytest.fixture(scope="module", params=["write_through", "write_back"])
 def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
@@ -38,16 +56,13 @@ def server(
     given = [
         *flags(weighted_model, PAGED_POOL, PAGE_SIZE, PAGED_CHUNK),
         *REAL_WEIGHTS,
-        *("--enable-hierarchical-cache", "--hicache-ratio", str(HOST / PAGED_POOL)),
-        *("--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"),
-        *("--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", CONFIG),
-        *("--hicache-storage-prefetch-policy", "wait_complete", "--hicache-write-policy", request.param),
+        *tiers(request.param),
         *("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD)),
         *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
         *("--admin-api-key", KEY["Authorization"].removeprefix("Bearer ")),
     ]
-    directory = {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(tmp_path_factory.mktemp("storage"))}
-    with Server(given, name=f"test-storage-{request.param}", environment={**ALL_CHECKS, **directory}) as server:
+    environment = {**ALL_CHECKS, **kept_in(tmp_path_factory.mktemp("storage"))}
+    with Server(given, name=f"test-storage-{request.param}", environment=environment) as server:
         yield server
         log = server.log_path.read_text(errors="replace")
         assert [complaint for complaint in COMPLAINTS if complaint in log] == []
@@ -148,3 +163,23 @@ def leave(server: Server, prompt: tuple[int, ...], number: int) -> bool:
     except requests.ReadTimeout:
         return True
     return False
+
+
+def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path) -> None:
+    """Each rank reads files of its own, and each file takes as long as it takes."""
+    given = [
+        *("--tp", "2", *cpu_flags(ensure_demo_model(), PAGED_POOL, PAGE_SIZE), *tiers("write_through")),
+        *("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)),
+        *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
+    ]
+    apart = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.05"}  # s at most, drawn by each rank for itself
+    with Server(given, name="test-storage-ranks", environment={**RANKS, **kept_in(tmp_path), **apart}) as server:
+        results = asyncio.run(replay(server, 300))
+        assert {result.error for result in results} == {None}
+        first, second = settled(server)
+        metrics = server.get_metrics()
+    assert first == second
+    assert len(first) > 300
+    for name in ("tlru_host_dropped_tokens", "prefetched_tokens"):
+        assert metrics[f"sglang:{name}_total"] > 0, name
+    assert "Found rank divergence" not in server.log_path.read_text(errors="replace")
