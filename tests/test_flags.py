@@ -126,7 +126,8 @@ REFUSED = {
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
     "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
-    "--radix-eviction tlru --hicache-host-memory-mode buffer_only": "with --hicache-host-memory-mode buffer_only",
+    "--radix-eviction tlru --tlru-host-threshold 300 --enable-hierarchical-cache --hicache-storage-backend file "
+    "--hicache-host-memory-mode buffer_only": "--tlru-host-threshold 300: needs --hicache-host-memory-mode cache",
     "--radix-eviction tlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction etlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",

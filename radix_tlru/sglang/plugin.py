@@ -66,7 +66,6 @@ _CONFLICTS = {
     "--radix-cache-backend": ("radix_cache_backend", None),
     "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
-    "--hicache-host-memory-mode": ("hicache_host_memory_mode", "cache"),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
@@ -258,6 +257,8 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
         raise ConfigError(
             f"{FLAGS['policy']} {config.policy}: not supported together with --enable-hierarchical-cache: {refusal}"
         )
+    if config.host_threshold is not None and record.hicache_host_memory_mode != "cache":
+        raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --hicache-host-memory-mode cache")
     # Further processes that tokenize do not load plugins: requests came without stamps, or with what a client made up.
     if (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)
