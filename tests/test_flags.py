@@ -18,7 +18,7 @@ from transformers import AutoConfig
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.demo_model import write_demo_model
-from radix_tlru.sglang.compat import check_version, host_tier_refusal
+from radix_tlru.sglang.compat import check_version, host_tier_refusal, sessions_refusal
 from radix_tlru.sglang.plugin import BACKEND, config_of, server_args
 
 
@@ -95,10 +95,27 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
 
 
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
-def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str) -> None:
-    hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache")
+def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache", "--hicache-storage-backend", "file")
     assert config_of(parse(model, *hierarchical)) == Config()
-    assert config_of(parse(model, *hierarchical, "--tlru-host-threshold", "300")) == Config(host_threshold=300)
+    own = (*hierarchical, "--tlru-host-threshold", "300")
+    assert config_of(parse(model, *own)) == Config(host_threshold=300)
+    with pytest.raises(SystemExit):
+        parse(model, *own, "--hicache-host-memory-mode", "buffer_only")
+    assert "--tlru-host-threshold 300: needs --hicache-host-memory-mode cache" in capsys.readouterr().err
+
+
+def test_streaming_sessions_are_refused_where_they_would_unlock_past_us(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streaming = ("--radix-eviction", "tlru", "--enable-streaming-session")
+    refusal = sessions_refusal()
+    if refusal is None:
+        assert config_of(parse(model, *streaming)) == Config()
+        return
+    with pytest.raises(SystemExit):
+        parse(model, *streaming)
+    assert f"not supported together with --enable-streaming-session: {refusal}" in capsys.readouterr().err
 
 
 REFUSED = {
@@ -126,12 +143,9 @@ REFUSED = {
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
     "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
-    "--radix-eviction tlru --hicache-host-memory-mode buffer_only": "with --hicache-host-memory-mode buffer_only",
-    "--radix-eviction tlru --hicache-storage-backend file": "together with --hicache-storage-backend file",
     "--radix-eviction tlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction etlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",
-    "--radix-eviction tlru --enable-streaming-session": "together with --enable-streaming-session",
     "--radix-eviction tlru --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
     "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",
     "--radix-eviction tlru --disaggregation-mode decode --disaggregation-decode-enable-radix-cache": "-mode decode",

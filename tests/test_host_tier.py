@@ -7,76 +7,19 @@ that are not.
 from __future__ import annotations
 
 from array import array
+from dataclasses import replace
 
 import pytest
 import torch
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radix_tlru import Config
-from radix_tlru.models import Leaf
-from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.compat import host_tier_refusal
-from radix_tlru.sglang.offline import WritePolicy, add_host_tier, cache_params
-from tests.caches import Driver
+from radix_tlru.sglang.offline import WritePolicy
+from tests.tiers import CONFIG, NEXT_PROMPT, THRESHOLD, TieredDriver
 
 pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
 
-THRESHOLD, NEXT_PROMPT = 600, 100
 WRITE_POLICIES = ("write_through", "write_back")
-
-
-class TieredDriver(Driver):
-    """Conversations on a cache with a host tier."""
-
-    def __init__(
-        self, pool: int, host: int, write_policy: WritePolicy = "write_through", host_threshold: int | None = None
-    ) -> None:
-        config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, host_threshold=host_threshold)
-        params = cache_params(pool)
-        super().__init__(build_cache(params, config, hierarchical=True))
-        add_host_tier(self.cache, params, (host - 0.5) / pool, write_policy)  # rounded down, and a page
-        assert self.host_free == host
-        self._computed = 0
-
-    @property
-    def host_free(self) -> int:
-        return self.cache.cache_controller.mem_pool_host.available_size()
-
-    @property
-    def keys(self) -> torch.Tensor:
-        """The keys of the device's KV pool, by slot."""
-        return self.allocator.get_kvcache().k_buffer[0]
-
-    def allocate(self, tokens: int) -> torch.Tensor:
-        """Slots in which so many tokens are computed, each with a key of its own."""
-        slots = super().allocate(tokens)
-        self.keys[slots] = torch.arange(self._computed, self._computed + tokens, dtype=torch.float32)[:, None, None]
-        self._computed += tokens
-        return slots
-
-    def turn(self, conversation: str, tokens: int) -> int:
-        cached = super().turn(conversation, tokens)
-        self.cache.check_hicache_events()
-        return cached
-
-    def leaf_of(self, conversation: str) -> Leaf:
-        """The node that a conversation ends at, on whatever tier, as an order would see it."""
-        tail, core = self.cache.tail, self.cache.tree_core
-        return tail.leaf(core.node_by_id(self.match_conversation(conversation).best_match_node))
-
-    def slots_of(self, conversation: str) -> torch.Tensor:
-        """Where its tokens are that are on the device."""
-        return self.slots(self.match_conversation(conversation).last_device_node)
-
-    def tiers(self, conversation: str) -> tuple[int, int]:
-        """Tokens on the device, and those behind them that are on the host alone. A use, as every match is."""
-        match = self.match_conversation(conversation)
-        return match.device_prefix_len, match.host_hit_length
-
-    def load_back(self, conversation: str) -> None:
-        assert self.cache.load_back(self.match_conversation(conversation).best_match_node)
-        self.cache.ready_to_load_host_cache()
-        self.cache.check_hicache_events()
 
 
 @pytest.fixture(params=WRITE_POLICIES)
@@ -108,7 +51,7 @@ def test_the_host_drops_what_is_beyond_a_budget_before_what_is_not(write_policy:
 
 
 def test_the_host_has_a_threshold_of_its_own() -> None:
-    driver = TieredDriver(2_000, 4_000, host_threshold=300)
+    driver = TieredDriver(2_000, 4_000, ours=replace(CONFIG, host_threshold=300))
     driver.turn("A", 2_000)
     driver.evict(1_000)
     assert driver.cache.evict_host(1_000) == 1_000
@@ -120,7 +63,7 @@ def test_the_host_has_a_threshold_of_its_own() -> None:
 
 
 def test_the_host_follows_a_threshold_that_moves_unless_it_has_its_own() -> None:
-    following, own = TieredDriver(2_000, 2_000), TieredDriver(2_000, 2_000, host_threshold=300)
+    following, own = TieredDriver(2_000, 2_000), TieredDriver(2_000, 2_000, ours=replace(CONFIG, host_threshold=300))
     for driver in (following, own):
         driver.cache.tail.use_threshold(1_000)
     assert (following.cache.tail.host.policy.threshold, own.cache.tail.host.policy.threshold) == (1_000, 300)
@@ -132,10 +75,10 @@ def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> N
     computed = driver.keys[driver.slots_of("A")]
     driver.evict(700)
     assert driver.tiers("A") == (1_300, 700)
-    others = driver.allocate(driver.allocator.available_size())
+    others = driver.allocator.alloc(driver.allocator.available_size())
     driver.keys[others] = -1.0
     driver.allocator.free(others)
-    driver.load_back("A")
+    assert driver.load_back(driver.histories["A"])
     assert driver.tiers("A") == (2_000, 0)
     assert torch.equal(driver.keys[driver.slots_of("A")], computed)
     assert driver.leaf_of("A").history == 2_000

@@ -108,6 +108,13 @@ class TailRadixCache(UnifiedRadixCache):
             # An allocator may hold back what it was given: then more has to go.
             missing = request_by_type[FULL] - tracker[FULL] if target is None else target - pool.available_size()
 
+    def is_backuped(self, node_id: NodeId) -> bool:
+        """Whether storage may have what goes on behind a node: so SGLang's scheduler takes it, of the end of a match.
+
+        Under write-back a tail is copied when it goes, and goes alone: its front stays on the device, without a copy.
+        """
+        return bool(super().is_backuped(node_id) or (self.is_write_back and self.enable_storage))
+
     # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
 
     def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:

@@ -6,6 +6,7 @@ Each difference is looked for where it is, never derived from the number of the 
 ``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
                             does not tell how many children its nodes have: our order sits in the Python core there
 ``host_tier_refusal``       before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
+``sessions_refusal``        before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
 ``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
 ==========================  =========================================================================================
 
@@ -32,6 +33,7 @@ __all__ = [
     "insert_params",
     "release_of",
     "rust_core_refusal",
+    "sessions_refusal",
     "sglang_version",
     "supported_range",
 ]
@@ -87,6 +89,15 @@ def host_tier_refusal() -> str | None:
     if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
         return None
     return f"an eviction step of SGLang {sglang_version()} carries no actions for the cache"
+
+
+def sessions_refusal() -> str | None:
+    """Why streaming sessions of this SGLang cannot be on a cache of ours; None if they can."""
+    from sglang.srt.session.streaming_session import StreamingSession
+
+    if hasattr(StreamingSession, "try_dec_lock_ref"):
+        return f"a session of SGLang {sglang_version()} unlocks in a method of the cache that ours replaces"
+    return None
 
 
 def insert_params(**arguments: Any) -> InsertParams:

@@ -190,15 +190,14 @@ class TailComponent(FullComponent):
 
     def next_victim(self, missing: int) -> Victim | None:
         """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
-        victim = self.take_next(self.order, missing)
-        if victim is not None and self.journal is not None:
-            self.journal.add(victim)
-        return victim
+        return self.take_next(self.order, missing)
 
     def take_next(self, order: EvictionOrder, missing: int, tier: str = "") -> Victim | None:
         """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
         victim = order.victim(missing)
         if victim is not None:
+            if self.journal is not None:
+                self.journal.add(victim)
             self.counts[tier + victim.phase] += victim.leaf.end - victim.keep
             if victim.keep > victim.leaf.start:
                 self.counts[f"{tier}splits"] += 1

@@ -16,6 +16,13 @@ path is dropped while another path has tokens on the host beyond its own. The ho
 is given (``--tlru-host-threshold``): then a conversation may lose as many tokens for good as it would in a cache
 without a host tier. As loading back is cheaper than computing, the device can do with a larger ξ, and the host should
 have a smaller one where the time to load back counts.
+
+With storage behind it (``--hicache-storage-backend``) SGLang writes down what is on the host, page by page, and what is
+dropped is read back before its next turn if storage has it still. X says nothing of that: storage makes room by rules
+of its own, and tells nobody. So the host drops as if what it drops were lost, which is right in the worst case; where
+storage is large and fast, the host can do with a larger ξ of its own. What is being written or read into holds a lock
+on the host, which a cut hands to both parts: it is demoted and cut, and not dropped. Where the host is but a buffer on
+the way to storage (``--hicache-host-memory-mode buffer_only``) it has no leaves, and what the device evicts is dropped.
 """
 
 from __future__ import annotations

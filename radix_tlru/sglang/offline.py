@@ -7,9 +7,11 @@ the cache: match, lock, allocate (evicting what is missing), insert, unlock.
 from __future__ import annotations
 
 import atexit
+import json
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -21,6 +23,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 from radix_tlru.learned import Turn
@@ -105,10 +108,18 @@ def stock_cache_of(
 
 
 def add_host_tier(
-    cache: UnifiedRadixCache, params: CacheInitParams, ratio: float, write_policy: WritePolicy = "write_through"
+    cache: UnifiedRadixCache,
+    params: CacheInitParams,
+    ratio: float,
+    write_policy: WritePolicy = "write_through",
+    storage: Path | None = None,
 ) -> None:
-    """Give a cache on the Python core its host tier, of ``ratio`` times the pool (rounded down, and a page)."""
+    """Give a cache on the Python core its host tier, of ``ratio`` times the pool (rounded down, and a page).
+
+    ``storage``: the directory of SGLang's file storage behind it, which is asked for a page or more, and waited for.
+    """
     torch_cpu_host.install()
+    behind = {"file_storage_path": str(storage), "prefetch_threshold": params.page_size}
     arguments = ServerArgs(
         model_path="dummy",
         page_size=params.page_size,
@@ -116,9 +127,13 @@ def add_host_tier(
         hicache_write_policy=write_policy,
         hicache_io_backend="direct",
         hicache_mem_layout="layer_first",
+        hicache_storage_backend="file" if storage else None,
+        hicache_storage_backend_extra_config=json.dumps(behind) if storage else None,
+        hicache_storage_prefetch_policy="wait_complete",
     )
     set_global_server_args_for_scheduler(arguments)
-    cache.init_hicache(arguments, params)
+    with get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1):  # which name the files
+        cache.init_hicache(arguments, params)
     atexit.unregister(cache.shutdown)  # or no cache would be forgotten before the process ends
 
 

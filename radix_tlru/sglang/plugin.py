@@ -36,7 +36,7 @@ from radix_tlru.config import (
 )
 from radix_tlru.predictors import predictor
 from radix_tlru.sglang import carried
-from radix_tlru.sglang.compat import check_version, host_tier_refusal, sglang_version
+from radix_tlru.sglang.compat import check_version, host_tier_refusal, sessions_refusal, sglang_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,11 +68,7 @@ _CONFLICTS = {
     "--radix-cache-backend": ("radix_cache_backend", None),
     "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
-    "--hicache-host-memory-mode": ("hicache_host_memory_mode", "cache"),
-    # What storage gives back has not been seen to be whole yet under this order.
-    "--hicache-storage-backend": ("hicache_storage_backend", None),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
-    "--enable-streaming-session": ("enable_streaming_session", False),
     "--enable-lmcache": ("enable_lmcache", False),
     "--enable-flexkv": ("enable_flexkv", False),
     "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),
@@ -258,10 +254,14 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
             raise _conflict(flag, value, config)
     if config.host_threshold is not None and not record.enable_hierarchical_cache:
         raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --enable-hierarchical-cache")
-    if record.enable_hierarchical_cache and (refusal := host_tier_refusal()):
-        raise ConfigError(
-            f"{FLAGS['policy']} {config.policy}: not supported together with --enable-hierarchical-cache: {refusal}"
-        )
+    for flag, wanted, refused in (
+        ("--enable-hierarchical-cache", record.enable_hierarchical_cache, host_tier_refusal),
+        ("--enable-streaming-session", record.enable_streaming_session, sessions_refusal),
+    ):
+        if wanted and (refusal := refused()):
+            raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
+    if config.host_threshold is not None and record.hicache_host_memory_mode != "cache":
+        raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --hicache-host-memory-mode cache")
     # Further processes that tokenize do not load plugins: requests came without stamps, or with what a client made up.
     if (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
         raise _conflict("--tokenizer-worker-num", workers, config)

@@ -97,22 +97,28 @@ class PythonTailComponent(TailComponent):
         return step
 
     def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
-        """Storage gives back what the tree had forgotten: the paths that lead there have been as deep."""
+        """Storage gives back what the tree had forgotten, for a request that waits for it.
+
+        The paths that lead there have been as deep; whose it is was left with what is above it when it was dropped.
+        """
         result = self._stock.insert_host(*args, **kwargs)
         if result.inserted_host_node is not None:
             node = self._core._node_arena[result.inserted_host_node]
-            node.tel_access, history = self.clock, _history(node)
+            known = _known(node) if _known(node) is not None else _known(node.parent)
+            self._write(node, tel_access=self.clock, tel_known=known)
+            history = _history(node)
             while (node := node.parent) is not None and _history(node) < history:
-                self._raise_history(node, history)
+                self._write(node, tel_history=history)
         return result
 
-    def _raise_history(self, node: UnifiedTreeNode, history: int) -> None:
-        leaves = self._core.evictable_device_leaves
-        is_leaf = node in leaves  # of the device, with nothing but host copies below it
-        if is_leaf:
+    def _write(self, node: UnifiedTreeNode, **what: Any) -> None:
+        """Put down what is known of a node that may be a leaf of either tier."""
+        tiers = self._core.evictable_device_leaves, self._core.evictable_host_leaves
+        offering = [leaves for leaves in tiers if node in leaves]
+        for leaves in offering:
             leaves.discard(node)
-        node.tel_history = history
-        if is_leaf:
+        vars(node).update(what)
+        for leaves in offering:
             leaves.add(node)
 
     def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:

@@ -1,8 +1,9 @@
 """What SGLang's hierarchical cache needs of a device, in plain torch, for the CPU platform: host memory, and copies.
 
-Its host pools pin their memory through CUDA and move KV with the copy kernels of ``sgl_kernel``. Where the device is
-the CPU the "device" tier is memory like the other, so that memory is taken as it is and a copy is an indexed
-assignment. Everything else (pools, queues, acknowledgements, the three tiers of the tree) is SGLang's own. Served with
+Its host pools pin their memory through CUDA, also what a page from storage is read into, and move KV with the copy
+kernels of ``sgl_kernel``. Where the device is the CPU the "device" tier is memory like the other, so that memory is
+taken as it is and a copy is an indexed assignment. Everything else (pools, queues, acknowledgements, storage, the three
+tiers of the tree) is SGLang's own. Served with
 ``--hicache-io-backend direct --hicache-mem-layout layer_first``, the one pair of settings that ends in one kernel.
 """
 
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.pool_host import common, mha
+from sglang.srt.mem_cache.pool_host import base, common, mha
 
 __all__ = ["install"]
 
@@ -20,6 +21,7 @@ __all__ = ["install"]
 def install() -> None:
     """Make host pools of a cache on the CPU usable in this process."""
     common.ALLOC_MEMORY_FUNCS["cpu"] = _allocate
+    base.HostKVCache.pin_memory = property(lambda pool: False, lambda pool, wanted: None)
     mha.transfer_kv_direct = _copy
 
 
