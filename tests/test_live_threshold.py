@@ -229,6 +229,14 @@ def test_on_a_device_in_step_with_the_host_a_batch_is_done_when_it_was_run() -> 
     assert watch.took(9, launched=10.2, now=10.3, in_step=True) is None  # nobody saw it run
 
 
+def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
+    watch = Stopwatch(stopwatch().live, stages=2)
+    watch.returned(1, 10.05)  # the first stage is done with it, and with the next, before the second is
+    watch.returned(2, 10.1)
+    assert watch.took(1, launched=10.0, now=10.1, in_step=True) == ms(100)
+    assert watch.took(2, launched=10.05, now=10.15, in_step=True) == ms(100)
+
+
 def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = "sglang.srt.managers.scheduler.Scheduler.no_such_step"
     monkeypatch.setattr("radix_tlru.sglang.stopwatch.HOOKED", (gone, gone))

@@ -27,7 +27,8 @@ ENVIRONMENT = {
     "RADIX_TLRU_JOURNAL": "1",
 }
 
-LINE = re.compile(r"TP(\d)\] radix_tlru: (eviction (\d+): .*)")
+LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
+THRESHOLD = re.compile(r"PP(\d)\] radix_tlru: threshold (.*)")
 
 
 def two_ranks(name: str, **environment: str) -> Server:
@@ -78,6 +79,22 @@ def test_two_ranks_evict_the_same_at_every_step() -> None:
     assert "Found rank divergence" not in log
     assert "evicting by etlru" in log, "enough was learned to evict by it"
     assert "without a stamp" not in log
+
+
+def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned() -> None:
+    flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "etlru"]
+    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT) as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        first, second = settled(server)
+        assert server.alive()
+    assert first == second
+    assert len(first) > REQUESTS / 4
+    log = server.log_path.read_text(errors="replace")
+    learned = [[line for of, line in THRESHOLD.findall(log) if of == stage] for stage in "01"]
+    assert learned[0], "there were more than 32 prefills"
+    assert learned[0] == learned[1]
+    assert "Found rank divergence" not in log
 
 
 def settled(server: Server) -> tuple[list[str], list[str]]:

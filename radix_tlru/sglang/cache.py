@@ -56,7 +56,7 @@ class TailRadixCache(UnifiedRadixCache):
         super().__init__(params)
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self)
-            self.stopwatch = Stopwatch(self.live_threshold)
+            self.stopwatch = Stopwatch(self.live_threshold, self.pp_size)
         if self.metrics_collector is not None:
             self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
 

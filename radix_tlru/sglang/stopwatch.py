@@ -7,6 +7,9 @@ Two hooks, put in place by :func:`install` in a scheduler process whose cache le
   its launch, or from when the device was done with the batch before if that was later, until now. With overlap
   scheduling the next batch has been launched by then; it cannot have begun.
 
+With pipeline parallelism the stages work at several batches at once, and the first stage, whose times count, has the
+result when the last one is done: a batch took from its launch until then, on any device.
+
 So the time in the queue, of decode steps before, and of other batches is in no sample. Nor is what lies outside the
 scheduler, tokenizing and detokenizing: that is seen there, and told with later requests
 (:mod:`radix_tlru.sglang.first_tokens`).
@@ -37,10 +40,11 @@ HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
 
 
 class Stopwatch:
-    """Times batches for one cache. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
+    """Times batches, which go through ``stages``. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
 
-    def __init__(self, live: LiveThreshold) -> None:
+    def __init__(self, live: LiveThreshold, stages: int = 1) -> None:
         self.live = live
+        self._stages = stages
         self._done = 0.0  # when the device was done with the last batch
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
@@ -55,7 +59,9 @@ class Stopwatch:
             in_step: whether the device was done when ``run_batch`` returned.
         """
         began, done = max(launched, self._done), now
-        if in_step:
+        if self._stages > 1:
+            began = launched
+        elif in_step:
             returned = [at for batch, at in self._returned if batch == number]
             if not returned:
                 return None
