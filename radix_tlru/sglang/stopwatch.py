@@ -40,7 +40,7 @@ HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
 
 
 class Stopwatch:
-    """Times batches, which go through ``stages``. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
+    """Times batches, each in ``stages``. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
 
     def __init__(self, live: LiveThreshold, stages: int = 1) -> None:
         self.live = live
