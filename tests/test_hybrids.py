@@ -1,18 +1,22 @@
 """Models with a sliding window or a Mamba state beside full attention: leaves go whole, in our order.
 
 A prefix of such a model is of use where the KV of a whole window, or a state, is cached at its end, and SGLang keeps
-those at the ends of turns. Shown on the pools and requests of SGLang's own fixtures.
+those at the ends of turns. Shown on the pools and requests of SGLang's own fixtures; and any order of a scheduler's
+steps, after each of which every page, window and state is accounted for.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -24,10 +28,14 @@ from sglang.test.kits.unified_radix_cache.config import CacheConfig
 from sglang.test.kits.unified_radix_cache.fixtures import build_fixture, match_prefix
 from sglang.test.kits.unified_radix_cache.mixins import UnifiedRadixCacheFixtures
 
+from eval.audit import Shape
+from eval.audit_hybrids import AuditedHybrid
+from eval.soak import HYBRIDS, steps_of
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang.cache import TailRadixCache, build_cache, check_shape, python_reason
 from radix_tlru.sglang.component import component_for
 from radix_tlru.sglang.python_core import PythonTailComponent
+from tests.test_fuzz import EXAMPLES, STEPS, Scheduler
 
 FULL, SWA, MAMBA, C128 = ComponentType.FULL, ComponentType.SWA, ComponentType.MAMBA, ComponentType.C128
 WINDOW, TURN, CONTEXT = 16, 60, 100
@@ -216,3 +224,64 @@ def test_their_host_tier_is_refused(config: CacheConfig) -> None:
     named = f"--enable-hierarchical-cache and {beside} beside full attention"
     with pytest.raises(ConfigError, match=f"^--radix-eviction: not supported with {named}$"):
         build_cache(stock_params(config), OURS, hierarchical=True)
+
+
+# ---- any order of steps ----
+
+
+@pytest.mark.parametrize("shape", HYBRIDS, ids=str)
+def test_a_thousand_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape: Shape) -> None:
+    audited = AuditedHybrid(shape)
+    for step in steps_of(audited, seed=2, count=1_000):
+        step()
+    assert audited.steps["beside"] > 30
+    assert min(audited.cache.tail.counts[phase] for phase in ("tel_safe", "lru")) > 30
+    assert audited.cache.tail.counts["splits"] == 0
+
+
+@pytest.mark.parametrize("shape", HYBRIDS, ids=str)
+def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
+    seen: Counter[str] = Counter()
+    budget = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
+    assert seen["tel_safe"] + seen["lru"] > 0
+
+
+def lose_a_window(audited: AuditedHybrid) -> None:
+    audited.allocator.swa_attn_allocator.alloc(audited.page_size)
+
+
+def free_a_window_that_is_cached(audited: AuditedHybrid) -> None:
+    page = audited.holds[next(iter(audited.windows))]
+    audited.allocator.free_swa(audited._slots([page]))
+
+
+def lose_a_state(audited: AuditedHybrid) -> None:
+    audited.states.alloc(1)
+
+
+def hand_over_another_state(audited: AuditedHybrid) -> None:
+    first, second = audited.cache.all_mamba_values_flatten().tolist()[:2]
+    handed = audited._handed_over
+    handed[first] = handed[second]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lose_a_window, free_a_window_that_is_cached, lose_a_state, hand_over_another_state],
+    ids=lambda wrong: wrong.__name__,
+)
+def test_the_audit_notices(wrong: Callable[[AuditedHybrid], None]) -> None:
+    audited = AuditedHybrid(Shape("python", 16, beside=("swa", "mamba")))
+    for number in range(6):
+        audited.start(number, 8)
+        audited.finish(0)
+    audited.audit()
+    wrong(audited)
+    with pytest.raises(AssertionError):
+        audited.audit()
