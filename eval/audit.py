@@ -13,8 +13,9 @@ from random import Random
 from typing import Any, Literal
 
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams, MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
 from radix_tlru.config import Config
@@ -142,14 +143,15 @@ class AuditedCache(OfflineCache):
         self._after("match")
 
     def _match(self, context: Context, prefixes: Sequence[int]) -> tuple[int, int]:
-        match = self.cache.match_prefix(MatchPrefixParams(key=self.prefixes.key(context, len(context.tokens))))
-        matched, found = match.device_prefix_len, self._usable(match, prefixes)
+        key = self.prefixes.key(context, len(context.tokens))
+        match = self.cache.match_prefix(MatchPrefixParams(key=key))
+        matched, found = match.device_prefix_len, self._usable(key, prefixes)
         assert matched == found * self.page_size, f"a match of {matched} tokens, {found} pages are of use"
         node: int = match.last_device_node
         self._assert_path(node, prefixes[:found])
         return found, node
 
-    def _usable(self, match: MatchResult, prefixes: Sequence[int]) -> int:
+    def _usable(self, key: RadixKey, prefixes: Sequence[int]) -> int:
         """Pages that a match has to find, of those that are resident."""
         return self._found(prefixes)
 

@@ -11,8 +11,9 @@ from itertools import accumulate
 from typing import Any
 
 import torch
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertResult, MatchResult
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.audit import AuditedCache, Running, Shape
 from eval.prefixes import Context
@@ -91,15 +92,16 @@ class AuditedHybrid(AuditedCache, HybridCache):
         if not self.cache.supports_swa() or self.allocator.swa_available_size() + windowed >= tokens:
             super()._assert_refused(tokens)
 
-    def _usable(self, match: MatchResult, prefixes: Sequence[int]) -> int:
-        lengths: list[int] = []  # of the nodes down to the last that is matched, from there
-        core, visited = self.cache.tree_core, match.last_visited_node_id
-        node = core.root_node if visited is None else core.node_by_id(visited)
+    def _usable(self, key: RadixKey, prefixes: Sequence[int]) -> int:
+        lengths: list[int] = []  # of the nodes that are resident, from the last one
+        core = self.cache.tree_core
+        _, last, _ = core.match_full_device_prefix(key)
+        node = core.node_by_id(last)
         while node is not core.root_node:
             lengths.append(len(node.key) // self.page_size)
             node = node.parent
         ends = list(accumulate(reversed(lengths)))
-        assert max(ends, default=0) == self._found(prefixes), "a match does not look at all that is resident"
+        assert max(ends, default=0) == self._found(prefixes), "a match did not end a node where what is resident ends"
         return max((end for end in ends if self._can_go_on(prefixes[:end])), default=0)
 
     def _can_go_on(self, prefixes: Sequence[int]) -> bool:

@@ -6,6 +6,8 @@ Each difference is looked for where it is, never derived from the number of the 
 ``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
                             does not tell how many children its nodes have: our order sits in the Python core there
 ``host_tier_refusal``       before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
+``hybrid_refusal``          before 0.5.22 a match does not say how much of a path is of use, which all that tries a
+                            hybrid model's cache here goes by: they are refused
 ``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
 ==========================  =========================================================================================
 
@@ -29,6 +31,7 @@ __all__ = [
     "SUPPORTED",
     "check_version",
     "host_tier_refusal",
+    "hybrid_refusal",
     "insert_params",
     "release_of",
     "rust_core_refusal",
@@ -87,6 +90,15 @@ def host_tier_refusal() -> str | None:
     if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
         return None
     return f"an eviction step of SGLang {sglang_version()} carries no actions for the cache"
+
+
+def hybrid_refusal() -> str | None:
+    """Why our order cannot evict what a hybrid model of this SGLang caches; None if it can."""
+    from sglang.srt.mem_cache.base_prefix_cache import MatchResult
+
+    if "device_prefix_len" in MatchResult._fields:
+        return None
+    return f"a match of SGLang {sglang_version()} does not say how much of a path is of use"
 
 
 def insert_params(**arguments: Any) -> InsertParams:
