@@ -81,6 +81,8 @@ class EvictionOrder:
         self._policy, self._returns = policy, policy.returns
         self._probabilities, self._shares = _in_parts(policy.probabilities), _in_parts(policy.shares)
         self._steps = len(self._shares)
+        self._whole_steps = range(len(policy.shares))
+        self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
@@ -257,9 +259,8 @@ class EvictionOrder:
         """Index of the step that the page behind a depth of the leaf's path lies in, which stays down to there."""
         # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is no more than that if and only if Q is at most this.
         longest = self._policy.threshold - leaf.history + depth
-        ends = self._policy.step_end if self._policy.median else self._policy.prompts.next_prompt
-        for step in range(self._steps // _PARTS + 1):
-            tokens = ends(leaf, step)
+        for step in self._whole_steps:
+            tokens = self._step_end(leaf, step)
             if tokens is None or tokens <= longest:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
