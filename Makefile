@@ -57,6 +57,7 @@ lint: setup ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy patches/v0.5.9/agreement.py
 
 fmt: setup ## format and fix what can be fixed
 	$(BIN)/ruff check --fix .

@@ -199,11 +199,11 @@ class SimulatedCache:
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
-        self.order.add(node.leaf_id, _leaf(node))
+        self.order.add(node.leaf_id)
 
     def _withdraw(self, node: _Node) -> None:
+        self.order.discard(node.leaf_id)
         del self._leaves[node.leaf_id]
-        self.order.discard(node.leaf_id, _leaf(node))
         node.leaf_id = 0
 
     def _make_room(self, tokens: int) -> None:

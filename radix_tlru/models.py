@@ -206,7 +206,7 @@ class Policy:
 
     def keep(self, leaf: Leaf, step: int, page_size: int) -> int:
         """Tokens that stay, from the root, when all of a step has been taken from the path of ``leaf``."""
-        next_prompt = self.step_end(leaf, step)
+        next_prompt = self.step_end(leaf, step) if self.median else self.prompts.next_prompt(leaf, step)
         if next_prompt is None:
             return 0
         return keep_within_budget(leaf.history, next_prompt, self.threshold, page_size)

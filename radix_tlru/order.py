@@ -4,7 +4,7 @@ Knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`EvictionOr
 (:meth:`EvictionOrder.discard`) and asks it under pressure (:meth:`EvictionOrder.victim`); the live server and the
 simulator ask the same object.
 
-Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a heap, their *cell*: one
+Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a queue, their *cell*: one
 for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
 kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
 leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
@@ -22,10 +22,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from radix_tlru.models import Leaf, Policy
+from radix_tlru.rising import RisingQueue
 from radix_tlru.tel import round_up
 
 __all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
@@ -33,7 +34,7 @@ __all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
 Phase = Literal["tel_safe", "lru"]
 """Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
 
-# Stale entries are swept out when the heaps hold this many more entries than twice the leaves; and so many leaves are
+# Stale entries are swept out when the cells hold this many more entries than twice the leaves; and so many leaves are
 # noted at most before they get their entries.
 _SLACK = 1024
 
@@ -66,7 +67,8 @@ class EvictionOrder:
     Args:
         policy: the models that price a token.
         page_size: tokens in a page; leaves begin and end on page boundaries and are trimmed there.
-        leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused.
+        leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused. What
+            it says of a leaf's end, history and rest must not change from :meth:`add` to :meth:`discard`.
     """
 
     def __init__(self, policy: Policy, page_size: int, leaf_of: Callable[[int], Leaf | None]) -> None:
@@ -74,7 +76,7 @@ class EvictionOrder:
         self._leaf_of = leaf_of
         self._leaves = 0
         self._over_budget = 0  # of the leaves that have an entry
-        self._noted: dict[int, Leaf] = {}  # those that have none yet
+        self._noted: dict[int, None] = {}  # those that have none yet, in their order
         self._start(policy)
 
     def _start(self, policy: Policy) -> None:
@@ -85,9 +87,10 @@ class EvictionOrder:
         self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
-        self._cells: dict[int, list[tuple[float, int]]] = {}  # heaps of (key, leaf id) by group · steps + step
+        self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
         self._entries = 0
         self._named = 0  # the cell of the last victim
+        self._victim: tuple[int, Leaf] | None = None  # its id and the leaf
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
@@ -107,38 +110,43 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
         # Whoever asks, and that may be one rank of several, admits nobody: to be admitted moves the clock of the order.
-        return self._over_budget + sum(map(self._tel_safe, self._noted.values()))
+        return self._over_budget + sum(self._tel_safe(self._leaf(leaf_id)) for leaf_id in self._noted)
 
     @property
     def entries(self) -> int:
-        """Heap entries held, stale ones included."""
+        """Entries held, stale ones included."""
         return self._entries + len(self._alarms)
 
-    def add(self, leaf_id: int, leaf: Leaf) -> None:
+    def add(self, leaf_id: int) -> None:
         """A leaf became evictable."""
         self._leaves += 1
-        self._noted[leaf_id] = leaf
+        self._noted[leaf_id] = None
         if len(self._noted) > _SLACK:
             self._admit()
 
-    def discard(self, leaf_id: int, leaf: Leaf) -> None:
-        """A leaf that was added is not evictable any more, with the end, history and rest that it had."""
+    def discard(self, leaf_id: int) -> None:
+        """A leaf that was added will not be evictable any more; to be told before it changes."""
         self._leaves -= 1
-        if self._noted.pop(leaf_id, None) is not None:
+        if leaf_id in self._noted:  # most are used again before anything is evicted
+            del self._noted[leaf_id]
             return
-        self._over_budget -= self._tel_safe(leaf)
-        heap = self._cells.get(self._named)
-        if heap and heap[0][1] == leaf_id:  # a victim is evicted, as was to be expected
-            heappop(heap)
+        if self._victim is None or self._victim[0] != leaf_id:
+            self._over_budget -= self._tel_safe(self._leaf(leaf_id))
+            return
+        self._over_budget -= self._tel_safe(self._victim[1])
+        self._victim = None
+        queue = self._cells[self._named]
+        if queue.first is not None and queue.first[1] == leaf_id:
+            queue.pop()
             self._entries -= 1
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
         self._admit()
-        leaf_ids = sorted({leaf_id for heap in self._cells.values() for _, leaf_id in heap})
+        entries = sorted(chain.from_iterable(self._cells.values()))
         self._start(policy)
         self._over_budget = 0
-        for leaf_id in leaf_ids:
+        for leaf_id in dict.fromkeys(leaf_id for _, leaf_id in entries):
             leaf = self._leaf_of(leaf_id)
             if leaf is not None:
                 self._enter(leaf_id, leaf)
@@ -157,8 +165,8 @@ class EvictionOrder:
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
         if found is None:
             return None
-        cell, leaf = found
-        self._named, step = cell, cell % self._steps
+        cell, leaf_id, leaf = found
+        self._named, self._victim, step = cell, (leaf_id, leaf), cell % self._steps
         keep = leaf.start
         if leaf.rest is None:
             keep = max(
@@ -167,7 +175,7 @@ class EvictionOrder:
                 self._returns.floor(leaf) // self._page_size * self._page_size,
                 leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
             )
-        return Victim(self._cells[cell][0][1], leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+        return Victim(leaf_id, leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
 
     def upcoming(self, count: int) -> list[Upcoming]:
         """The next ``count`` victims if each gives all that costs the same and nothing is used meanwhile.
@@ -179,7 +187,7 @@ class EvictionOrder:
         for name, value in vars(self).items():
             if isinstance(value, list | dict | set):
                 setattr(ahead, name, value.copy())
-        ahead._cells = {cell: heap.copy() for cell, heap in self._cells.items()}
+        ahead._cells = {cell: queue.copy() for cell, queue in self._cells.items()}
         ahead._returns = copy.copy(self._returns)  # a model may count what it is asked
         ahead._policy = replace(self._policy, returns=ahead._returns)
         remainders: dict[int, Leaf] = {}
@@ -201,7 +209,7 @@ class EvictionOrder:
                 ahead._push(remainder, remainders[remainder], ahead._step(remainders[remainder]))
         return found
 
-    def _cheapest_cell(self) -> tuple[int, Leaf] | None:
+    def _cheapest_cell(self) -> tuple[int, int, Leaf] | None:
         """Where all leaves of a cell cost the same: the cells are in a heap by their price."""
         if self._version != self._returns.version:
             self._version = self._returns.version
@@ -209,16 +217,16 @@ class EvictionOrder:
             heapify(self._prices)
         while self._prices:
             cell = self._prices[0][2]
-            leaf = self._head(cell)
+            first = self._head(cell)
             if self._prices[0][2] != cell:
                 continue  # a leaf that was put right has gone to a cheaper cell
-            if leaf is not None:
-                return cell, leaf
+            if first is not None:
+                return cell, *first
             heappop(self._prices)
             self._listed.discard(cell)
         return None
 
-    def _cheapest_head(self) -> tuple[int, Leaf] | None:
+    def _cheapest_head(self) -> tuple[int, int, Leaf] | None:
         """Where the price of a leaf changes with time: the first entries of the cells, which are few, are compared.
 
         An entry that is stale is never dearer than what it stands for, as keys only grow, and what rests without a leaf
@@ -229,19 +237,19 @@ class EvictionOrder:
         while True:
             now = self._now
             cheapest, found = (math.inf, math.inf, math.inf, 0), -1
-            for cell, heap in self._cells.items():
-                if not heap:
+            for cell, queue in self._cells.items():
+                if queue.first is None:
                     continue
-                key, leaf_id = heap[0]
+                key, leaf_id = queue.first
                 rate = rate_of(cell // steps, key, now)
                 cost = rate * shares[cell % steps]
                 if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
                     cheapest, found = (cost, rate, key, leaf_id), cell
             if found < 0:
                 return None
-            leaf = self._first(found)
-            if leaf is not None:
-                return found, leaf
+            first = self._first(found)
+            if first is not None:
+                return found, *first
 
     def _price(self, cell: int) -> tuple[float, float, int]:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
@@ -277,11 +285,17 @@ class EvictionOrder:
         """Give the noted leaves their entries."""
         if not self._noted:
             return
-        for leaf_id, leaf in self._noted.items():
-            self._enter(leaf_id, leaf)
+        for leaf_id in self._noted:
+            self._enter(leaf_id, self._leaf(leaf_id))
         self._noted.clear()
         if self.entries > 2 * self._leaves + _SLACK:
             self.use(self._policy)
+
+    def _leaf(self, leaf_id: int) -> Leaf:
+        """A leaf that was added and not discarded."""
+        leaf = self._leaf_of(leaf_id)
+        assert leaf is not None, f"leaf {leaf_id} was not discarded before it went"
+        return leaf
 
     def _enter(self, leaf_id: int, leaf: Leaf) -> None:
         """Count a leaf, and put it into its cell."""
@@ -294,35 +308,37 @@ class EvictionOrder:
         self._now = max(self._now, self._returns.stamp(leaf))
         group = self._returns.group(leaf, self._now)
         cell = group.number * self._steps + step
-        heap = self._cells.get(cell)
-        if heap is None:
-            heap = self._cells[cell] = []
-        heappush(heap, (self._returns.key(leaf), leaf_id))
+        queue = self._cells.get(cell)
+        if queue is None:
+            queue = self._cells[cell] = RisingQueue()
+        is_first = queue.push(self._returns.key(leaf), leaf_id)
         self._entries += 1
         if self._returns.timeless and cell not in self._listed:
             self._listed.add(cell)
             heappush(self._prices, self._price(cell))
-        if group.until < math.inf and heap[0][1] == leaf_id:
+        if is_first and group.until < math.inf:
             self._wake(cell, group.until)
 
-    def _head(self, cell: int) -> Leaf | None:
-        """The first leaf of a cell, after the stale entries before it were dropped or put right."""
-        while self._cells.get(cell):
-            leaf = self._first(cell)
-            if leaf is not None:
-                return leaf
+    def _head(self, cell: int) -> tuple[int, Leaf] | None:
+        """The first leaf of a cell and its id, after the stale entries before it were dropped or put right."""
+        queue = self._cells[cell]
+        while queue.first is not None:
+            first = self._first(cell)
+            if first is not None:
+                return first
         return None
 
-    def _first(self, cell: int) -> Leaf | None:
-        """The leaf of the first entry of a cell; None if the entry was stale, and was dropped or put right."""
-        heap = self._cells[cell]
-        key, leaf_id = heap[0]
+    def _first(self, cell: int) -> tuple[int, Leaf] | None:
+        """The leaf of the first entry of a cell and its id; None if it was stale, and was dropped or put right."""
+        queue = self._cells[cell]
+        assert queue.first is not None, f"nothing is in cell {cell}"
+        key, leaf_id = queue.first
         leaf = self._leaf_of(leaf_id)
         if leaf is not None and self._returns.key(leaf) == key:
             group = self._returns.group(leaf, self._now)
             if group.number * self._steps + self._step(leaf) == cell:
-                return leaf
-        heappop(heap)
+                return leaf_id, leaf
+        queue.pop()
         self._entries -= 1
         if leaf is not None:
             self._push(leaf_id, leaf, self._step(leaf))
@@ -341,9 +357,9 @@ class EvictionOrder:
             if self._alarm.get(cell) != time:
                 continue
             del self._alarm[cell]
-            leaf = self._head(cell)
-            if leaf is not None:
-                self._wake(cell, self._returns.group(leaf, self._now).until)
+            first = self._head(cell)
+            if first is not None:
+                self._wake(cell, self._returns.group(first[1], self._now).until)
 
 
 def _in_parts(values: tuple[float, ...]) -> tuple[float, ...]:

@@ -53,12 +53,11 @@ class Shadow:
         self._last_id += 1
         self._leaves[self._last_id] = leaf
         self._ids[leaf.known.number] = self._last_id
-        self.order.add(self._last_id, leaf)
+        self.order.add(self._last_id)
 
     def _withdraw(self, leaf_id: int) -> Leaf:
-        leaf = self._leaves.pop(leaf_id)
-        self.order.discard(leaf_id, leaf)
-        return leaf
+        self.order.discard(leaf_id)
+        return self._leaves.pop(leaf_id)
 
     def _leaf_of(self, leaf_id: int) -> Leaf | None:
         return self._leaves.get(leaf_id)

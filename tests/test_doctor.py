@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 import sglang
 
+from radix_tlru.order import Victim
+from radix_tlru.sglang import seams
 from radix_tlru.sglang.checks import Check, Section
 from radix_tlru.sglang.compat import SUPPORTED, release_of, rust_core_refusal, supported_range
+from radix_tlru.sglang.component import TailComponent
 
 
 def _doctor(*python: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -82,6 +85,32 @@ def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(report: subpr
 )
 def test_each_seam_is_found(report: subprocess.CompletedProcess[str], seam: str) -> None:
     assert _line(report, f"ok {seam} ")
+
+
+def test_it_evicts_a_tail_and_says_so(report: subprocess.CompletedProcess[str]) -> None:
+    assert _line(report, "ok a tail is evicted") == "ok a tail is evicted 44 tokens of 200, and 156 stay"
+
+
+def test_an_eviction_that_takes_too_much_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = TailComponent.next_victim
+
+    def whole(tail: TailComponent, missing: int) -> Victim | None:
+        victim = named(tail, missing)
+        return victim and victim._replace(keep=victim.leaf.start)
+
+    monkeypatch.setattr(TailComponent, "next_victim", whole)
+    check = seams._eviction()
+    assert (check.state, check.result) == ("failed", "0 tokens of 200 were still there, where 156 should have been")
+
+
+def test_a_core_that_lacks_what_a_cut_calls_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*args: object) -> None:
+        raise AttributeError("no attribute 'insert_host'")
+
+    monkeypatch.setattr("radix_tlru.sglang.rust_core.RustTailCore._cut", gone)
+    monkeypatch.setattr("radix_tlru.sglang.python_core.PythonTailComponent.cut", gone)
+    check = seams._eviction()
+    assert (check.state, check.result) == ("failed", "AttributeError: no attribute 'insert_host'")
 
 
 def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(

@@ -137,7 +137,10 @@ def swap_two_pages(audited: AuditedCache) -> None:
 
 
 def forget_a_leaf(audited: AuditedCache) -> None:
-    audited.cache.tail.order.discard(0, next(audited.cache.tail.leaves()))
+    order = audited.cache.tail.order
+    victim = order.victim(1)
+    assert victim is not None
+    order.discard(victim.leaf_id)
 
 
 def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:

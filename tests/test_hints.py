@@ -69,13 +69,14 @@ class Lines:
         if self.learner.policy is not self.order.policy:
             self.order.use(self.learner.policy)
         self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
-        self.order.add(number, self.leaves[number])
+        self.order.add(number)
 
     def evict(self, tokens: int = 1) -> tuple[int, int]:
         """Take the next victim out; returns its number and what of it would stay."""
         victim = self.order.victim(tokens)
         assert victim is not None
-        self.order.discard(victim.leaf_id, self.leaves.pop(victim.leaf_id))
+        self.order.discard(victim.leaf_id)
+        del self.leaves[victim.leaf_id]
         return victim.leaf_id, victim.keep
 
     def evict_all(self) -> list[int]:

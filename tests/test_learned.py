@@ -185,15 +185,15 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             last_id += 1
             history = number % 90 * PAGE + PAGE
             leaves[last_id] = Leaf(0, history, history, float(clock), known(number % 2))
-            order.add(last_id, leaves[last_id])
+            order.add(last_id)
             continue
         chosen = sorted(leaves)[number % len(leaves)]
         if what == "use":
+            order.discard(chosen)
             leaf = leaves.pop(chosen)
-            order.discard(chosen, leaf)
             last_id += 1
             leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 2))
-            order.add(last_id, leaves[last_id])
+            order.add(last_id)
             continue
         foreseen = order.upcoming(number % 3)
         victim = order.victim(number % 500 + 1)
@@ -202,11 +202,12 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             assert foreseen[0].victim._replace(keep=victim.keep) == victim
             assert (foreseen[0].cost, foreseen[0].return_rate) == price(victim.leaf)
         assert price(victim.leaf) == min(map(price, leaves.values()))
-        order.discard(victim.leaf_id, leaves.pop(victim.leaf_id))
+        order.discard(victim.leaf_id)
+        del leaves[victim.leaf_id]
         if victim.keep > victim.leaf.start:
             last_id += 1
             leaves[last_id] = victim.leaf._replace(end=victim.keep)
-            order.add(last_id, leaves[last_id])
+            order.add(last_id)
 
 
 # ---- conversations ----

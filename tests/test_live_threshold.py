@@ -44,8 +44,8 @@ def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would
     page = 16
     held = {i: Leaf(0, end * page, (end + cut) * page, float(i)) for i, (end, cut) in enumerate(leaves)}
     order = EvictionOrder(tlru(600), page, held.get)
-    for leaf_id, leaf in held.items():
-        order.add(leaf_id, leaf)
+    for leaf_id in held:
+        order.add(leaf_id)
     for threshold, tokens in moves:
         order.use(tlru(threshold))
 
@@ -60,11 +60,11 @@ def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would
             return
         expected = min(held, key=lambda i: (keep(held[i]) >= held[i].end, held[i].last_access))
         assert victim.leaf_id == expected
+        order.discard(expected)
         leaf = held.pop(expected)
-        order.discard(expected, leaf)
         if victim.keep:
             held[1_000 + len(moves) + expected] = leaf._replace(end=victim.keep)
-            order.add(1_000 + len(moves) + expected, leaf._replace(end=victim.keep))
+            order.add(1_000 + len(moves) + expected)
 
 
 def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_start() -> None:
@@ -72,8 +72,8 @@ def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_
     moved, fresh = (EvictionOrder(policy, 1, held.get) for policy in (tlru(600), tlru(300)))
     lru = EvictionOrder(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0), 1, held.get)
     for order in (moved, fresh, lru):
-        for leaf_id, leaf in held.items():
-            order.add(leaf_id, leaf)
+        for leaf_id in held:
+            order.add(leaf_id)
     moved.use(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one step instead of two
     assert moved.victim(50) == lru.victim(50)
     assert moved.victim(50) != fresh.victim(50)

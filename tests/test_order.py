@@ -32,10 +32,11 @@ class Leaves(dict[int, Leaf]):
 
     def appear(self, leaf_id: int, leaf: Leaf) -> None:
         self[leaf_id] = leaf
-        self.order.add(leaf_id, leaf)
+        self.order.add(leaf_id)
 
     def vanish(self, leaf_id: int) -> None:
-        self.order.discard(leaf_id, self.pop(leaf_id))
+        self.order.discard(leaf_id)
+        del self[leaf_id]
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""

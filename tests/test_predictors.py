@@ -30,18 +30,18 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
             known = learner.observe(turn(number, at, turns, calls=number % 2 == 0))
         length = 2 * TOKENS
         leaves[number] = Leaf(0, length, length, float(number), known)
-        order.add(number, leaves[number])
+        order.add(number)
     assert learner.in_force == "etlru", "what it was asked to use, once conversations have returned"
     order.use(learner.policy)
     gone = []
     while len(gone) < 60:
         victim = order.victim(2 * TOKENS)
         assert victim is not None
-        order.discard(victim.leaf_id, leaves[victim.leaf_id])
+        order.discard(victim.leaf_id)
         leaf = leaves.pop(victim.leaf_id)
         if victim.keep:
             leaves[victim.leaf_id] = leaf._replace(end=victim.keep)
-            order.add(victim.leaf_id, leaves[victim.leaf_id])
+            order.add(victim.leaf_id)
         elif victim.phase == "lru":
             gone.append(victim.leaf_id)
     assert all(number % 2 for number in gone), "eight times as dear: of the oldest, people go"

@@ -114,6 +114,7 @@ class Check:
             "PYTHONDONTWRITEBYTECODE": "",  # keep compiled modules: each run would compile SGLang anew
             "SGLANG_PLATFORM": "torch_cpu",
             "SGLANG_PLUGINS": "torch_cpu",  # a list of those allowed: `radix_tlru`, which has the flags, is not in it
+            "MOONCAKE_TRACE": "" if self._trace is None else str(self._trace.resolve()),
             **self.series.environment,
         }
 

@@ -8,13 +8,14 @@ some 20 of Mooncake's 12,031 requests differ, and none with ages counted in requ
 
     PYTHONPATH=TREE/python python patches/v0.5.9/agreement.py [--trace mooncake_conversation_trace.jsonl]
 
-and as tests, on generated conversations, and on the Mooncake trace if it lies in the root of this repository.
+and as tests, on generated conversations, and on the Mooncake trace if MOONCAKE_TRACE says where it is.
 Without libcuda the import of ``sgl_kernel``, and nothing else, is stubbed.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ from eval.real import CHUNK_TOKENS, page_ids  # noqa: E402
 from eval.simulator import simulate  # noqa: E402
 from eval.traces import Request, open_trace  # noqa: E402
 
-MOONCAKE = REPOSITORY / "mooncake_conversation_trace.jsonl"
+MOONCAKE = Path(os.environ.get("MOONCAKE_TRACE") or REPOSITORY / "mooncake_conversation_trace.jsonl")
 GENERATED = "synthetic:conversations=300,seed=3"
 NEXT_PROMPT = 200
 
@@ -78,7 +79,8 @@ class AgesInRequests(TLRURadixCache):
         self._now = self._newest
 
     def _age(self, leaf: TLRUTreeNode) -> int:
-        return self._now - leaf.last_use + 1
+        age: int = self._now - leaf.last_use + 1
+        return age
 
     def _update_leaf_status(self, node: TLRUTreeNode) -> None:
         super()._update_leaf_status(node)
@@ -96,11 +98,12 @@ class PatchedCache:
         self._chunk = max(CHUNK_TOKENS // cell.page_size, 1)
         # ⌈(L + Q̂ - ξ)⁺ / page⌉ pages: the same budgets in units of pages, as L is a whole number of them.
         slack = max(cell.threshold - NEXT_PROMPT, 0) // cell.page_size
+        self._units: dict[int, int] = {}
         self._cache = make_cache(cache_class, self._pages, tlru=TLRUConfig(slack, 0, cell.weight))
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
-        ids = page_ids(request.context, self._page_size)[: self._pages]
+        ids = page_ids(request.context, self._page_size, self._units)[: self._pages]
         cached = self._serve(ids) * self._page_size
         return min(cached, len(request.prompt) // self._page_size * self._page_size)
 
@@ -138,7 +141,7 @@ def replay(cell: Cell, cache_class: type[RadixCache] = TLRURadixCache) -> tuple[
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{Path(cell.trace).stem}-{cell[2:]}")
 def test_finds_cached_what_the_simulator_finds(cell: Cell) -> None:
     if cell.trace == str(MOONCAKE) and not MOONCAKE.is_file():
-        pytest.skip(f"{MOONCAKE.name} does not lie in the root of the repository")
+        pytest.skip(f"MOONCAKE_TRACE: {MOONCAKE} is not there")
     requests, patched, simulated = replay(cell, AgesInRequests if cell.weight else TLRURadixCache)
     differ = [number for number, (one, other) in enumerate(zip(patched, simulated, strict=True)) if one != other]
     assert not differ, f"{len(differ):,} of {len(requests):,} requests differ, the first is number {differ[0]}"
@@ -146,7 +149,7 @@ def test_finds_cached_what_the_simulator_finds(cell: Cell) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--trace", default=str(MOONCAKE), help="as in `python -m eval simulate`")
     parser.add_argument("--capacity", type=int, default=2_000_000, help="tokens (default: %(default)s)")
     parser.add_argument("--threshold", type=int, nargs="+", default=[4096, 8192, 16384], help="tokens")

@@ -74,8 +74,8 @@ class PythonTailComponent(TailComponent):
     def _reset(self) -> None:
         self._stock.reset()
         self.start_over()
-        self._core.evictable_device_leaves = _EvictableLeaves(self._offered, self.leaf, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self._offered, self.leaf, self.host.order)
+        self._core.evictable_device_leaves = _EvictableLeaves(self._prepare, self.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self._prepare, self.host.order)
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.tick()
@@ -171,11 +171,10 @@ class PythonTailComponent(TailComponent):
         access = getattr(node, "tel_access", self.clock)
         return Leaf(end - len(node.key), end, _history(node), access, _known(node), getattr(node, "tel_rest", None))
 
-    def _offered(self, node: UnifiedTreeNode) -> Leaf:
-        """The node as the order is told of it, and is to see it until it is told of it again."""
+    def _prepare(self, node: UnifiedTreeNode) -> None:
+        """Before the order is told of a leaf: what it is to see of it until it is told of it again."""
         if self._whole is not None:
             node.tel_rest = self._whole.rest(node)
-        return self.leaf(node)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -264,24 +263,20 @@ class _Stock(NamedTuple):
 class _EvictableLeaves(set):
     """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
 
-    def __init__(
-        self,
-        offered: Callable[[UnifiedTreeNode], Leaf],
-        leaf: Callable[[UnifiedTreeNode], Leaf],
-        order: EvictionOrder,
-    ) -> None:
+    def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: EvictionOrder) -> None:
         super().__init__()
-        self._offered, self._leaf, self._order = offered, leaf, order
+        self._prepare, self._order = prepare, order
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:
             super().add(node)
-            self._order.add(node.id, self._offered(node))
+            self._prepare(node)
+            self._order.add(node.id)
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
+            self._order.discard(node.id)
             super().discard(node)
-            self._order.discard(node.id, self._leaf(node))
 
 
 def _end(node: UnifiedTreeNode) -> int:

@@ -31,6 +31,7 @@ from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import Evict
 
 from radix_tlru.models import Leaf
 from radix_tlru.sglang.component import TailComponent
+from radix_tlru.sglang.node_table import NodeTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,52 +78,36 @@ class RustTailComponent(TailComponent):
         self._core.note(node_id, known)
 
 
-class _Node:
-    """What the Rust core does not tell of a node. Depths in tokens from the root."""
-
-    __slots__ = ("access", "children", "end", "history", "known", "locks")
-
-    def __init__(self, end: int, children: int) -> None:
-        self.end = self.history = end
-        self.children = children
-        self.access = 0
-        self.known: Any = None  # what the learner said of that use
-        self.locks = 0  # on this node; those on nodes below need no count, as they keep the nodes there
-
-    @property
-    def evictable(self) -> bool:
-        """Whether it is in the order: a leaf that nobody keeps."""
-        return not (self.locks or self.children)
-
-
 class RustTailCore(RustUnifiedTreeCore):
     """SGLang's Rust tree core, which evicts what the order of ``tail`` names."""
 
     def __init__(self, params: CacheInitParams, tail: RustTailComponent) -> None:
         super().__init__(replace(params, component_registry_override=None))
         self._tail = tail
-        self._nodes: dict[int, _Node] = {}
+        self._nodes = NodeTable()
         self._requested = 0
         self.kv_events.take = partial(_events_of_the_device, self.kv_events.take)
 
     def reset(self) -> None:
         super().reset()
-        self._nodes.clear()
+        self._nodes = NodeTable()
         self._tail.start_over()
 
     # ---- what the order asks ----
 
     def leaf_of(self, node_id: NodeId) -> Leaf | None:
         """The node as the order sees it, if it can be evicted."""
-        node = self._nodes.get(node_id)
-        if node is None or not node.evictable:
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None or nodes.locks[row] or nodes.children[row]:
             return None
         (length,) = self._binding.get_node_key_lengths([node_id])
-        return Leaf(node.end - length, node.end, node.history, node.access, node.known)
+        end = nodes.end[row]
+        return Leaf(end - length, end, nodes.history[row], nodes.access[row], nodes.known.get(row))
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
-        return (leaf for leaf in map(self.leaf_of, self._nodes) if leaf is not None)
+        return (leaf for leaf in map(self.leaf_of, self._nodes.rows) if leaf is not None)
 
     # ---- uses ----
 
@@ -145,58 +130,59 @@ class RustTailCore(RustUnifiedTreeCore):
         result: InsertResult | None = step.result
         if result is not None and not result.rotation_tail_declined:
             node_id, key = result.last_device_node, self._inserting
-            if node_id not in self._nodes:
+            if node_id not in self._nodes.rows:
                 self._meet_leaf(node_id, key, len(key) - result.prefix_len)
             self._use(node_id, key)
         return step
 
     def _use(self, node_id: NodeId, key: RadixKey) -> None:
-        node = self._nodes.get(node_id)
-        if node is not None:
-            node.access = self._tail.clock
+        row = self._nodes.rows.get(node_id)
+        if row is not None:
+            self._nodes.access[row] = self._tail.clock
         else:
             self._meet(node_id, key)
 
     def _meet_leaf(self, node_id: NodeId, key: RadixKey, length: int) -> None:
         """What an insert nearly always ends in: a new leaf, of ``length`` tokens, below a node that is known."""
         found = self._binding.validate_buffer_backup(node_id, length) if length else None
-        parent = self._nodes.get(found.parent_node_id) if found is not None else None
+        nodes = self._nodes
+        parent = nodes.rows.get(found.parent_node_id) if found is not None else None
         if found is None or parent is None:
             return
-        if parent.evictable:
-            self._withdraw(found.parent_node_id, parent)
-        parent.children += 1
-        node = self._nodes[node_id] = _Node(len(key), 0)
-        node.access = self._tail.clock
-        self._offer(node_id, node)
+        self._withdraw(found.parent_node_id, parent)
+        nodes.children[parent] += 1
+        row = nodes.add(node_id, len(key), children=0)
+        nodes.access[row] = self._tail.clock
+        self._offer(node_id, row)
 
     def _meet(self, node_id: NodeId, key: RadixKey) -> None:
         """Look at the path that ends at a new node, up to what is known of it."""
         path = self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
+        nodes = self._nodes
         for seen, _, _, end, _, children in reversed(path):
-            parent = self._nodes.get(seen)
+            parent = nodes.rows.get(seen)
             if parent is not None:
-                if parent.evictable:
-                    self._withdraw(seen, parent)
-                parent.children = children
+                self._withdraw(seen, parent)
+                nodes.children[parent] = children
                 break
-            self._nodes[seen] = _Node(end, children)
-        node = self._nodes[node_id]
-        node.access = self._tail.clock
-        if node.evictable:
-            self._offer(node_id, node)
+            nodes.add(seen, end, children)
+        row = nodes.rows[node_id]
+        nodes.access[row] = self._tail.clock
+        self._offer(node_id, row)
 
     def continued(self, node_id: NodeId) -> bool:
         """Whether anything cached goes on behind the node."""
-        return self._nodes[node_id].children > 0
+        return self._nodes.children[self._nodes.rows[node_id]] > 0
 
     def note(self, node_id: NodeId, known: Any) -> None:
         """Write on a node whose turn has just used it; the turn still keeps it."""
-        node = self._nodes[node_id]
-        assert not node.evictable, "a request that is finished gives its lock back after it was cached"
-        node.access, node.known = self._tail.clock, known
+        row = self._nodes.rows[node_id]
+        kept = self._nodes.locks[row] or self._nodes.children[row]
+        assert kept, "a request that is finished gives its lock back after it was cached"
+        self._nodes.access[row] = self._tail.clock
+        self._nodes.learn(row, known)
 
     # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 
@@ -219,28 +205,36 @@ class RustTailCore(RustUnifiedTreeCore):
         self._unlock(node_id)
 
     def _lock(self, node_id: NodeId) -> None:
-        node = self._nodes.get(node_id)
-        if node is None:  # a root
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:  # a root
             return
-        if node.evictable:
-            self._withdraw(node_id, node)
-        node.locks += 1
+        if not nodes.locks[row]:
+            self._withdraw(node_id, row)
+        nodes.locks[row] += 1
 
     def _unlock(self, node_id: NodeId) -> None:
-        node = self._nodes.get(node_id)
-        if node is None:
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:
             return
-        node.locks -= 1
-        if node.evictable:
-            self._offer(node_id, node)
+        nodes.locks[row] -= 1
+        if not nodes.locks[row]:
+            self._offer(node_id, row)
 
     # ---- the order's leaves ----
 
-    def _offer(self, node_id: NodeId, node: _Node) -> None:
-        self._tail.order.add(node_id, Leaf(0, node.end, node.history, node.access, node.known))
+    def _offer(self, node_id: NodeId, row: int) -> None:
+        """Into the order, if nobody keeps it."""
+        nodes = self._nodes
+        if not (nodes.locks[row] or nodes.children[row]):
+            self._tail.order.add(node_id)
 
-    def _withdraw(self, node_id: NodeId, node: _Node) -> None:
-        self._tail.order.discard(node_id, Leaf(0, node.end, node.history, node.access, node.known))
+    def _withdraw(self, node_id: NodeId, row: int) -> None:
+        """Out of the order, if it was in it."""
+        nodes = self._nodes
+        if not (nodes.locks[row] or nodes.children[row]):
+            self._tail.order.discard(node_id)
 
     # ---- eviction ----
 
@@ -278,26 +272,18 @@ class RustTailCore(RustUnifiedTreeCore):
     def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
         """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
         leaf_id, leaf, keep, _ = victim
-        node = self._nodes.pop(leaf_id)
-        self._tail.order.discard(leaf_id, leaf)
+        nodes = self._nodes
+        self._tail.order.discard(leaf_id)
         left_id = self._parent(leaf_id, leaf.end - leaf.start)
-        left: _Node | None = node
         if keep > leaf.start:
             left_id = self._cut(left_id, victim, actions)
-            node.end = keep
-            self._nodes[left_id] = node  # what was known of the leaf is known of its front
+            left: int | None = nodes.shorten(leaf_id, left_id, keep)
         else:
-            left = self._nodes.get(left_id)
-            if left is not None:  # or it is a root
-                left.history = max(left.history, node.history)
-                if node.access >= left.access or left.known is None:
-                    left.known = node.known
-                left.access = max(left.access, node.access)
-                left.children -= 1
+            left = nodes.remove(leaf_id, left_id)
         evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
-        if left is not None and left.evictable:
+        if left is not None:  # or it is a root
             self._offer(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots

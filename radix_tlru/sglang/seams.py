@@ -115,7 +115,7 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
-    checks.append(_tree_core())
+    checks += [_tree_core(), _eviction()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("seams", tuple(checks))
@@ -136,6 +136,25 @@ def _tree_core() -> Check:
         return Check("tree core", f"rust, as {RustTailCore.__name__}", "ok")
     except Exception as error:  # the Rust core may be there and not load
         return Check("tree core", _line(error), "failed")
+
+
+def _eviction() -> Check:
+    """Evict a tail: 44 tokens of 200 that are cached, of which a budget of 200 + 16 - 64 keeps 152."""
+    name = "a tail is evicted"
+    try:
+        from radix_tlru.config import Config
+        from radix_tlru.sglang.cache import build_cache
+        from radix_tlru.sglang.offline import OfflineCache, cache_params
+
+        cache = OfflineCache(build_cache(cache_params(256), Config(threshold=64, next_prompt_estimate=16)))
+        cache.request(range(200))
+        cache.request(range(1_000, 1_100))
+        kept = cache.request(range(156))
+        if kept != 156:
+            return Check(name, f"{kept} tokens of 200 were still there, where 156 should have been", "failed")
+        return Check(name, "44 tokens of 200, and 156 stay", "ok")
+    except Exception as error:  # what a core's binding lacks shows when it is called
+        return Check(name, _line(error), "failed")
 
 
 def _seam(path: str, parameter: str | None) -> Check:
