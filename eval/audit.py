@@ -6,37 +6,26 @@ So the resident prefixes are known, and with them what every match has to find, 
 
 from __future__ import annotations
 
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 import torch
-from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from eval.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
 from radix_tlru.config import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 from radix_tlru.tel import round_up
 
-__all__ = ["AuditedCache", "Shape"]
+__all__ = ["AuditedCache", "Running", "Shape"]
 
 MAX_REQUESTS = 4  # that hold a lock at a time
-LETTERS = range(3)  # few, so that contexts share prefixes of any length
-REMEMBERED = 16  # contexts that a new one may go on from
-
-# (extra_key, cache_salt): contexts of two of them share nothing, though they be of the same tokens.
-NAMESPACES: tuple[tuple[str | None, str | None], ...] = (
-    (None, None),
-    ("adapter", None),
-    (None, "tenant"),
-    ("adapter", "tenant"),
-)
 
 
 @dataclass(frozen=True)
@@ -53,11 +42,14 @@ class Shape:
     """Pages that are made room for, and taken from a leaf, at a time."""
 
     pages: int = 48
+    beside: tuple[Literal["swa", "mamba"], ...] = ()
+    """What a hybrid model caches beside the KV of full attention."""
 
     def __str__(self) -> str:
         weight = f"-w{self.median_weight:g}" if self.median_weight else ""
         trim = f"-trim{self.trim_pages}" if self.trim_pages > 1 else ""
-        return f"{self.core}-{'pairs' if self.is_eagle else 'tokens'}-page{self.page_size}{weight}{trim}"
+        beside = "".join(f"-{each}" for each in self.beside)
+        return f"{self.core}-{'pairs' if self.is_eagle else 'tokens'}-page{self.page_size}{weight}{trim}{beside}"
 
     @property
     def capacity(self) -> int:
@@ -68,13 +60,6 @@ class Shape:
     def trim_chunk(self) -> int:
         """Tokens."""
         return self.trim_pages * self.page_size
-
-
-class Context(NamedTuple):
-    """Tokens in a namespace."""
-
-    tokens: tuple[int, ...]
-    namespace: tuple[str | None, str | None]
 
 
 @dataclass
@@ -99,7 +84,7 @@ class AuditedCache(OfflineCache):
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        params = cache_params(shape.capacity, shape.page_size, shape.core)
+        params = self._params()
         params.is_eagle, params.enable_kv_cache_events = shape.is_eagle, True
         page = shape.page_size
         self.estimate = page + page // 2
@@ -107,44 +92,21 @@ class AuditedCache(OfflineCache):
         config = Config("tlru", 6 * page, self.estimate, median_weight=weight, trim_chunk=chunk)
         super().__init__(build_cache(params, config))
         self.running: list[Running] = []
-        self.contexts: list[Context] = [Context((), namespace) for namespace in NAMESPACES]
+        self.contexts = Contexts(shape.capacity)
         self.steps: Counter[str] = Counter()
         self._forget()
         self.audit()
 
+    def _params(self) -> CacheInitParams:
+        return cache_params(self.shape.capacity, self.shape.page_size, self.shape.core)
+
     def _forget(self) -> None:
-        # Prefixes are numbered: two pages have the same number if all that was said up to their ends is the same.
-        self._numbers: dict[tuple[int, object], int] = {}
-        self._parents = list(range(len(NAMESPACES)))  # the empty prefixes are their own
-        # What events tell of a namespace is its salt alone: the prefix that a subscriber takes this one for.
-        self._told = [NAMESPACES.index((None, cache_salt)) for _, cache_salt in NAMESPACES]
+        self.prefixes = Prefixes(self.page_size, self.shape.is_eagle)
+        self.subscriber = Subscriber(self.prefixes)
         self._filled: dict[int, int] = {}  # page → the prefix that it was filled for
         self.holds: dict[int, int] = {}  # prefix → its page in the tree
-        self._subscribed: dict[int, int] = {}  # hash of a block → the prefix that it ends
-        self._blocks: Counter[int] = Counter()  # prefixes that a subscriber takes to be resident
 
     # ---- the dictionary ----
-
-    def _next(self, prefix: int, said: object) -> int:
-        number = self._numbers.setdefault((prefix, said), len(self._parents))
-        if number == len(self._parents):
-            self._parents.append(prefix)
-            told = self._told[prefix]
-            self._told.append(number)
-            if told != prefix:
-                self._told[number] = self._next(told, said)
-        return number
-
-    def _prefixes(self, context: Context) -> list[int]:
-        """The prefixes that the whole pages of a context end."""
-        said: Sequence[object] = context.tokens
-        if self.shape.is_eagle:
-            said = list(pairwise(context.tokens))
-        prefixes, prefix, page = [], NAMESPACES.index(context.namespace), self.page_size
-        for start in range(0, len(said) - page + 1, page):
-            prefix = self._next(prefix, tuple(said[start : start + page]))
-            prefixes.append(prefix)
-        return prefixes
 
     def _found(self, prefixes: Sequence[int]) -> int:
         """Pages of the longest resident prefix."""
@@ -160,32 +122,14 @@ class AuditedCache(OfflineCache):
         assert torch.equal(slots, self._slots(pages)), "a page is in pieces"
         return pages
 
-    def _key(self, context: Context, tokens: int) -> RadixKey:
-        extra_key, cache_salt = context.namespace
-        said = array("q", context.tokens[:tokens])
-        key = RadixKey(said, extra_key, is_bigram=self.shape.is_eagle, cache_salt=cache_salt)
-        return key.page_aligned(self.page_size)
-
-    def _context(self, number: int, pages: int) -> Context:
-        """A context that goes on from where an earlier one was, or from within it, by up to so many pages."""
-        rng = Random(number)
-        before = rng.choice(self.contexts[-REMEMBERED:])
-        tokens = before.tokens[: rng.choice([len(before.tokens), rng.randrange(len(before.tokens) + 1)])]
-        tokens += tuple(rng.choices(LETTERS, k=rng.randrange(1, max(pages, 1) * self.page_size + 1)))
-        context = Context(tokens[: 2 * self.shape.capacity], before.namespace)
-        # None goes on for ever, or nothing else would be asked for any more.
-        follows = context if len(tokens) < self.shape.capacity // 2 else Context((), rng.choice(NAMESPACES))
-        self.contexts = [*self.contexts[-REMEMBERED:], follows]
-        return context
-
     # ---- steps ----
 
     def start(self, number: int, pages: int) -> None:
         """A request arrives: what is cached of it is found, and locked."""
         if len(self.running) == MAX_REQUESTS:
             return
-        context = self._context(number, pages)
-        prefixes = self._prefixes(context)
+        context = self.contexts.next(number, max(pages, 1) * self.page_size)
+        prefixes = self.prefixes.of(context)
         found, node = self._match(context, prefixes)
         lock = self.cache.lock(node)
         prompt = Random(number).randrange(1, len(context.tokens) + 1)
@@ -194,17 +138,22 @@ class AuditedCache(OfflineCache):
 
     def look_up(self, number: int, pages: int) -> None:
         """A look at what is cached of a context, which is a use of it."""
-        context = self._context(number, pages)
-        self._match(context, self._prefixes(context))
+        context = self.contexts.next(number, max(pages, 1) * self.page_size)
+        self._match(context, self.prefixes.of(context))
         self._after("match")
 
     def _match(self, context: Context, prefixes: Sequence[int]) -> tuple[int, int]:
-        match = self.cache.match_prefix(MatchPrefixParams(key=self._key(context, len(context.tokens))))
-        matched, found = match.device_prefix_len, self._found(prefixes)
-        assert matched == found * self.page_size, f"a match of {matched} tokens, {found} pages are resident"
+        key = self.prefixes.key(context, len(context.tokens))
+        match = self.cache.match_prefix(MatchPrefixParams(key=key))
+        matched, found = match.device_prefix_len, self._usable(key, prefixes)
+        assert matched == found * self.page_size, f"a match of {matched} tokens, {found} pages are of use"
         node: int = match.last_device_node
         self._assert_path(node, prefixes[:found])
         return found, node
+
+    def _usable(self, key: RadixKey, prefixes: Sequence[int]) -> int:
+        """Pages that a match has to find, of those that are resident."""
+        return self._found(prefixes)
 
     def prefill(self, number: int, pages: int) -> None:
         """A chunk of a request is computed, and cached."""
@@ -227,10 +176,10 @@ class AuditedCache(OfflineCache):
         request = self.running[number % len(self.running)]
         if self._compute(request, len(request.context.tokens)):
             self._insert(request)
-            prompt = self._key(request.context, request.prompt)
+            prompt = self.prefixes.key(request.context, request.prompt)
             if 0 < len(prompt) < request.done * self.page_size:  # SGLang splits there: an answer can go alone
                 values = self.cache.path_device_indices(request.node)[: len(prompt)]
-                self.cache.insert(InsertParams(key=prompt, value=values, prev_prefix_len=len(prompt)))
+                self.insert(InsertParams(key=prompt, value=values, prev_prefix_len=len(prompt)))
             self._drop(request)
         self._after("finish")
 
@@ -258,7 +207,7 @@ class AuditedCache(OfflineCache):
         return True
 
     def _insert(self, request: Running) -> None:
-        key = self._key(request.context, request.computed)
+        key = self.prefixes.key(request.context, request.computed)
         done = len(key) // self.page_size
         if done <= request.done:
             return
@@ -267,7 +216,7 @@ class AuditedCache(OfflineCache):
         self._filled.update(zip(own, request.prefixes[request.done : done], strict=True))
         values = torch.cat([self.cache.path_device_indices(request.node), self._slots(own)])
         params = InsertParams(key=key, value=values, prev_prefix_len=request.done * self.page_size)
-        result = self.cache.insert(params)
+        result = self.insert(params)
         found = self._found(request.prefixes[:done])
         assert result.prefix_len == found * self.page_size, f"{result.prefix_len} tokens known, {found} pages were"
         lock = self.cache.lock(result.last_device_node)
@@ -284,11 +233,11 @@ class AuditedCache(OfflineCache):
     def _allocate(self, pages: int) -> list[int] | None:
         """So many pages; None if they cannot be had, which must be so only if too few are free and evictable."""
         tokens = max(pages, 0) * self.page_size
-        free, evictable = self.allocator.available_size(), self.cache.full_evictable_size()
+        free, evictable = self.free_tokens, self.cache.full_evictable_size()
         try:
             slots = self.allocate(tokens)
         except MemoryError:
-            assert free + evictable < tokens, f"{tokens} tokens refused, {free} were free and {evictable} evictable"
+            self._assert_refused(tokens)
             return None
         missing = max(tokens - free, 0)
         wanted = min(max(missing, self.shape.trim_chunk), evictable) if missing else 0
@@ -296,11 +245,24 @@ class AuditedCache(OfflineCache):
         self._assert_evicted(evicted, wanted)
         return self._pages(slots)
 
+    @property
+    def free_tokens(self) -> int:
+        """Tokens of full attention that nothing has."""
+        return len(self._free_pages) * self.page_size
+
+    @property
+    def _free_pages(self) -> list[int]:
+        return list(self.allocator.free_pages.tolist())
+
+    def _assert_refused(self, tokens: int) -> None:
+        free, evictable = self.free_tokens, self.cache.full_evictable_size()
+        assert free + evictable < tokens, f"{tokens} tokens refused, {free} are free and {evictable} evictable"
+
     def evict_some(self, tokens: int) -> None:
         """Evict at least so many tokens, to the page, or to the trim chunk if there is one."""
-        free, evictable = self.allocator.available_size(), self.cache.full_evictable_size()
+        free, evictable = self.free_tokens, self.cache.full_evictable_size()
         evicted = self.evict(tokens)
-        freed = self.allocator.available_size() - free
+        freed = self.free_tokens - free
         assert evicted == freed, f"{evicted} tokens evicted and {freed} freed"
         self._assert_evicted(evicted, min(round_up(tokens, self.page_size), evictable))
         self._after("evict")
@@ -316,9 +278,10 @@ class AuditedCache(OfflineCache):
         while self.running:
             self.finish(0)
         self.cache.reset()
+        self.cache.req_to_token_pool.clear()
         self.allocator.clear()
-        self._audit_events()
-        assert not self._blocks, "a subscriber was not told of the flush"
+        self.subscriber.read(self.cache.take_events())
+        assert not self.subscriber.blocks, "a subscriber was not told of the flush"
         self._forget()
         self._after("flush")
 
@@ -338,13 +301,13 @@ class AuditedCache(OfflineCache):
         self._audit_pool()
         self._audit_locks()
         self._audit_order()
-        self._audit_events()
-        told = Counter(self._told[prefix] for prefix in self.holds)
-        assert +self._blocks == told, "a subscriber knows other blocks than those that are resident"
+        self.subscriber.read(self.cache.take_events())
+        told = Counter(self.prefixes.told[prefix] for prefix in self.holds)
+        assert +self.subscriber.blocks == told, "a subscriber knows other blocks than those that are resident"
         self.cache.sanity_check()
 
     def _audit_pool(self) -> None:
-        free: list[int] = self.allocator.free_pages.tolist()
+        free = self._free_pages
         held = [page for request in self.running for page in request.pages]
         elsewhere = {*free, *held}
         assert len(elsewhere) == len(free) + len(held), "a page is free twice, or free and in a request"
@@ -353,7 +316,7 @@ class AuditedCache(OfflineCache):
         assert self._pages(slots) == pages, "the tree does not hold what nobody else does"
         self.holds = {self._filled[page]: page for page in pages}
         assert len(self.holds) == len(pages), "a prefix is resident twice"
-        for parent in map(self._parents.__getitem__, self.holds):
+        for parent in map(self.prefixes.parents.__getitem__, self.holds):
             assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
 
     def _audit_locks(self) -> None:
@@ -374,30 +337,7 @@ class AuditedCache(OfflineCache):
         assert len(order) == len(leaves)
         assert bool(leaves) == bool(self.cache.full_evictable_size())
         assert sum(leaf.end - leaf.start for leaf in leaves) <= self.cache.full_evictable_size()
+        assert order.over_budget == sum(map(order._tel_safe, leaves))
         for leaf in leaves:
             assert leaf.start % self.page_size == leaf.end % self.page_size == 0
             assert 0 <= leaf.start < leaf.end <= leaf.history
-
-    def _audit_events(self) -> None:
-        """Read what a subscriber is told, who cannot see a split."""
-        for event in self.cache.take_events():
-            match event:
-                case BlockStored():
-                    self._store(event)
-                case BlockRemoved():
-                    for block in event.block_hashes:
-                        prefix = self._subscribed[block]
-                        self._blocks[prefix] -= 1
-                        assert self._blocks[prefix] >= 0, "a block is removed that was not there"
-                case AllBlocksCleared():
-                    self._blocks.clear()
-
-    def _store(self, event: BlockStored) -> None:
-        prefix = NAMESPACES.index((None, event.cache_salt))
-        if event.parent_block_hash is not None:
-            prefix = self._subscribed[event.parent_block_hash]
-        size = event.block_size
-        for number, block in enumerate(event.block_hashes):
-            prefix = self._next(prefix, tuple(event.token_ids[number * size : (number + 1) * size]))
-            assert self._subscribed.setdefault(block, prefix) == prefix, "one hash for two blocks"
-            self._blocks[prefix] += 1

@@ -15,11 +15,12 @@ import psutil
 
 from eval.arguments import tokens
 from eval.audit import AuditedCache, Shape
+from eval.audit_hybrids import audited as audited_cache
 from eval.real import RealCache
 from eval.traces import GENERATORS
 from radix_tlru.sglang.offline import Core
 
-__all__ = ["SHAPES", "soak", "steps_of"]
+__all__ = ["HYBRIDS", "SHAPES", "soak", "steps_of"]
 
 SHAPES = (
     Shape("rust", 1),
@@ -33,6 +34,16 @@ SHAPES = (
     Shape("rust", 16, trim_pages=5),
     Shape("python", 16, trim_pages=5),
 )
+
+HYBRIDS = (
+    Shape("python", 1, beside=("swa",)),
+    Shape("python", 16, beside=("swa",)),
+    Shape("python", 1, beside=("mamba",)),
+    Shape("python", 16, beside=("mamba",)),
+    Shape("python", 1, beside=("swa", "mamba")),
+    Shape("python", 16, beside=("swa", "mamba"), trim_pages=5),
+)
+"""Caches of hybrid models, whose leaves go whole."""
 
 # How often each step is taken: requests come, and end, about as often as something else happens.
 WEIGHTS = {
@@ -117,9 +128,10 @@ def soak(steps: int, seed: int) -> None:
     """Audited steps, a hundredth of them at a time on a fresh cache of each shape in turn."""
     lines = Lines("audited steps", "µs of CPU / step", "tokens evicted", "splits")
     counts: Counter[str] = Counter()
+    shapes = (*SHAPES, *HYBRIDS)
     for part in range(100):
-        shape = SHAPES[part % len(SHAPES)]
-        audited = AuditedCache(shape)
+        shape = shapes[part % len(shapes)]
+        audited = audited_cache(shape)
         for number, step in enumerate(steps_of(audited, seed + part, steps // 100)):
             try:
                 step()

@@ -12,7 +12,7 @@ was used, trimmed, locked or evicted since leaves its old entry behind, which is
 the head. A decision is O(log cells + log leaves), amortised.
 
 A leaf gives up its tail page by page, each at its own price, unless it says what rests of its path without it: then it
-goes whole or not at all, at the price of the middle one of the tokens that go with it.
+goes whole or not at all, at the mean price of the tokens that are lost with it: of their steps, to a quarter of one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
 from radix_tlru.models import Leaf, Policy
@@ -37,6 +37,8 @@ Phase = Literal["tel_safe", "lru"]
 # Stale entries are swept out when the cells hold this many more entries than twice the leaves; and so many leaves are
 # noted at most before they get their entries.
 _SLACK = 1024
+
+_PARTS = 4  # of each step of the prompt model: where in it the mean price of a leaf may be that goes whole
 
 _ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
 
@@ -79,8 +81,10 @@ class EvictionOrder:
 
     def _start(self, policy: Policy) -> None:
         self._policy, self._returns = policy, policy.returns
-        self._probabilities, self._shares = policy.probabilities, policy.shares
+        self._probabilities, self._shares = _in_parts(policy.probabilities), _in_parts(policy.shares)
         self._steps = len(self._shares)
+        self._whole_steps = range(len(policy.shares))
+        self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
@@ -167,7 +171,7 @@ class EvictionOrder:
         if leaf.rest is None:
             keep = max(
                 keep,
-                self._policy.keep(leaf, step, self._page_size),
+                self._policy.keep(leaf, step // _PARTS, self._page_size),
                 self._returns.floor(leaf) // self._page_size * self._page_size,
                 leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
             )
@@ -251,19 +255,20 @@ class EvictionOrder:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
         return rate * self._shares[cell % self._steps], rate, cell
 
-    def _judged(self, leaf: Leaf) -> int:
-        """What stays once the token is gone by whose price a leaf goes: its last one, if it goes page by page."""
-        if leaf.rest is None:
-            return leaf.end - self._page_size
-        return leaf.rest + max(leaf.end - leaf.rest, 0) // 2 // self._page_size * self._page_size
-
     def _step(self, leaf: Leaf) -> int:
-        """Index of the step that the token lies in by whose price the leaf goes."""
-        # With that token gone, as much stays as Q needs, L + Q - ξ, if and only if Q is at most this.
-        longest = self._policy.threshold - leaf.history + self._judged(leaf)
-        ends = self._policy.step_end if self._policy.median else self._policy.prompts.next_prompt
-        for step in range(self._steps):
-            tokens = ends(leaf, step)
+        """Index, in parts of a step, of what the leaf's last token costs, or the mean token of one that goes whole."""
+        if leaf.rest is None:
+            return _PARTS * self._step_at(leaf, leaf.end - self._page_size)
+        lost = max(leaf.end - leaf.rest, 0)
+        middles = (leaf.rest + lost * middle // (2 * _PARTS) for middle in range(1, 2 * _PARTS, 2))
+        return sum(self._step_at(leaf, depth // self._page_size * self._page_size) for depth in middles)
+
+    def _step_at(self, leaf: Leaf, depth: int) -> int:
+        """Index of the step that the page behind a depth of the leaf's path lies in, which stays down to there."""
+        # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is no more than that if and only if Q is at most this.
+        longest = self._policy.threshold - leaf.history + depth
+        for step in self._whole_steps:
+            tokens = self._step_end(leaf, step)
             if tokens is None or tokens <= longest:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
@@ -272,10 +277,9 @@ class EvictionOrder:
         """Tokens of the leaf's path that cost nothing at the tail; its own, of a leaf that goes whole."""
         if self._free < 0:
             return 0
-        keep = self._policy.keep(leaf, self._free, self._page_size)
-        if leaf.rest is None:
-            return max(leaf.end - keep, 0)
-        return leaf.end - leaf.start if keep <= self._judged(leaf) else 0
+        if leaf.rest is not None:
+            return leaf.end - leaf.start if self._step(leaf) <= self._free else 0
+        return max(leaf.end - self._policy.keep(leaf, self._free // _PARTS, self._page_size), 0)
 
     def _admit(self) -> None:
         """Give the noted leaves their entries."""
@@ -356,3 +360,9 @@ class EvictionOrder:
             first = self._head(cell)
             if first is not None:
                 self._wake(cell, self._returns.group(first[1], self._now).until)
+
+
+def _in_parts(values: tuple[float, ...]) -> tuple[float, ...]:
+    """Values of steps, and between two of them as many as there are parts."""
+    parts = [low + (high - low) * part / _PARTS for low, high in pairwise(values) for part in range(_PARTS)]
+    return (*parts, values[-1])

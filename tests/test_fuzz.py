@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from eval.__main__ import main
 from eval.audit import AuditedCache, Shape
+from eval.audit_hybrids import audited as audited_cache
 from eval.soak import SHAPES, steps_of
 from radix_tlru.sglang.offline import Core
 
@@ -28,7 +29,7 @@ class Scheduler(RuleBasedStateMachine):
 
     def __init__(self, shape: Shape, seen: Counter[str]) -> None:
         super().__init__()
-        self.audited, self.seen = AuditedCache(shape), seen
+        self.audited, self.seen = audited_cache(shape), seen
 
     @rule(number=NUMBERS, pages=st.sampled_from([1, 4, 4, 8]))
     def start(self, number: int, pages: int) -> None:

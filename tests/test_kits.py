@@ -12,6 +12,7 @@ import pytest
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertParams
+from sglang.srt.mem_cache.memory_pool import ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -30,6 +31,12 @@ FULL, SWA = ComponentType.FULL, ComponentType.SWA
 FULL_CONFIGS = [config for config in CONFIGS if config.components == (FULL,)]
 # Pairs of tokens as keys, which speculative decoding with EAGLE wants of a cache.
 BIGRAM_CONFIGS = [replace(config, is_eagle=True) for config in FULL_CONFIGS]
+# The fuzzer ends windows anywhere, which only pages of one token allow, and gives no request back.
+HYBRID_CONFIGS = [
+    replace(config, max_num_reqs=120, mamba_cache_size=120)
+    for config in CONFIGS
+    if len(config.components) > 1 and config.page_size == 1
+]
 SEEDS = range(8)
 
 
@@ -96,6 +103,33 @@ def test_sglangs_lock_fuzzer_finds_nothing(config: CacheConfig, monkeypatch: pyt
         assert len(tail.order) == cache.full_evictable_size() == 0
     # Nothing was found, and not because nothing was done.
     assert min(evicted["splits"], evicted["tel_safe"], evicted["lru"]) > len(SEEDS)
+
+
+@pytest.mark.parametrize("config", HYBRID_CONFIGS, ids=lambda config: config.label)
+def test_sglangs_lock_fuzzer_finds_nothing_in_a_hybrid(config: CacheConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    evicted: Counter[str] = Counter()
+
+    def build(config: CacheConfig) -> tuple[UnifiedRadixCache, TokenToKVPoolAllocator, ReqToTokenPool]:
+        ours = component_for(Config(threshold=8, next_prompt_estimate=2), PythonTailComponent)
+        fixture = build_fixture(config, component_registry_override={FULL: ours})
+        if not config.has_swa:
+            without_sliding_window(*fixture[:2])
+        built.append(fixture[0])
+        return fixture
+
+    monkeypatch.setattr(insert_walk, "build_fixture", build)
+    for seed in SEEDS:
+        built: list[UnifiedRadixCache] = []
+        Fuzzer(config).run(seed)
+        [cache] = built
+        tail: TailComponent = cache.components[FULL]
+        evicted += tail.counts
+        assert len(tail.order) == len(cache.tree_core.evictable_device_leaves)
+        assert {cache.tree_core.component_protected_size(each) for each in config.components} == {0}
+        cache.evict(EvictParams(num_tokens=config.kv_size))
+        assert {cache.tree_core.component_evictable_size(each) for each in config.components} == {0}
+    assert evicted["splits"] == 0
+    assert min(evicted["tel_safe"], evicted["lru"]) > len(SEEDS)
 
 
 class Router:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -82,17 +83,21 @@ def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
     assert leaves.evict(300) == (1, 100, "tel_safe")
 
 
-def test_a_leaf_that_goes_whole_costs_what_its_middle_token_costs_and_goes_whole_for_one_token() -> None:
+def test_a_leaf_that_goes_whole_costs_what_its_tokens_cost_on_average_and_goes_whole_for_one_token() -> None:
     leaves = Leaves(TLRU)
-    leaves.appear(1, Leaf(900, 2000, 2000, last_access=2, rest=900))  # 1,500 are to stay, not 1,450
-    leaves.appear(2, Leaf(1000, 2000, 2000, last_access=3, rest=1000))  # 500 of the 1,000 are within the budget
-    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=0, rest=900))  # 700 more are of no use without it
-    leaves.appear(4, conversation(1600, last_access=4))  # page by page: 1,600 + 100 - 600 = 1,100
-    leaves.appear(5, Leaf(100, 300, 2000, last_access=5, rest=2000))  # of no use to begin with
-    assert leaves.order.over_budget == 0 + 1000 + 0 + 500 + 200
-    assert [leaves.evict(1) for _ in range(2)] == [(2, 1000, "tel_safe"), (4, 1, "tel_safe")]
-    assert [leaves.evict(10_000) for _ in range(2)] == [(1001, 499, "tel_safe"), (5, 200, "tel_safe")]
-    assert [leaves.evict(1) for _ in range(3)] == [(3, 400, "lru"), (1, 1100, "lru"), (1002, 1, "lru")]
+    leaves.appear(1, Leaf(1500, 2000, 2000, last_access=4, rest=1500))  # 2,000 + 100 - 600 = 1,500 stay: it is free
+    leaves.appear(2, Leaf(1300, 2000, 2000, last_access=10, rest=1100))  # two of four parts of 225 stay: 1/2 of 1/1
+    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=7, rest=0))  # three of four parts of 500 stay: 3/4 of 1/4
+    leaves.appear(4, Leaf(1600, 1700, 2000, last_access=0, rest=1600))  # of no use to begin with, as far as X goes
+    leaves.appear(5, Leaf(100, 300, 2000, last_access=9, rest=2000))  # of no use at all
+    leaves.appear(6, Leaf(900, 1500, 2000, last_access=8, rest=900))  # all of it stays: 1 of 1/3
+    told = leaves.order.upcoming(9)
+    assert [each.victim.leaf_id for each in told] == [4, 1, 5, 3, 6, 2]
+    assert [each.cost for each in told] == [0, 0, 0, 3 / 4 / 4, 1 / 3, 1 / 2]
+    assert leaves.order.over_budget == 500 + 0 + 0 + 100 + 200 + 0
+    taken = [leaves.evict(1) for _ in range(6)]
+    assert [tokens for _, tokens, _ in taken] == [100, 500, 200, 400, 600, 700]
+    assert [phase for _, _, phase in taken] == ["tel_safe"] * 3 + ["lru"] * 3
 
 
 def test_a_used_leaf_moves_behind_the_others_though_its_entry_is_old() -> None:
@@ -154,13 +159,13 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
     history: int, trimmed: int, threshold: int, median: int, weight: float
 ) -> None:
     class Two:
-        probabilities = (0.0, 0.25, 1.0)
+        probabilities = (0.0, 0.5, 1.0)
 
         def next_prompt(self, leaf: Leaf, step: int) -> int | None:
             return (300, 100, None)[step]
 
     def exceeds(tokens: int) -> float:
-        return 0.0 if tokens >= 300 else 0.25 if tokens >= 100 else 1.0
+        return 0.0 if tokens >= 300 else 0.5 if tokens >= 100 else 1.0
 
     leaf = Leaf(0, history, history + trimmed, last_access=0.0)
     leaves = Leaves(Policy(Recency(), Two(), threshold, weight, median=median))
@@ -179,7 +184,10 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
     leaves.appear(2, leaf._replace(start=history // 3, rest=history // 3))
     [whole] = leaves.order.upcoming(99)
     own = history - history // 3
-    assert (len(taken(whole.victim)), whole.cost) == (own, costs[own - own // 2 - 1][0])
+    middles = [costs[own - own * eighths // 8 - 1] for eighths in (1, 3, 5, 7)]
+    assert len(taken(whole.victim)) == own
+    if not median:  # else the steps are not all of one height, and a mean of them is not one of prices
+        assert (whole.cost, whole.exceed_probability) == pytest.approx(tuple(map(fmean, zip(*middles, strict=True))))
 
 
 def taken(victim: Victim) -> range:
@@ -212,7 +220,8 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
     def state() -> list[object]:
-        values = [value for name, value in sorted(vars(leaves.order).items()) if name not in ("_leaf_of", "_policy")]
+        given = ("_leaf_of", "_policy", "_step_end")
+        values = [value for name, value in sorted(vars(leaves.order).items()) if name not in given]
         as_they_are = {id(leaf.known): leaf.known for leaf in leaves.values()}
         return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)], as_they_are)
 
@@ -278,15 +287,18 @@ class OrderAgainstAScan(RuleBasedStateMachine):
     @precondition(lambda self: self.leaves)
     @rule(tokens=st.integers(1, 2000))
     def evict(self, tokens: int) -> None:
-        def safe_then_old(leaf_id: int) -> tuple[bool, float]:
-            leaf = self.leaves[leaf_id]
-            return not safe(leaf), leaf.last_access
-
-        expected = min(self.leaves, key=safe_then_old)
-        leaf = self.leaves[expected]
-        free = safe(leaf)
+        before = dict(self.leaves)
         taken, count, phase = self.leaves.evict(tokens)
-        assert (taken, phase) == (expected, "tel_safe" if free else "lru")
+        now = self.leaves.order._now
+
+        def cost(leaf_id: int) -> tuple[float, float]:  # one used since has a newer time than the order knows of
+            rate = 1 / (now - min(before[leaf_id].last_access, now) + 1)
+            return rate * dear(before[leaf_id]), rate
+
+        assert cost(taken) == min(map(cost, before))
+        leaf = before[taken]
+        free = safe(leaf)
+        assert phase == ("tel_safe" if free else "lru")
         if leaf.rest is None:
             asked = -(-tokens // PAGE) * PAGE
             assert count == min(leaf.end - leaf.start, free or leaf.end, asked)
@@ -312,11 +324,21 @@ class OrderAgainstAScan(RuleBasedStateMachine):
 
 def safe(leaf: Leaf) -> int:
     """Tokens that can go at no cost."""
-    keep = keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
     if leaf.rest is None:
-        return max(leaf.end - keep, 0)
-    middle = leaf.rest + (leaf.end - leaf.rest) // 2 // PAGE * PAGE
-    return leaf.end - leaf.start if keep <= middle else 0
+        return max(leaf.end - keep(leaf), 0)
+    return 0 if dear(leaf) else leaf.end - leaf.start
+
+
+def dear(leaf: Leaf) -> float:
+    """Share of what goes at the least that is within the budget; of a leaf that goes whole, by four of its pages."""
+    if leaf.rest is None:
+        return float(keep(leaf) >= leaf.end)
+    lost = leaf.end - leaf.rest
+    return fmean(keep(leaf) > (leaf.rest + lost * eighths // 8) // PAGE * PAGE for eighths in (1, 3, 5, 7))
+
+
+def keep(leaf: Leaf) -> int:
+    return keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
 
 
 TestOrderAgainstAScan = OrderAgainstAScan.TestCase

@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru.config import Config, ConfigError
-from radix_tlru.sglang.compat import host_tier_refusal, rust_core_refusal
+from radix_tlru.sglang.compat import host_tier_refusal, hybrid_refusal, rust_core_refusal
 from radix_tlru.sglang.component import TailComponent, component_for
 from radix_tlru.sglang.live_threshold import LiveThreshold
 from radix_tlru.sglang.metrics import TailMetrics
@@ -220,6 +220,7 @@ def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
         ),
         f"a model that caches {others}": bool(others),
         f"a {overridden} component other than SGLang's": bool(overridden),
+        f"{beside} beside full attention: {hybrid_refusal()}": bool(beside and hybrid_refusal()),
         f"--enable-hierarchical-cache and {beside} beside full attention": hierarchical and bool(beside),
     }
     for shape, present in refusals.items():

@@ -7,6 +7,8 @@ Each difference is looked for where it is, never derived from the number of the 
                             does not tell how many children its nodes have: our order sits in the Python core there
 ``host_tier_refusal``       before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
 ``sessions_refusal``        before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
+``hybrid_refusal``          before 0.5.22 a match does not say how much of a path is of use, which all that tries a
+                            hybrid model's cache here goes by: they are refused
 ``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
 ==========================  =========================================================================================
 
@@ -30,6 +32,7 @@ __all__ = [
     "SUPPORTED",
     "check_version",
     "host_tier_refusal",
+    "hybrid_refusal",
     "insert_params",
     "release_of",
     "rust_core_refusal",
@@ -98,6 +101,15 @@ def sessions_refusal() -> str | None:
     if hasattr(StreamingSession, "try_dec_lock_ref"):
         return f"a session of SGLang {sglang_version()} unlocks in a method of the cache that ours replaces"
     return None
+
+
+def hybrid_refusal() -> str | None:
+    """Why our order cannot evict what a hybrid model of this SGLang caches; None if it can."""
+    from sglang.srt.mem_cache.base_prefix_cache import MatchResult
+
+    if "device_prefix_len" in MatchResult._fields:
+        return None
+    return f"a match of SGLang {sglang_version()} does not say how much of a path is of use"
 
 
 def insert_params(**arguments: Any) -> InsertParams:

@@ -36,7 +36,13 @@ from radix_tlru.config import (
 )
 from radix_tlru.predictors import predictor
 from radix_tlru.sglang import carried
-from radix_tlru.sglang.compat import check_version, host_tier_refusal, sessions_refusal, sglang_version
+from radix_tlru.sglang.compat import (
+    check_version,
+    host_tier_refusal,
+    hybrid_refusal,
+    sessions_refusal,
+    sglang_version,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,6 +298,7 @@ def _check_server_args(_result: None, record: ServerArgs) -> None:
     is_hybrid = model.is_hybrid_swa or is_stateful
     shapes = {
         "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
+        f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
         "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,
         "a Mamba / SSM hybrid model on MLX": is_stateful and use_mlx(),
     }

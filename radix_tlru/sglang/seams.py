@@ -43,6 +43,7 @@ SEAMS = (
     (f"{_COMPONENT}._evict_device_start", None),
     (f"{_COMPONENT}._evict_device_next_node", None),
     (f"{_COMPONENT}._evict_device_end", None),
+    (f"{_COMPONENT}.create_match_validator", "match_device_only"),
     ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),

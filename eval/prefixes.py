@@ -1,0 +1,129 @@
+"""Prefixes of what was said, by number; and who reads a cache's events, and knows blocks by their hashes alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+__all__ = ["NAMESPACES", "Context", "Contexts", "Prefixes", "Subscriber"]
+
+LETTERS = range(3)  # few, so that contexts share prefixes of any length
+REMEMBERED = 16  # contexts that a new one may go on from
+
+# (extra_key, cache_salt): contexts of two of them share nothing, though they be of the same tokens.
+NAMESPACES: tuple[tuple[str | None, str | None], ...] = (
+    (None, None),
+    ("adapter", None),
+    (None, "tenant"),
+    ("adapter", "tenant"),
+)
+
+
+class Context(NamedTuple):
+    """Tokens in a namespace."""
+
+    tokens: tuple[int, ...]
+    namespace: tuple[str | None, str | None]
+
+
+class Contexts:
+    """Random contexts that go on from one another. ``capacity``: tokens of the pool that they are for."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._said: list[Context] = [Context((), namespace) for namespace in NAMESPACES]
+
+    def next(self, number: int, tokens: int) -> Context:
+        """A context that goes on from where an earlier one was, or from within it, by up to so many tokens."""
+        rng = Random(number)
+        before = rng.choice(self._said[-REMEMBERED:])
+        said = before.tokens[: rng.choice([len(before.tokens), rng.randrange(len(before.tokens) + 1)])]
+        said += tuple(rng.choices(LETTERS, k=rng.randrange(1, tokens + 1)))
+        context = Context(said[: 2 * self._capacity], before.namespace)
+        # None goes on for ever, or nothing else would be asked for any more.
+        follows = context if len(said) < self._capacity // 2 else Context((), rng.choice(NAMESPACES))
+        self._said = [*self._said[-REMEMBERED:], follows]
+        return context
+
+
+class Prefixes:
+    """Numbers of prefixes: two pages end the same one if all that was said up to their ends is the same.
+
+    ``is_eagle``: what is said are pairs of tokens.
+    """
+
+    def __init__(self, page_size: int, is_eagle: bool) -> None:
+        self._page_size, self._is_eagle = page_size, is_eagle
+        self._numbers: dict[tuple[int, object], int] = {}
+        self.parents = list(range(len(NAMESPACES)))  # the empty prefixes are their own
+        # What events tell of a namespace is its salt alone: the prefix that a subscriber takes this one for.
+        self.told = [NAMESPACES.index((None, cache_salt)) for _, cache_salt in NAMESPACES]
+
+    def of(self, context: Context) -> list[int]:
+        """The prefixes that the whole pages of a context end."""
+        said: Sequence[object] = context.tokens
+        if self._is_eagle:
+            said = list(pairwise(context.tokens))
+        prefixes, prefix, page = [], NAMESPACES.index(context.namespace), self._page_size
+        for start in range(0, len(said) - page + 1, page):
+            prefix = self.next(prefix, tuple(said[start : start + page]))
+            prefixes.append(prefix)
+        return prefixes
+
+    def next(self, prefix: int, said: object) -> int:
+        """What a prefix and a page behind it are."""
+        number = self._numbers.setdefault((prefix, said), len(self.parents))
+        if number == len(self.parents):
+            self.parents.append(prefix)
+            told = self.told[prefix]
+            self.told.append(number)
+            if told != prefix:
+                self.told[number] = self.next(told, said)
+        return number
+
+    def key(self, context: Context, tokens: int) -> RadixKey:
+        """What SGLang calls the first tokens of a context, in whole pages."""
+        extra_key, cache_salt = context.namespace
+        said = array("q", context.tokens[:tokens])
+        key = RadixKey(said, extra_key, is_bigram=self._is_eagle, cache_salt=cache_salt)
+        return key.page_aligned(self._page_size)
+
+
+class Subscriber:
+    """What one knows who reads a cache's events, and cannot see a split."""
+
+    def __init__(self, prefixes: Prefixes) -> None:
+        self._prefixes = prefixes
+        self._ends: dict[int, int] = {}  # hash of a block → the prefix that it ends
+        self.blocks: Counter[int] = Counter()  # prefixes that it takes to be resident
+
+    def read(self, events: Iterable[KVCacheEvent]) -> None:
+        """Raise AssertionError where events contradict each other."""
+        for event in events:
+            match event:
+                case BlockStored():
+                    self._store(event)
+                case BlockRemoved():
+                    for block in event.block_hashes:
+                        prefix = self._ends[block]
+                        self.blocks[prefix] -= 1
+                        assert self.blocks[prefix] >= 0, "a block is removed that was not there"
+                case AllBlocksCleared():
+                    self.blocks.clear()
+
+    def _store(self, event: BlockStored) -> None:
+        prefix = NAMESPACES.index((None, event.cache_salt))
+        if event.parent_block_hash is not None:
+            prefix = self._ends[event.parent_block_hash]
+        size = event.block_size
+        for number, block in enumerate(event.block_hashes):
+            prefix = self._prefixes.next(prefix, tuple(event.token_ids[number * size : (number + 1) * size]))
+            assert self._ends.setdefault(block, prefix) == prefix, "one hash for two blocks"
+            self.blocks[prefix] += 1
