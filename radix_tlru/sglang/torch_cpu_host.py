@@ -23,6 +23,8 @@ def install() -> None:
     common.ALLOC_MEMORY_FUNCS["cpu"] = _allocate
     base.HostKVCache.pin_memory = property(lambda pool: False, lambda pool, wanted: None)
     mha.transfer_kv_direct = _copy
+    # SGLang leaves 10 GB of a machine to others. Here pools are small, and others may have taken more than the rest.
+    base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0
 
 
 def _allocate(dims: tuple[int, ...], dtype: torch.dtype, device: str, **_unused: Any) -> torch.Tensor:
