@@ -133,7 +133,8 @@ class EvictionOrder:
         if self._victim is None or self._victim[0] != leaf_id:
             self._over_budget -= self._tel_safe(self._leaf(leaf_id))
             return
-        self._over_budget -= self._tel_safe(self._victim[1])
+        if self._named % self._steps <= self._free:
+            self._over_budget -= self._tel_safe(self._victim[1])
         self._victim = None
         queue = self._cells[self._named]
         if queue.first is not None and queue.first[1] == leaf_id:
@@ -288,7 +289,7 @@ class EvictionOrder:
         for leaf_id in self._noted:
             self._enter(leaf_id, self._leaf(leaf_id))
         self._noted.clear()
-        if self.entries > 2 * self._leaves + _SLACK:
+        if self._entries + len(self._alarms) > 2 * self._leaves + _SLACK:
             self.use(self._policy)
 
     def _leaf(self, leaf_id: int) -> Leaf:
@@ -299,9 +300,10 @@ class EvictionOrder:
 
     def _enter(self, leaf_id: int, leaf: Leaf) -> None:
         """Count a leaf, and put it into its cell."""
-        safe = self._tel_safe(leaf)
-        self._over_budget += safe
-        self._push(leaf_id, leaf, 0 if safe and not self._free else self._step(leaf))
+        step = self._step(leaf)
+        if step <= self._free:
+            self._over_budget += self._tel_safe(leaf)
+        self._push(leaf_id, leaf, step)
 
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
         """Put a leaf whose last token lies in that step into its cell."""

@@ -70,7 +70,8 @@ class TailRadixCache(UnifiedRadixCache):
         """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
         chunk = self.tail.policy.trim_chunk
         if kwargs.get("allocation_reclaim_satisfied") is None and 0 < params.num_tokens < chunk:
-            params = replace(params, num_tokens=chunk)
+            others = params.swa_num_tokens or params.mamba_num
+            params = replace(params, num_tokens=chunk) if others else EvictParams(num_tokens=chunk)
         return super().evict_for_alloc(params, **kwargs)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
