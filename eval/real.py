@@ -132,7 +132,7 @@ class RealCache:
             cached = self._cache.request(ids) * self.page_size
         else:
             tokens = [page * self._tokens_a_page + token for page in ids for token in range(self._tokens_a_page)]
-            cached = self._cache.request(tokens, request.prompt_tokens, request.arrival_s)
+            cached = self._cache.request(tokens, request.prompt_tokens, request.arrival_s, request.output_tokens)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 

@@ -49,14 +49,17 @@ class Turn(NamedTuple):
 class Conversation(Watched):
     """A conversation as of its last turn."""
 
-    __slots__ = ("group", "hints", "kind", "length", "noted", "number", "shared", "turn")
+    __slots__ = ("group", "hints", "kind", "length", "noted", "number", "remainder", "shared", "turn")
 
-    def __init__(self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int) -> None:
+    def __init__(
+        self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int, remainder: int = 0
+    ) -> None:
         super().__init__(cls, stamp)
         self.number = number  # of the conversation, in order of first turns
         self.turn = turn  # turns before this one
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
+        self.remainder = remainder  # tokens said that could not be cached: the next prompt has them for certain
         self.kind = kind_of(turn, length)  # by which its next prompt is judged
         self.group: Group | None = None  # in the order, until it grows out of it
         self.hints: Hints | None = None  # what is believed of what the client said
@@ -84,14 +87,15 @@ class Conversations:
             self._hazards.returned(before, turn.stamp)
         if before is not None and 2 * before.length > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
-            self._prompts.add(turn.prompt - before.length, before.kind)
+            self._prompts.add(max(turn.prompt - before.length - before.remainder, 0), before.kind)
             cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
         else:
             # Most of the prompt is new: if anything, another conversation begins with the same document or template.
             self._begun += 1
             number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
             cls = (0 if before is None else -1, 0)
-        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared)
+        remainder = turn.prompt + turn.answer - turn.context
+        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder)
         depth = bisect_right(_DEPTHS, turn.context)
         if alone and depth:
             key = turn.fingerprint(_DEPTHS[depth - 1])

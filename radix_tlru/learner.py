@@ -26,10 +26,10 @@ _FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _LESSON = 500  # turns between two estimates, once as many were seen
 
-_WEIGHTS = (0.0, 0.2, 0.4)  # that `auto` chooses from
+_WEIGHTS = (0.0, 0.2, 0.5)  # that `auto` chooses from
 _LOOK = 100  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
-_GOOD_ENOUGH = 1.03  # likewise, while the median is above that of lru
+_GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
 _HIGHEST_P95 = 1.01  # times that of lru
 

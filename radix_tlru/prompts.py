@@ -1,7 +1,8 @@
 """How long next prompts are, learned online: a distribution instead of the one estimate Q̂.
 
 By the turn that the prompt will be and by the length of the conversation so far: what follows a first short question is
-not what follows a long document. A kind of conversation that has seen few prompts is taken for all of them.
+not what follows a long document. A kind of conversation that has seen few prompts is taken for all of them. Part of Q
+is known beforehand: what was said and could not be cached. What is learned is how much is new.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def kind_of(turn: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NextPrompts:
-    """A distribution of Q by its quantiles; what is longer than the first of them does not happen."""
+    """A distribution of Q by quantiles of what is new in it; what is longer than the first of them does not happen."""
 
     quantiles: Quantiles  # tokens: exceeded by 0.2, 1.5, 5, 15 and 40 % of next prompts
     of_kind: tuple[Quantiles, ...] = ()  # the same for each kind of conversation; none: all are alike
@@ -46,7 +47,10 @@ class NextPrompts:
         if step == len(self.quantiles):
             return None
         known = leaf.known
-        return (self.of_kind[known.kind] if known is not None and self.of_kind else self.quantiles)[step]
+        if known is None:
+            return self.quantiles[step]
+        remainder: int = known.remainder
+        return remainder + (self.of_kind[known.kind] if self.of_kind else self.quantiles)[step]
 
     def is_much_like(self, other: NextPrompts) -> bool:
         """Whether no quantile differs by more than a quarter."""
@@ -59,7 +63,7 @@ class NextPrompts:
 
 
 class LearnedPrompts:
-    """The last 2,000 lengths (tokens) that continuing prompts have added."""
+    """The last 2,000 lengths (tokens) that continuing prompts have added to what was said before."""
 
     def __init__(self) -> None:
         self._lengths: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # and the kind of what was continued

@@ -18,15 +18,16 @@ from radix_tlru.sglang.turns import fingerprint_of
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 60_000, 1_024, 200
 
 
+@pytest.mark.parametrize("next_prompt", [NEXT_PROMPT, None])  # pinned, learned
 @pytest.mark.parametrize(
     "core", ["python", pytest.param("rust", marks=pytest.mark.skipif(bool(rust_core_refusal()), reason="no Rust core"))]
 )
-def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(core: Core) -> None:
+def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
+    core: Core, next_prompt: int | None
+) -> None:
     requests = open_trace("synthetic:conversations=300").requests
-    simulated = simulated_cache(
-        "etlru", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE
-    )
-    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
+    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": next_prompt, "page_size": PAGE}
+    simulated = simulated_cache("etlru", CAPACITY, **sizes)
     real = RealCache("etlru", CAPACITY, core=core, **sizes)
     learner = real.cache.tail.learner
     in_force = set()

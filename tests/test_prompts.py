@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learned import Conversation
+from radix_tlru.hazards import Hazards
+from radix_tlru.learned import Conversation, Conversations, Turn
 from radix_tlru.models import Leaf
 from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
 
@@ -54,6 +55,20 @@ def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
     unseen = found.of_kind[kind_of(1, 500)]
     assert unseen == (3_000, 3_000, 3_000, 3_000, 100)
     assert found.next_prompt(Leaf(0, 64, 64, 1.0), 4) == found.quantiles[4] == 100  # nothing known of the leaf at all
+
+
+def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain() -> None:
+    prompts = LearnedPrompts()
+    conversations = Conversations(Hazards(), prompts)
+    for at in range(10):  # a prompt of 100 tokens, an answer of 60, of which 128 are whole pages; the next turn adds 50
+        told = Turn(2.0 * at, 100, 60, 128, 0, lambda depth, name=at: hash((name, depth)))
+        first = conversations.turn(told, alone=True)
+        conversations.turn(told._replace(stamp=2.0 * at + 1, prompt=100 + 60 + 50, cached=128), alone=True)
+        assert first.remainder == 100 + 60 - 128
+    found = prompts.distribution()
+    assert found is not None
+    assert set(found.quantiles) == {50}
+    assert found.next_prompt(Leaf(0, 128, 128, 1.0, first), 0) == 32 + 50
 
 
 def test_what_has_hardly_changed_is_what_it_was() -> None:

@@ -109,11 +109,13 @@ class TieredDriver(Driver):
 
     # ---- what a scheduler does ----
 
-    def request(self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None) -> int:
+    def request(
+        self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None, answer: int | None = None
+    ) -> int:
         """Serve a request whose KV is computed where it is not on the device."""
         tokens = list(tokens)
         self._missing = kv_of(tokens)[self.resident(tokens) :]
-        return super().request(tokens, prompt, stamp)
+        return super().request(tokens, prompt, stamp, answer)
 
     def allocate(self, tokens: int) -> torch.Tensor:
         """Slots for the next of the tokens of the request, computed."""

@@ -162,17 +162,21 @@ class OfflineCache:
         """The pool's allocator."""
         return self.cache.token_to_kv_pool_allocator
 
-    def request(self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None) -> int:
+    def request(
+        self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None, answer: int | None = None
+    ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
         Args:
             tokens: of the context.
-            prompt: how many of them are the prompt.
+            prompt: how many tokens the prompt has: the first of them.
+            answer: how many the answer has; None: the others.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
         """
-        key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
+        context = array("q", tokens)
+        key = RadixKey(context).page_aligned(self.page_size)
         match = self.cache.match_prefix(MatchPrefixParams(key=key))
         node = match.last_device_node
         slots = self.slots(node)
@@ -191,7 +195,8 @@ class OfflineCache:
                 lock = self.lock(node)
             if stamp is not None and length:
                 found = min(cached, prompt)
-                turn = Turn(stamp, prompt, length - prompt, length, found, fingerprint_of(key))
+                answered = len(context) - prompt if answer is None else answer
+                turn = Turn(stamp, prompt, answered, length, found, fingerprint_of(key))
                 self.cache.components[ComponentType.FULL].served(node, turn)
         finally:
             self.unlock(lock)
