@@ -8,14 +8,11 @@ which every page, window and state is accounted for.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import run_state_machine_as_test
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -31,7 +28,7 @@ from radix_tlru.sglang.component import component_for
 from radix_tlru.sglang.offline import stock_cache_of
 from radix_tlru.sglang.offline_hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.python_core import PythonTailComponent
-from tests.test_fuzz import EXAMPLES, STEPS, Scheduler
+from tests.test_fuzz import in_any_order
 
 pytestmark = pytest.mark.skipif(hybrid_refusal() is not None, reason=str(hybrid_refusal()))
 
@@ -226,14 +223,7 @@ def test_a_thousand_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape:
 
 @pytest.mark.parametrize("shape", HYBRIDS, ids=str)
 def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
-    seen: Counter[str] = Counter()
-    budget = settings(
-        max_examples=EXAMPLES,
-        stateful_step_count=STEPS,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
+    seen = in_any_order(shape)
     assert seen["tel_safe"] + seen["lru"] > 0
 
 
