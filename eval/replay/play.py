@@ -28,7 +28,7 @@ from eval.replay.load import Conversation, Load, Message, Turn
 __all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "warm_up"]
 
 # Lengths of the warm-up prompts, in tokens: the first prefill of a size pays for allocations that later ones reuse.
-WARM_UP_TOKENS = (1, 64, 512, 2048, 64, 512, 2048)
+WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 
@@ -63,7 +63,7 @@ class Sent:
 
 
 def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
-    """Some prompts of rising length.
+    """Some prompts of rising length, none of which finds another cached.
 
     Raises:
         ReplayError: the server does not answer one.
@@ -71,8 +71,8 @@ def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
 
     async def run() -> None:
         async with session(timeout_s) as connection:
-            for tokens in WARM_UP_TOKENS:
-                result = await send(connection, base_url, Request(-1, 0, (0,) * tokens, 8))
+            for number, tokens in enumerate(WARM_UP_TOKENS):
+                result = await send(connection, base_url, Request(-1, 0, (number,) * tokens, 8))
                 if result.error is not None:
                     raise ReplayError(f"warm-up with {tokens} tokens failed: {result.error}")
 
