@@ -27,8 +27,8 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,ray,test]'
 	@touch $@
 
-demo: setup ## stock lru, stock tlru and ours on real servers, side by side
-	$(BIN)/python -m eval demo
+demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARGS="--repeats 3")
+	$(BIN)/python -m eval demo $(ARGS)
 
 test: setup lint ## lint, types and the whole test suite
 	$(BIN)/python -m pytest

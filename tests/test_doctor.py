@@ -107,8 +107,8 @@ def test_a_core_that_lacks_what_a_cut_calls_is_a_failure(monkeypatch: pytest.Mon
     def gone(*args: object) -> None:
         raise AttributeError("no attribute 'insert_host'")
 
-    monkeypatch.setattr("radix_tlru.sglang.rust_core.RustTailCore._cut", gone)
-    monkeypatch.setattr("radix_tlru.sglang.python_core.PythonTailComponent.cut", gone)
+    cut = "python_core.PythonTailComponent.cut" if rust_core_refusal() else "rust_core.RustTailCore._cut"
+    monkeypatch.setattr(f"radix_tlru.sglang.{cut}", gone)
     check = seams._eviction()
     assert (check.state, check.result) == ("failed", "AttributeError: no attribute 'insert_host'")
 
