@@ -85,9 +85,11 @@ class Conversations:
         before = self._before(turn)
         if before is not None:
             self._hazards.returned(before, turn.stamp)
+            said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
+            if 2 * said > turn.prompt:
+                self._prompts.add(max(turn.prompt - said, 0), before.kind)
         if before is not None and 2 * before.length > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
-            self._prompts.add(max(turn.prompt - before.length - before.remainder, 0), before.kind)
             cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
         else:
             # Most of the prompt is new: if anything, another conversation begins with the same document or template.

@@ -71,6 +71,17 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
     assert found.next_prompt(Leaf(0, 128, 128, 1.0, first), 0) == 32 + 50
 
 
+def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
+    prompts = LearnedPrompts()
+    conversations = Conversations(Hazards(), prompts)
+    first = Turn(0.0, 900, 100, 512, 0, lambda depth: depth)  # pages of 512
+    conversations.turn(first, alone=True)
+    conversations.turn(first._replace(stamp=9.0, prompt=1_100, context=1_024), alone=True)
+    found = prompts.distribution()
+    assert found is not None
+    assert set(found.quantiles) == {100}
+
+
 def test_what_has_hardly_changed_is_what_it_was() -> None:
     prompts = LearnedPrompts()
     assert prompts.distribution() is None
