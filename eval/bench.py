@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--chunks", type=int, nargs="+", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
     )
-    parser.add_argument("--repeats", type=int, default=2, metavar="N", help="of live servers (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=6, metavar="N", help="of live servers (default: %(default)s)")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")
 
 

@@ -1,15 +1,18 @@
-"""What eviction costs a scheduler that decodes into a full pool: real servers under one load, one after the other.
+"""What eviction costs a scheduler that decodes into a full pool: real servers under one load, taking turns.
 
 Everything but the client's clock is read from SGLang's own metrics: passes of eviction, how long they took and what
-they freed, forward passes, CPU time of the scheduler's process. Each repeat plays every arm, another one first, and
-ratios are of arms in one repeat. Stock lru is played twice in each: how far its second figure is from its first is
-what the machine alone does to a ratio.
+they freed, forward passes, CPU time of the scheduler's process (to the second). All servers are up at once, asleep
+but for the one that is played: what the machine does within minutes it does to all of them. Each repeat plays every
+arm, another one first, and ratios are of arms in one repeat. Stock lru has two servers: how far the second one's
+figures are from the first one's is what the machine alone does to a ratio.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,8 +21,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+from scipy import stats
 
-from eval.replay.arms import Arm, base_flags, default_arms, launched
+from eval.replay.arms import Arm, Host, base_flags, default_arms, launched
 from eval.replay.load import Load, load_from
 from eval.replay.play import Pace, ReplayError, play, warm_up
 from eval.replay.rows import risen
@@ -102,15 +106,25 @@ def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
     for chunk in chunks:
         Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
     load, fill = (load_from(open_trace(trace).requests, seed) for seed, trace in enumerate((TRACE, FILL)))
-    parts = list(order(arms(chunks), repeats))
+    compared = arms(chunks)
+    parts = list(order(compared, repeats))
+    flags = [*base_flags("cpu", None, POOL, PAGE_SIZE), "--sleep-on-idle"]
     found: list[Cost] = []
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
-    with OUTPUT.open("w", buffering=1) as rows:  # line by line: a run that is cut off leaves what it measured
+    with ExitStack() as stack:
+        # By line: a run that is cut off leaves what it measured.
+        rows = stack.enter_context(OUTPUT.open("w", buffering=1))
+        hosts: dict[str, Host] = {}
+        for arm in compared:
+            hosts[arm.name] = stack.enter_context(launched(arm, flags, f"bench-{arm.stem}"))
+            warm_up(hosts[arm.name].base_url)
         for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
-            found.append(measure(arm, repeat, load, fill))
+            found.append(measure(arm, hosts[arm.name], repeat, load, fill))
             rows.write(json.dumps(asdict(found[-1])) + "\n")
     console.print(table(found))
-    console.print(f"Means of {repeats} repeats; lowest and highest ratio to stock lru. The rows are in {OUTPUT}.\n")
+    console.print(
+        f"Means of {repeats} repeats; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
+    )
 
 
 def arms(chunks: Sequence[int]) -> list[Arm]:
@@ -127,16 +141,14 @@ def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
         yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
 
 
-def measure(arm: Arm, repeat: int, load: Load, fill: Load) -> Cost:
-    """Start the arm's server, fill its pool, and play ``load``, which is measured."""
+def measure(arm: Arm, host: Host, repeat: int, load: Load, fill: Load) -> Cost:
+    """Fill the pool of the arm's server, and play ``load``, which is measured."""
     pace = Pace("closed", users=USERS)
-    with launched(arm, base_flags("cpu", None, POOL, PAGE_SIZE), f"bench-{repeat}-{arm.stem}") as host:
-        warm_up(host.base_url)
-        host.flush_cache()
-        play(host.base_url, fill, pace, alive=host.alive)
-        before = host.get_metrics()
-        sent = play(host.base_url, load, pace, alive=host.alive)
-        metrics = risen(host.get_metrics(), before)
+    host.flush_cache()
+    play(host.base_url, fill, pace, alive=host.alive)
+    before = host.get_metrics()
+    sent = play(host.base_url, load, pace, alive=host.alive)
+    metrics = risen(host.get_metrics(), before)
     results = [one.result for one in sent]
     failed = next((result.error for result in results if result.error), None)
     if failed is not None:
@@ -173,12 +185,22 @@ def table(found: Sequence[Cost]) -> Table:
 
 
 def _cell(figure: Figure, values: dict[int, float | None], baseline: dict[int, float | None]) -> str:
-    """The mean over the repeats, and the lowest and highest ratio to the baseline of the same repeat."""
+    """The mean over the repeats, and the ratio to the baseline of the same repeat."""
     known = {repeat: value for repeat, value in values.items() if value is not None}
     if not known:
         return "–"
     text = figure.form.format(np.mean(list(known.values())))
     if not figure.compared or values is baseline:
         return text
-    ratios = [value / base if (base := baseline[repeat]) else float("nan") for repeat, value in known.items()]
-    return f"{text}\n× {min(ratios):.2f}–{max(ratios):.2f}"
+    ratios = [value / base for repeat, value in known.items() if value and (base := baseline[repeat])]
+    return f"{text}\n{ratio(ratios)}" if ratios else text
+
+
+def ratio(ratios: Sequence[float]) -> str:
+    """Geometric mean and 95 % interval (Student's t, of the logarithms)."""
+    logs = np.log(ratios)
+    mean = math.exp(logs.mean())
+    if len(ratios) < 2:
+        return f"× {mean:.2f}"
+    reach = math.exp(stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(logs)) - 1.0
+    return f"× {mean:.2f} ± {mean * reach:.2f}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from eval.__main__ import main
-from eval.bench_scheduler import AGAIN, FILL, OURS, POOL, Cost, arms, order, table
+from eval.bench_scheduler import AGAIN, FILL, OURS, POOL, Cost, arms, order, ratio, table
 from eval.replay.load import load_from
 from eval.traces import open_trace
 from radix_tlru import Config
@@ -37,10 +38,17 @@ def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
     step = next(number for number, line in enumerate(lines) if "eviction, µs / step" in line)
     assert "250.0" in lines[step]  # (10 + 40) / 2 ms in 100 steps
     assert "125.0" in lines[step]
-    assert "× 0.50–0.50" in lines[step + 1]
+    assert "× 0.50 ± 0.00" in lines[step + 1]
     cuts = next(line for line in lines if "cuts / 1,000" in line)
     assert "–" in cuts
     assert "10.0" in cuts
+
+
+def test_an_interval_is_of_the_logarithms() -> None:
+    assert ratio([2.0]) == "× 2.00"
+    assert ratio([0.5, 2.0]).startswith("× 1.00 ± ")
+    reach = math.exp(3.182 * math.log(1.25) * math.sqrt(4 / 3) / math.sqrt(4)) - 1  # t of three degrees of freedom
+    assert ratio([0.8, 1.25, 0.8, 1.25]) == f"× 1.00 ± {reach:.2f}"
 
 
 def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
