@@ -31,7 +31,6 @@ _LOOK = 100  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
-_HIGHEST_P95 = 1.01  # times that of lru
 
 
 class Learner:
@@ -187,7 +186,7 @@ class Learner:
             fit = (
                 index
                 for index in self._settings
-                if shadows.tel[index] <= times * least and p95[index] <= _HIGHEST_P95 * p95[self._lru]
+                if shadows.tel[index] <= times * least and p95[index] <= p95[self._lru]
             )
             chosen = min(fit, key=p50.__getitem__, default=self._lru)
             if p50[chosen] <= p50[self._lru]:

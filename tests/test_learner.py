@@ -141,8 +141,8 @@ def test_auto_takes_the_lowest_median_that_neither_the_tail_nor_the_p95_pays_for
     tel = [1000.0, 1009.0, 1011.0, 1500.0, 2000.0]
     p50 = [50, 40, 30, 50, 50]
     assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], p50)) == 1  # 1,011: 1.1 % above 1,000
-    assert learner._as_good(shadows_of(learner, tel, [505, 506, 500, 500, 500], p50)) == 0  # 506: 1.2 % above lru's 500
-    assert learner._as_good(shadows_of(learner, tel, [506, 506, 500, 500, 500], p50)) == 4
+    assert learner._as_good(shadows_of(learner, tel, [500, 501, 500, 500, 500], p50)) == 0  # 501: above lru's 500
+    assert learner._as_good(shadows_of(learner, tel, [501, 501, 500, 500, 500], p50)) == 4
     # Where none of those has a median as low as lru's, the tail may lose up to 5 %.
     tel = [1000.0, 1009.0, 1049.0, 1500.0, 2000.0]
     assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], [50, 40, 30, 50, 40])) == 1
