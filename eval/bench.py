@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from eval.arguments import tokens
 from eval.replay.play import ReplayError
 from eval.server import ServerError
 from eval.table import console
@@ -21,9 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--samples", type=int, default=200, help="evictions timed in each arm (default: %(default)s)")
     parser.add_argument("--trace", default="synthetic:conversations=3000", help="replayed by every cache")
     parser.add_argument(
-        "--chunks", type=int, nargs="+", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
+        "--chunks", type=int, nargs="*", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
     )
     parser.add_argument("--repeats", type=int, default=6, metavar="N", help="of live servers (default: %(default)s)")
+    parser.add_argument("--pool", type=tokens, default="65536", metavar="TOKENS", help="of live servers (%(default)s)")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")
 
 
@@ -62,4 +64,4 @@ def _run(args: argparse.Namespace) -> None:
     if args.only in (None, "scheduler"):
         from eval import bench_scheduler
 
-        bench_scheduler.run(args.chunks, args.repeats, console())
+        bench_scheduler.run(args.chunks, args.repeats, args.pool, console())

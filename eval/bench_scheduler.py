@@ -35,17 +35,14 @@ OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
 OURS = f"radix-tlru, 1/{TRIMS} of the pool"
 
-# What others left there fills the pool, which is just large enough to be trimmed by a share of it: decoding eats it.
+# What others left there fills the pool: decoding eats it. By default it is just large enough to be trimmed by a share.
 USERS, POOL, PAGE_SIZE = 8, 65_536, 1
 THRESHOLD, NEXT_PROMPT = 600, 100
 TRACE = (
     "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
     "next_prompt_range=20/100,answer_range=64/128,max_turns=3,wait_median_s=0.01"
 )
-FILL = (
-    "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=2000,first_prompt_range=1000/4000,answer_range=1/1,"
-    "max_turns=1,seed=1"
-)
+FILL = "chat-mix:arrival_span_s=1,first_prompt_median=2000,first_prompt_range=1000/4000,answer_range=1/1,max_turns=1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +90,14 @@ FIGURES = (
 )
 
 
-def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
+def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> None:
     """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
 
+    Args:
+        pool: tokens.
+
     Raises:
-        ValueError: a chunk or the number of repeats is out of range.
+        ValueError: a chunk, the number of repeats or the pool is out of range.
         ServerError: a server does not start.
         ReplayError: a request failed.
     """
@@ -105,10 +105,12 @@ def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
         raise ValueError(f"--repeats {repeats}: must be 1 or more")
     for chunk in chunks:
         Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
-    load, fill = (load_from(open_trace(trace).requests, seed) for seed, trace in enumerate((TRACE, FILL)))
+    if pool < POOL:
+        raise ValueError(f"--pool {pool}: must be {POOL} or more, which are trimmed by a share")
+    load, fill = load_from(open_trace(TRACE).requests, 0), filling(pool)
     compared = arms(chunks)
     parts = list(order(compared, repeats))
-    flags = [*base_flags("cpu", None, POOL, PAGE_SIZE), "--sleep-on-idle"]
+    flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
     found: list[Cost] = []
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -121,10 +123,15 @@ def run(chunks: Sequence[int], repeats: int, console: Console) -> None:
         for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
             found.append(measure(arm, hosts[arm.name], repeat, load, fill))
             rows.write(json.dumps(asdict(found[-1])) + "\n")
-    console.print(table(found))
+    console.print(table(found, pool))
     console.print(
         f"Means of {repeats} repeats; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
     )
+
+
+def filling(pool: int) -> Load:
+    """Prompts of more tokens than the pool holds."""
+    return load_from(open_trace(f"{FILL},conversations={40 * pool // POOL},seed=1").requests, 1)
 
 
 def arms(chunks: Sequence[int]) -> list[Arm]:
@@ -171,10 +178,10 @@ def measure(arm: Arm, host: Host, repeat: int, load: Load, fill: Load) -> Cost:
     )
 
 
-def table(found: Sequence[Cost]) -> Table:
+def table(found: Sequence[Cost], pool: int = POOL) -> Table:
     """Figures down, arms across."""
     names = list(dict.fromkeys(cost.arm for cost in found))
-    result = Table(title=f"{USERS} users decode into a full pool of {POOL:,} tokens", title_justify="left")
+    result = Table(title=f"{USERS} users decode into a full pool of {pool:,} tokens", title_justify="left")
     result.add_column("")
     for name in names:
         result.add_column(name, justify="right")

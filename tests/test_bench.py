@@ -9,9 +9,7 @@ import pytest
 from rich.console import Console
 
 from eval.__main__ import main
-from eval.bench_scheduler import AGAIN, FILL, OURS, POOL, Cost, arms, order, ratio, table
-from eval.replay.load import load_from
-from eval.traces import open_trace
+from eval.bench_scheduler import AGAIN, OURS, POOL, Cost, arms, filling, order, ratio, table
 from radix_tlru import Config
 from radix_tlru.config import TRIMS
 
@@ -52,11 +50,16 @@ def test_an_interval_is_of_the_logarithms() -> None:
 
 
 def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    for flag, said in (("--repeats", "--repeats 0: must be 1 or more"), ("--chunks", "--tlru-trim-chunk 0: must be")):
-        assert main(["bench", "--only", "scheduler", flag, "0"]) == 2
+    for flag, value, said in (
+        ("--repeats", "0", "--repeats 0: must be 1 or more"),
+        ("--chunks", "0", "--tlru-trim-chunk 0: must be"),
+        ("--pool", "64k", "--pool 64000: must be 65536 or more"),
+    ):
+        assert main(["bench", "--only", "scheduler", flag, value]) == 2
         assert said in capsys.readouterr().err
 
 
 def test_what_was_there_before_fills_the_pool_which_is_one_that_is_trimmed_by_a_share_of_it() -> None:
-    assert load_from(open_trace(FILL).requests, 1).tokens > POOL
+    for pool in (POOL, 4 * POOL):
+        assert pool < filling(pool).tokens < 2 * pool
     assert Config().for_pool(POOL) == Config(trim_chunk=POOL // TRIMS)
