@@ -125,7 +125,7 @@ def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> Non
             rows.write(json.dumps(asdict(found[-1])) + "\n")
     console.print(table(found, pool))
     console.print(
-        f"Means of {repeats} repeats; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
+        f"Means, repeats: {repeats}; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
     )
 
 
