@@ -88,14 +88,18 @@ class Conversations:
             said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
             if 2 * said > turn.prompt:
                 self._prompts.add(max(turn.prompt - said, 0), before.kind)
-        if before is not None and 2 * before.length > turn.prompt:
-            number, turns, shared = before.number, before.turn + 1, before.shared
-            cls: Class = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
-        else:
-            # Most of the prompt is new: if anything, another conversation begins with the same document or template.
+        if before is None:
             self._begun += 1
             number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
-            cls = (0 if before is None else -1, 0)
+            cls: Class = (0, 0)
+        elif 2 * before.length > turn.prompt:
+            number, turns, shared = before.number, before.turn + 1, before.shared
+            cls = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
+        else:
+            # Most of the prompt is new. A document or template may have been taken up by another conversation, so who
+            # returns is learned as of a first turn; what was cached of it was cached for either.
+            number, turns, shared = before.number, 0, before.shared
+            cls = (-1, 0)
         remainder = turn.prompt + turn.answer - turn.context
         conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder)
         depth = bisect_right(_DEPTHS, turn.context)

@@ -7,6 +7,7 @@ left to what was better on the same turns (``auto``).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, Config
@@ -27,7 +28,7 @@ _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _LESSON = 500  # turns between two estimates, once as many were seen
 
 _WEIGHTS = (0.0, 0.2, 0.5)  # that `auto` chooses from
-_LOOK = 100  # turns between two choices of w
+_LOOK = 50  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
@@ -38,8 +39,9 @@ class Learner:
 
     With ``etlru``: until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of
     the learned policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` it is
-    T-LRU. With the weight ``auto``: of the policy's settings that were as good at the tail and did not raise the p95,
-    the one with the lowest median; where there is none, LRU. There w counts from lru's median on (``Policy.median``).
+    T-LRU. With the weight ``auto`` it begins with LRU; from then on, of the policy's settings that are as good at the
+    tail, it is the one with the lowest median, for as long as what was in force has not raised the p95 above LRU's.
+    There w counts from lru's median on (``Policy.median``).
 
     Args:
         config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
@@ -69,11 +71,13 @@ class Learner:
         self._policies.append(replace(tail, prompts=AnyPrompt(), median_weight=1.0))
         self.names = (*names, "lru")
         """Of the policies that are compared."""
+        self.shadow_names = (*self.names, "auto") if self._auto else self.names
+        """Of the shadows."""
         self._lru = len(self._policies) - 1
-        self._setting = 0
-        self.policy = self._policies[-2] if self._learns else self._policies[0]
+        self.policy = self._policies[-1 if self._auto else -2 if self._learns else 0]
         """In force now. A cache asks after each turn and lets its order follow what is new."""
         self.shadows: Shadows | None = None
+        """One of each policy, and with ``auto`` one of what was in force, whichever it was."""
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
         self._claims, self._hinted = Claims(capacity), False
@@ -102,12 +106,11 @@ class Learner:
             if self._returns.hazards.returns >= _ENOUGH:
                 self._learn(self.shadows)
         self.shadows.observe(conversation, turn)
-        if self._auto and self._turns % _LOOK == 0:
+        if not self._auto:
+            self._enforce(self.shadows.best if self._learns else 0)
+        elif self._turns % _LOOK == 0:
             self._follow_median(self.shadows)
-            self._setting = self._as_good(self.shadows)
-        if self._learns or self._auto:
-            best = self.shadows.best
-            self.policy = self._policies[best if best else self._setting]
+            self._enforce(self._chosen(self.shadows))
         return conversation
 
     @property
@@ -124,6 +127,14 @@ class Learner:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
         self._replace([replace(policy, threshold=threshold) for policy in self._policies])
 
+    def _enforce(self, index: int) -> None:
+        """Put a policy in force, and in the place of what was in the shadow that is always of what is."""
+        policy = self._policies[index]
+        if policy is not self.policy:
+            self.policy = policy
+            if self._auto and self.shadows is not None:
+                self.shadows.use(len(self._policies), policy)
+
     def _take_hints(self) -> None:
         """From the first hint on: servers whose clients give none do without the steps it takes to ask for them."""
         self._hinted = True
@@ -137,19 +148,19 @@ class Learner:
         """Put other versions of the first policies in their places, and where one is new in its shadow too."""
         in_force, before = self._policies.index(self.policy), self._policies
         self._policies = [*policies, *before[len(policies) :]]
-        self.policy = self._policies[in_force]
         if self.shadows is not None:
             for index, policy in enumerate(policies):
                 if policy is not before[index]:
                     self.shadows.use(index, policy)
+        self._enforce(in_force)
 
     def _shadowed(self) -> Shadows:
         """Shadows of a size that the contexts seen so far ask for. What has yet to learn is no rival."""
         held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
         one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        rivals = (self._policies.index(self.policy), self._lru)
-        percentile = 95.0 if self._auto else None
-        return Shadows(self._policies, self._capacity, self._page_size, one_in, rivals, percentile)
+        rivals = (self._lru - 1 if self._learns else 0, self._lru)
+        policies, bar = ([*self._policies, self.policy], self._lru) if self._auto else (self._policies, None)
+        return Shadows(policies, self._capacity, self._page_size, one_in, rivals, bar)
 
     def _learn(self, shadows: Shadows) -> None:
         """Put rates and lengths to what has been seen so far."""
@@ -173,22 +184,30 @@ class Learner:
             _, *weighed = self._weighed(self._policies[0])
             self._replace([self._policies[0], *weighed])
 
-    def _as_good(self, shadows: Shadows) -> int:
-        """The setting with the lowest median that neither the tail nor the p95 pays for; LRU if there is none.
+    def _chosen(self, shadows: Shadows) -> int:
+        """What ``auto`` has in force: the lowest median that the tail does not pay for, while nothing is owed to LRU.
 
-        Where that median is above lru's, the tail may pay somewhat for a lower one.
+        What was in force has a shadow of its own. While more turns were late there than under LRU, what makes the
+        fewest late goes first. Settings would not be told apart by their own shadows alone: to change them costs, too.
         """
-        least = min(shadows.tel[index] for index in self._settings)
-        p95 = [quantile.value() or 0 for quantile in shadows.quantiles]
+        if shadows.quantiles[self._lru].value() is None:
+            return self._lru
+        if shadows.late[-1] > shadows.late[self._lru]:
+            fewest: int = min((self._lru, *self._settings), key=shadows.late.__getitem__)
+            return fewest
+        return self._as_good(shadows, (shadows.best,) if shadows.best else self._settings)
+
+    def _as_good(self, shadows: Shadows, among: Sequence[int]) -> int:
+        """Of these and LRU, the one with the lowest median of those as good at the tail as the best of these.
+
+        Where that median is above LRU's, the tail may pay somewhat for a lower one.
+        """
+        least = min(shadows.tel[index] for index in among)
         p50 = [quantile.value(50.0) or 0 for quantile in shadows.quantiles]
         chosen = self._lru
         for times in (_AS_GOOD, _GOOD_ENOUGH):
-            fit = (
-                index
-                for index in self._settings
-                if shadows.tel[index] <= times * least and p95[index] <= p95[self._lru]
-            )
-            chosen = min(fit, key=p50.__getitem__, default=self._lru)
+            fit = (index for index in (self._lru, *among) if shadows.tel[index] <= times * least)
+            chosen = min(fit, key=p50.__getitem__)  # of equals, LRU
             if p50[chosen] <= p50[self._lru]:
                 break
         return chosen

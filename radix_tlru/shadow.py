@@ -19,7 +19,7 @@ from radix_tlru.tel import excess
 
 __all__ = ["Shadow", "Shadows"]
 
-_HALF_LIFE = 2_000  # sampled turns after which an excess counts half
+_HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
 _CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
 
 
@@ -87,7 +87,7 @@ class Shadows:
         capacity: tokens of the cache that is shadowed.
         one_in: conversations for each that is sampled.
         rivals: indices of those to prefer one of (None: all); the first is preferred until another did better.
-        percentile: of uncached tokens, to be known of each policy.
+        bar: index of the policy whose p95 the others are held to, if any is.
     """
 
     def __init__(
@@ -97,15 +97,18 @@ class Shadows:
         page_size: int,
         one_in: int,
         rivals: Sequence[int] | None = None,
-        percentile: float | None = None,
+        bar: int | None = None,
     ) -> None:
         self.one_in = one_in
         """Conversations for each that is sampled."""
         size = capacity // one_in // page_size * page_size
         self._shadows = [Shadow(self._scaled(policy), size, page_size) for policy in policies]
         self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
-        self.quantiles = [UncachedQuantile(percentile) for _ in policies if percentile is not None]
-        """That percentile of what each policy left to prefill of late."""
+        self._bar = bar
+        self.quantiles = [UncachedQuantile(95.0) for _ in policies if bar is not None]
+        """Of what each policy left to prefill of late."""
+        self.late = [0.0] * len(policies)
+        """Turns that took each beyond the p95 of the bar, decayed like the TEL."""
         self.tel = [0.0] * len(policies)
         """Tail excess latency of each lately, in tokens, decayed."""
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
@@ -123,8 +126,10 @@ class Shadows:
             return
         self.sampled += 1
         uncached = [turn.prompt - shadow.request(conversation, turn) for shadow in self._shadows]
-        for quantile, tokens in zip(self.quantiles, uncached, strict=False):
-            quantile.add(tokens)
+        if self._bar is not None:
+            self._count_late(uncached, self.quantiles[self._bar].value())
+            for quantile, tokens in zip(self.quantiles, uncached, strict=True):
+                quantile.add(tokens)
         missed = [
             excess(tokens, shadow.order.policy.threshold)
             for tokens, shadow in zip(uncached, self._shadows, strict=True)
@@ -143,6 +148,12 @@ class Shadows:
     def use(self, index: int, policy: Policy) -> None:
         """Put another version of a policy in the place of that one."""
         self._shadows[index].order.use(self._scaled(policy))
+
+    def _count_late(self, uncached: Sequence[int], p95: int | None) -> None:
+        """Who would have been late in this turn: the p95 of one is above that of another if more of its turns are."""
+        if p95 is not None:
+            decay = 0.5 ** (1 / _HALF_LIFE)
+            self.late = [late * decay + (tokens > p95) for late, tokens in zip(self.late, uncached, strict=True)]
 
     def _scaled(self, policy: Policy) -> Policy:
         """The policy with a trim chunk that is as large a share of a shadow as it is of the cache."""

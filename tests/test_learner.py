@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from eval.cells import uncached_tokens
 from eval.policies import simulated_cache
 from eval.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
+from radix_tlru.config import MedianWeight
 from radix_tlru.hazards import Hazards
 from radix_tlru.learned import Conversation, Conversations
 from radix_tlru.learner import Learner
@@ -124,40 +127,111 @@ def test_a_next_prompt_that_was_given_is_not_learned() -> None:
 # ---- the weight ----
 
 
-def shadows_of(learner: Learner, tel: list[float], p95: list[int], p50: list[int]) -> Shadows:
+def shadows_of(learner: Learner, tel: list[float], p50: list[int], late: list[float] | None = None) -> Shadows:
     shadows = learner._shadowed()
-    shadows.tel = tel
-    for quantile, high, usual in zip(shadows.quantiles, p95, p50, strict=True):
+    shadows.tel = [*tel, tel[-1]]
+    shadows.late = late or [0.0] * len(shadows.tel)
+    for quantile, usual in zip(shadows.quantiles, [*p50, p50[-1]], strict=True):
         for _ in range(100):
-            quantile.add(high)
-            for _ in range(9):
-                quantile.add(usual)
+            quantile.add(usual)
     return shadows
 
 
-def test_auto_takes_the_lowest_median_that_neither_the_tail_nor_the_p95_pays_for() -> None:
+def test_auto_takes_the_lowest_median_that_the_tail_does_not_pay_for() -> None:
     learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
     assert learner.names == ("etlru", "etlru w=0.2", "etlru w=0.5", "tlru", "lru")
-    tel = [1000.0, 1009.0, 1011.0, 1500.0, 2000.0]
-    p50 = [50, 40, 30, 50, 50]
-    assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], p50)) == 1  # 1,011: 1.1 % above 1,000
-    assert learner._as_good(shadows_of(learner, tel, [500, 501, 500, 500, 500], p50)) == 0  # 501: above lru's 500
-    assert learner._as_good(shadows_of(learner, tel, [501, 501, 500, 500, 500], p50)) == 4
+    learned = shadows_of(learner, [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50])
+    learned.best = 0
+    assert learner._chosen(learned) == 1  # 1,011: 1.1 % above 1,000
+
     # Where none of those has a median as low as lru's, the tail may lose up to 5 %.
+    def of(tel: list[float], p50: list[int], best: int = 0) -> int:
+        shadows = shadows_of(learner, tel, p50)
+        shadows.best = best
+        return learner._chosen(shadows)
+
     tel = [1000.0, 1009.0, 1049.0, 1500.0, 2000.0]
-    assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], [50, 40, 30, 50, 40])) == 1
-    assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], [50, 40, 30, 50, 39])) == 2
+    assert of(tel, [50, 40, 30, 50, 40]) == 1
+    assert of(tel, [50, 40, 30, 50, 39]) == 2
     tel[2] = 1051.0
-    assert learner._as_good(shadows_of(learner, tel, [500, 500, 500, 500, 500], [50, 40, 30, 50, 39])) == 1
-    level = [1000.0, 1000.0, 1000.0, 1000.0, 1000.0]
-    assert learner._as_good(shadows_of(learner, level, [500, 500, 500, 500, 500], p50)) == 2
-    assert learner._as_good(shadows_of(learner, level, [500, 500, 500, 500, 500], [30, 40, 50, 50, 50])) == 0
-    assert learner._as_good(shadows_of(learner, level, [500, 500, 500, 500, 500], [50, 50, 50, 50, 50])) == 0
+    assert of(tel, [50, 40, 30, 50, 39]) == 1
+    level = [1000.0] * 5
+    assert of(level, [50, 40, 30, 50, 50]) == 2
+    assert of(level, [30, 40, 50, 50, 50]) == 0
+    assert of(level, [50] * 5) == 4, "of what is alike in all, lru raises no p95"
+    assert of([2000.0, 2000.0, 2000.0, 1000.0, 1500.0], [50, 40, 30, 50, 40], best=3) == 3
+    assert of([2000.0, 2000.0, 2000.0, 1000.0, 1004.0], [50, 40, 30, 50, 40], best=3) == 4
+    assert of([1500.0, 1500.0, 1500.0, 1500.0, 1000.0], [50, 40, 30, 50, 40], best=4) == 4
+
+
+def test_auto_makes_good_what_it_did_to_the_p95() -> None:
+    learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
+    tel, p50 = [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50]
+    # Turns beyond lru's p95 under each, and under what was in force.
+    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 22.0, 40.0, 20.0, 20.1])) == 4
+    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 19.0, 40.0, 20.0, 20.1])) == 2
+    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 20.0, 40.0, 20.0, 20.1])) == 4
+    owing_nothing = shadows_of(learner, tel, p50, [30.0, 25.0, 22.0, 40.0, 20.0, 20.0])
+    owing_nothing.best = 0
+    assert learner._chosen(owing_nothing) == 1
+
+
+def test_auto_begins_with_lru() -> None:
+    for policy in ("tlru", "etlru"):
+        learner = Learner(Config(policy, THRESHOLD, median_weight="auto"), 10_000, PAGE)
+        assert learner.in_force == "lru"
+        shadows = learner._shadowed()
+        assert learner._chosen(shadows) == learner.names.index("lru"), "no turn was seen"
+
+
+def test_one_shadow_of_auto_is_always_of_what_is_in_force() -> None:
+    cache = simulated_cache(
+        "etlru", 20_000, threshold=1024, next_prompt_estimate=None, page_size=PAGE, median_weight="auto"
+    )
+    learner = cache._learner
+    assert learner is not None
+    seen = set()
+    for request in synthetic(1000):
+        cache.request(request)
+        seen.add(learner.in_force)
+        if learner.shadows is not None:
+            assert learner.shadows._shadows[-1].order.policy == learner.shadows._scaled(learner.policy)
+            assert len(learner.shadows._shadows) == len(learner.names) + 1 == len(learner.shadow_names)
+    assert len(seen) > 2
+
+
+@pytest.mark.parametrize(
+    ("trace", "capacity", "threshold", "page_size"),
+    [
+        ("conversations=1000,seed=2", 200_000, 2048, 16),
+        ("conversations=2000,seed=1", 150_000, 2048, 128),
+        ("conversations=3000,seed=2", 400_000, 2048, 512),
+    ],
+)
+def test_auto_does_not_raise_the_p95_where_the_tail_alone_would(
+    trace: str, capacity: int, threshold: int, page_size: int
+) -> None:
+    requests = open_trace(f"synthetic:{trace}").requests
+
+    def p95_of(policy: str, weight: MedianWeight = 0.0) -> float:
+        cache = simulated_cache(
+            policy,
+            capacity,
+            threshold=threshold,
+            next_prompt_estimate=None if policy == "etlru" else 200,
+            page_size=page_size,
+            median_weight=weight,
+        )
+        return float(np.percentile(uncached_tokens(requests, simulate(cache, requests)), 95))
+
+    lru = p95_of("lru")
+    assert p95_of("etlru") > 1.02 * lru
+    assert max(p95_of("etlru", "auto"), p95_of("tlru", "auto")) <= 1.01 * lru
 
 
 def test_auto_lets_w_count_from_the_median_of_lru_on_whatever_else_of_the_policy_changes() -> None:
     learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
-    shadows = shadows_of(learner, [0.0] * 5, [900] * 5, [0, 0, 0, 0, 320])
+    shadows = shadows_of(learner, [0.0] * 5, [0, 0, 0, 0, 320])
     learner._follow_median(shadows)
     learner.use_threshold(2 * THRESHOLD)
     assert [policy.median for policy in learner._policies] == [0, 320, 320, 0, 0]

@@ -136,9 +136,9 @@ class _LearnerMetrics:
         self._shadow_excess = make.counters(
             "sglang:tlru_shadow_excess_tokens_total",
             "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
-            "other, not against what was served.",
+            "other, not against what was served. auto: under what was in force.",
             "policy",
-            learner.names,
+            learner.shadow_names,
         )
         ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
         spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(_SPANS, ends, strict=True)]
