@@ -20,6 +20,7 @@ COMMANDS = {
     "simulate": "what each policy would do to the tail, on any trace, without a GPU",
     "target": "a threshold that follows a percentile, beside pinned ones",
     "later": "policies on the later part of a trace, when what can be learned was learned before",
+    "unseen": "what policies promise, on synthetic traces of many kinds, with seeds that nobody looked at",
     "rates": "ET-LRU with learned rates beside ET-LRU with the true ones, on the paper's model",
     "hostile": "what one hostile client can do to another tenant, under stock eviction and ours",
     "through-sglang": "the same cells through the real SGLang cache",

@@ -1,0 +1,159 @@
+"""`python -m eval unseen`: what policies promise, on synthetic traces of many kinds, with seeds that nobody looked at.
+
+A policy that looks at the tail beyond ξ alone may raise percentiles below it. With the weight `auto` it must not: its
+p95 is to be no more than 1 % above that of LRU, whatever is served. Every policy serves each trace whole, from an empty
+start; what it pays is relative to LRU on the same trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import joblib
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.arguments import median_weight
+from eval.later import Figures, figures
+from eval.policies import simulated_cache
+from eval.simulator import simulate
+from eval.table import console
+from eval.traces import open_trace
+from radix_tlru.config import AUTO, MedianWeight
+
+__all__ = ["KINDS", "TOLERATED", "Arm", "Kind", "against_lru"]
+
+TOLERATED = 0.01
+"""Of lru's p95, that a policy which holds it may be above."""
+
+
+class Kind(NamedTuple):
+    """Traces that differ in their seed alone, and the cache that serves them."""
+
+    trace: str  # parameters of `synthetic:`
+    capacity: int  # tokens
+    threshold: int  # ξ, tokens
+    page_size: int  # tokens
+
+
+class Arm(NamedTuple):
+    """A policy and its weight."""
+
+    policy: str
+    weight: MedianWeight
+
+    def __str__(self) -> str:
+        return f"{self.policy} {self.weight}" if self.weight == AUTO else f"{self.policy} w={self.weight:g}"
+
+
+KINDS = (
+    Kind("conversations=1000", 200_000, 2048, 16),
+    Kind("conversations=3000", 200_000, 1024, 16),
+    Kind("conversations=3000", 100_000, 512, 1),
+    Kind("conversations=3000", 400_000, 1024, 512),
+    Kind("conversations=3000", 400_000, 2048, 512),
+    Kind("conversations=6000,prompt_mean=500", 400_000, 2048, 64),
+    Kind("conversations=6000,prompt_mean=1000,turn_rate_sigma=1", 400_000, 4096, 16),
+    Kind("conversations=6000,turn_rate_sigma=1", 100_000, 1024, 16),
+    Kind("conversations=6000,turn_rate_sigma=1", 200_000, 1024, 256),
+    Kind("conversations=2000", 300_000, 1500, 32),
+    Kind("conversations=8000", 500_000, 2048, 16),
+    Kind("conversations=1500,prompt_mean=2000", 600_000, 8192, 64),
+    Kind("conversations=4000,prompt_mean=300", 200_000, 1024, 1),
+    Kind("conversations=5000,turn_rate_sigma=0.5", 150_000, 768, 16),
+    Kind("conversations=3000,turn_rate_sigma=2", 100_000, 2048, 128),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command; policies and weights span a grid."""
+    add = parser.add_argument
+    add("--policy", nargs="+", default=("tlru", "etlru"), choices=("tlru", "etlru"), metavar="P", help="of tlru, etlru")
+    add("--median-weight", nargs="+", type=median_weight, default=[0.0, AUTO], metavar="W", help="w, or auto (0 auto)")
+    add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="a trace of each kind for each (0 1 2)")
+    add("--kinds", type=int, default=len(KINDS), metavar="N", help="the first so many (all %(default)s)")
+    add("--jobs", type=int, default=1, metavar="N", help="traces side by side (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the tables; 2 if something asked for cannot be done."""
+    try:
+        if not 1 <= args.kinds <= len(KINDS):
+            raise ValueError(f"--kinds {args.kinds}: must be 1 to {len(KINDS)}")
+        if args.jobs < 1:
+            raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
+        if min(args.seeds) < 0:
+            raise ValueError(f"--seeds {min(args.seeds)}: must be 0 or more")
+    except ValueError as error:
+        print(f"eval unseen: {error}", file=sys.stderr)
+        return 2
+    arms = [Arm(*each) for each in itertools.product(args.policy, args.median_weight)]
+    traces = list(itertools.product(KINDS[: args.kinds], args.seeds))
+    work = (joblib.delayed(against_lru)(kind, seed, arms) for kind, seed in traces)
+    found = joblib.Parallel(n_jobs=args.jobs, return_as="generator")(work)
+    progress = track(found, "traces", total=len(traces), console=Console(stderr=True), transient=True)
+    paid = dict(zip(traces, progress, strict=True))
+    console().print(summary(paid, arms))
+    console().print(by_kind(paid, arms))
+    return 0
+
+
+def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Figures]:
+    """What each arm pays on one trace, relative to LRU."""
+    requests = open_trace(f"synthetic:{kind.trace},seed={seed}").requests
+
+    def serve(policy: str, weight: MedianWeight) -> Figures:
+        cache = simulated_cache(
+            policy,
+            kind.capacity,
+            threshold=kind.threshold,
+            next_prompt_estimate=None,
+            median_weight=weight,
+            page_size=kind.page_size,
+        )
+        return figures(requests, simulate(cache, requests), kind.threshold, 0)
+
+    lru = serve("lru", 0.0)
+    return {arm: serve(*arm).against(lru) for arm in arms}
+
+
+def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
+    """An arm a line, over all traces."""
+    table = _table(f"{len(paid)} synthetic traces, whole; means over traces, against lru")
+    for column in ("", "TEL", "p50", "mean", "p95", "worst p95", f"p95 above lru's by > {TOLERATED:.0%}"):
+        table.add_column(column, justify="right" if column else "left")
+    for arm in arms:
+        of_arm = [each[arm] for each in paid.values()]
+        tel, p50, p95, mean = np.mean(of_arm, axis=0).tolist()
+        worst = [each.p95 for each in of_arm]
+        late = sum(p95 > TOLERATED for p95 in worst)
+        changes = (f"{change:+.1%}" for change in (tel, p50, mean, p95, max(worst)))
+        table.add_row(str(arm), *changes, f"{late} of {len(paid)}")
+    return table
+
+
+def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
+    """A kind a line: the mean TEL and the worst p95 of each arm over the seeds."""
+    table = _table("TEL, mean over seeds; p95, worst of them")
+    table.add_column("synthetic:…", overflow="fold")
+    for column in ("capacity", "ξ", "page", *map(str, arms)):
+        table.add_column(column, justify="right", no_wrap=True)
+    for kind in dict.fromkeys(kind for kind, _ in paid):
+        of_kind = [each for (other, _), each in paid.items() if other == kind]
+        cells = (
+            f"{np.mean([each[arm].tel for each in of_kind]):+.1%} {max(each[arm].p95 for each in of_kind):+.1%}"
+            for arm in arms
+        )
+        table.add_row(kind.trace, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
+    return table
+
+
+def _table(title: str) -> Table:
+    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1))

@@ -1,0 +1,56 @@
+"""What policies promise on traces of many kinds: the command that counts who keeps it."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from eval.__main__ import main
+from eval.later import Figures
+from eval.unseen import KINDS, Arm, by_kind, summary
+from radix_tlru.config import AUTO
+
+ALONE, HELD = Arm("etlru", 0.0), Arm("etlru", AUTO)
+
+
+def shown(table: Table) -> list[str]:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(table)
+    return [line.strip() for line in capture.get().splitlines()]
+
+
+def test_every_kind_is_one_that_can_be_served() -> None:
+    assert len(set(KINDS)) == len(KINDS)
+    assert all(kind.page_size <= kind.threshold < kind.capacity for kind in KINDS)
+
+
+def test_a_promise_is_broken_by_more_than_one_per_cent_on_one_trace() -> None:
+    fast, slow = Figures(-0.5, 1.0, 0.01, 0.2), Figures(-0.1, 0.0, 0.012, 0.0)
+    paid = {(KINDS[0], 0): {ALONE: fast, HELD: fast}, (KINDS[1], 0): {ALONE: slow, HELD: fast}}
+    lines = shown(summary(paid, [ALONE, HELD]))
+    assert "etlru w=0 -30.0% +50.0% +10.0% +1.1% +1.2% 1 of 2" in [" ".join(line.split()) for line in lines]
+    assert "etlru auto -50.0% +100.0% +20.0% +1.0% +1.0% 0 of 2" in [" ".join(line.split()) for line in lines]
+    (line,) = (line for line in shown(by_kind(paid, [ALONE])) if line.startswith(KINDS[1].trace))
+    assert line.split()[-2:] == ["-10.0%", "+1.2%"]
+
+
+def test_auto_holds_the_p95_that_the_tail_alone_raises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["unseen", "--kinds", "1", "--seeds", "2"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    broken = {name: line.endswith("1 of 1") for line in lines if line.endswith(" of 1") for name in [line[:10].strip()]}
+    assert broken == {"tlru w=0": True, "tlru auto": False, "etlru w=0": True, "etlru auto": False}
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--kinds", "0"], f"--kinds 0: must be 1 to {len(KINDS)}"),
+        (["--jobs", "0"], "--jobs 0: must be 1 or more"),
+        (["--seeds", "-1"], "--seeds -1: must be 0 or more"),
+    ],
+)
+def test_a_wrong_flag_is_one_line(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["unseen", *flags]) == 2
+    assert capsys.readouterr().err.splitlines() == [f"eval unseen: {line}"]
