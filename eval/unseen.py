@@ -142,7 +142,7 @@ def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
 def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
     """A kind a line: the mean TEL and the worst p95 of each arm over the seeds."""
     table = _table("TEL, mean over seeds; p95, worst of them")
-    table.add_column("synthetic:…", overflow="fold")
+    table.add_column("synthetic:…")
     for column in ("capacity", "ξ", "page", *map(str, arms)):
         table.add_column(column, justify="right", no_wrap=True)
     for kind in dict.fromkeys(kind for kind, _ in paid):
@@ -151,7 +151,9 @@ def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
             f"{np.mean([each[arm].tel for each in of_kind]):+.1%} {max(each[arm].p95 for each in of_kind):+.1%}"
             for arm in arms
         )
-        table.add_row(kind.trace, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
+        table.add_row(
+            kind.trace.replace(",", ", "), f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells
+        )
     return table
 
 

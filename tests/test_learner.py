@@ -144,12 +144,12 @@ def test_auto_takes_the_lowest_median_that_the_tail_does_not_pay_for() -> None:
     learned.best = 0
     assert learner._chosen(learned) == 1  # 1,011: 1.1 % above 1,000
 
-    # Where none of those has a median as low as lru's, the tail may lose up to 5 %.
     def of(tel: list[float], p50: list[int], best: int = 0) -> int:
         shadows = shadows_of(learner, tel, p50)
         shadows.best = best
         return learner._chosen(shadows)
 
+    # Where none of those has a median as low as lru's, the tail may lose up to 5 %.
     tel = [1000.0, 1009.0, 1049.0, 1500.0, 2000.0]
     assert of(tel, [50, 40, 30, 50, 40]) == 1
     assert of(tel, [50, 40, 30, 50, 39]) == 2

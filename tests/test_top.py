@@ -10,13 +10,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
 from rich.console import Console
 
 from radix_tlru.cli import main
-from radix_tlru.config import PolicyName
+from radix_tlru.config import MedianWeight, PolicyName
 from radix_tlru.scrape import Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.top import frame, watch
@@ -29,8 +30,11 @@ CONVERSATIONS, LONGEST = 40, 3_000  # of as many tokens; then it begins anew
 class Watched(Driver):
     """A real cache in use, and what it says of itself: as rank 0, or as another."""
 
-    def __init__(self, policy: PolicyName, rank: int = 0, threshold: int = THRESHOLD) -> None:
-        config = {"policy": policy, "threshold": threshold, "next_prompt_estimate": NEXT_PROMPT}
+    def __init__(
+        self, policy: PolicyName, rank: int = 0, threshold: int = THRESHOLD, median_weight: MedianWeight = 0.0
+    ) -> None:
+        config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
+        config["next_prompt_estimate"] = NEXT_PROMPT
         super().__init__(our_cache(CAPACITY, PAGE, **config))
         self.tail, self.served = self.cache.tail, 0
         self.registry = CollectorRegistry()
@@ -89,6 +93,19 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     assert sum(rank.by("returns_total", "silent").values()) > 100
     (all_ages,) = learner.hazards.forecast.calibration(learner.hazards.now, (0.0,))
     assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.expected)
+
+
+def test_what_auto_has_in_force_has_a_shadow_of_its_own() -> None:
+    watched = Watched("etlru", median_weight="auto")
+    snapshot = watched.serve(300)
+    learner = watched.tail.learner
+    assert learner is not None
+    assert learner.shadows is not None
+    told = snapshot.ranks[0].by("shadow_excess_tokens_total", "policy")
+    assert list(told) == [*learner.names, "auto"]
+    assert told["auto"] == learner.shadows.excess[-1] > 0
+    assert snapshot.ranks[0].policy == learner.in_force
+    assert "auto" in shown(snapshot)
 
 
 def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
