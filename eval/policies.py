@@ -86,6 +86,7 @@ class TrueNextPrompt:
 
     estimate: int
     probabilities = (0.0, 1.0)
+    usual = 0
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         if step:
@@ -123,6 +124,10 @@ class StepPrompt:
         """From lengths of prompts (tokens), at most ``steps`` different ones."""
         middles = (np.arange(steps) + 0.5) / steps
         return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
+
+    @property
+    def usual(self) -> int:
+        return len(self.quantiles) // 2
 
     @cached_property
     def probabilities(self) -> tuple[float, ...]:

@@ -287,6 +287,10 @@ class HintedPrompt:
     def probabilities(self) -> tuple[float, ...]:
         return self.prompts.probabilities
 
+    @property
+    def usual(self) -> int:
+        return self.prompts.usual
+
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         tokens = self.prompts.next_prompt(leaf, step)
         hints = leaf.known.hints if leaf.known is not None else None

@@ -101,6 +101,10 @@ class PromptModel(Protocol):
     def probabilities(self) -> tuple[float, ...]:
         """P(Q > ξ - (L - X)) in each step of a path, from its tail to its root, rising."""
 
+    @property
+    def usual(self) -> int:
+        """The step that ends at a prompt of usual length."""
+
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
 
@@ -143,6 +147,7 @@ class FixedPrompt:
 
     estimate: int
     probabilities = (0.0, 1.0)
+    usual = 0
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         return self.estimate if step == 0 else None
@@ -153,6 +158,7 @@ class AnyPrompt:
     """No opinion: every token of a path costs the same. With it a policy is its return model alone."""
 
     probabilities = (1.0,)
+    usual = 0
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         return None
@@ -198,7 +204,7 @@ class Policy:
             return self.prompts.next_prompt(leaf, step)
         step, beyond = divmod(step, 2)
         ends = self.prompts.next_prompt(leaf, step)
-        usual = None if beyond else self.prompts.next_prompt(leaf, len(self.prompts.probabilities) - 2)
+        usual = None if beyond else self.prompts.next_prompt(leaf, self.prompts.usual)
         if usual is None:
             return ends
         usual += self.threshold - self.median

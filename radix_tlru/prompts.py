@@ -17,7 +17,7 @@ from radix_tlru.models import Leaf
 
 __all__ = ["LearnedPrompts", "NextPrompts", "kind_of"]
 
-_LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6)
+_LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 _PROBABILITIES = (0.0, *((2.0 - high - low) / 2.0 for high, low in pairwise(_LEVELS)), 1.0)
 _REMEMBERED = 2_000  # lengths
 _CHANGE = 0.25  # of a quantile, below which the distribution is taken to be what it was
@@ -39,9 +39,10 @@ def kind_of(turn: int, length: int) -> int:
 class NextPrompts:
     """A distribution of Q by quantiles of what is new in it; what is longer than the first of them does not happen."""
 
-    quantiles: Quantiles  # tokens: exceeded by 0.2, 1.5, 5, 15 and 40 % of next prompts
+    quantiles: Quantiles  # tokens: exceeded by 0.2, 1.5, 5, 15, 40, 70 and 90 % of next prompts
     of_kind: tuple[Quantiles, ...] = ()  # the same for each kind of conversation; none: all are alike
     probabilities = _PROBABILITIES
+    usual = _LEVELS.index(0.6)
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         if step == len(self.quantiles):

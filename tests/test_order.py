@@ -135,6 +135,7 @@ def test_full_weight_is_lru_whatever_the_threshold() -> None:
 def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None:
     class Three:
         probabilities = (0.0, 0.25, 1.0)
+        usual = 1
 
         def next_prompt(self, leaf: Leaf, step: int) -> int | None:
             return (300, 100, None)[step]
@@ -160,6 +161,7 @@ def test_every_token_costs_what_the_formula_says_of_both_thresholds(
 ) -> None:
     class Two:
         probabilities = (0.0, 0.5, 1.0)
+        usual = 1
 
         def next_prompt(self, leaf: Leaf, step: int) -> int | None:
             return (300, 100, None)[step]

@@ -14,7 +14,7 @@ from radix_tlru.models import Leaf
 from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
 
 SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
-LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6)
+LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 
 
 def learned(*seen: tuple[int, int, int]) -> NextPrompts:
@@ -42,18 +42,18 @@ def test_a_kind_is_a_turn_and_a_length() -> None:
 def test_kinds_that_differ_are_told_apart() -> None:
     found = learned((900, 100, SHORT), (900, 3_000, LONG))
     # 900 short ones and 200 · 1/2 of the long: 9 % of a short one's next prompts are taken to be long.
-    assert found.of_kind[SHORT] == (3_000, 3_000, 3_000, 100, 100)
-    # 900 long ones and 200 · 1/2 of the short: 91 % are long, and 60 % of them begin with the long.
-    assert found.of_kind[LONG] == (3_000,) * 5
-    assert found.quantiles == (3_000, 3_000, 3_000, 3_000, 3_000)
-    assert [found.next_prompt(leaf(0, 500), step) for step in (2, 3, 5)] == [3_000, 100, None]
-    assert [found.next_prompt(leaf(3, 20_000), step) for step in (2, 3, 5)] == [3_000, 3_000, None]
+    assert found.of_kind[SHORT] == (3_000, 3_000, 3_000, 100, 100, 100, 100)
+    # 900 long ones and 200 · 1/2 of the short: 91 % are long, and 90 % of them begin with the long.
+    assert found.of_kind[LONG] == (3_000,) * 7
+    assert found.quantiles == (3_000, 3_000, 3_000, 3_000, 3_000, 100, 100)
+    assert [found.next_prompt(leaf(0, 500), step) for step in (2, 3, 7)] == [3_000, 100, None]
+    assert [found.next_prompt(leaf(3, 20_000), step) for step in (2, 3, 7)] == [3_000, 3_000, None]
 
 
 def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
     found = learned((700, 100, SHORT), (300, 3_000, LONG))
     unseen = found.of_kind[kind_of(1, 500)]
-    assert unseen == (3_000, 3_000, 3_000, 3_000, 100)
+    assert unseen == (3_000, 3_000, 3_000, 3_000, 100, 100, 100)
     assert found.next_prompt(Leaf(0, 64, 64, 1.0), 4) == found.quantiles[4] == 100  # nothing known of the leaf at all
 
 
@@ -108,7 +108,7 @@ def test_quantiles_fall_from_step_to_step_and_were_all_seen(seen: list[tuple[int
         assert all(longer >= shorter for longer, shorter in pairwise(quantiles))
 
 
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=200), st.sampled_from(range(5)))
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=200), st.sampled_from(range(len(LEVELS))))
 def test_where_there_is_one_kind_its_quantiles_are_those_of_the_sorted_list(lengths: list[int], step: int) -> None:
     found = learned(*((1, tokens, SHORT) for tokens in lengths))
     of_kind, ranked = found.of_kind[SHORT][step], sorted(lengths)
