@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from eval.traces import chat_mix, figure1, mooncake, sharegpt, synthetic, wildchat
+from eval.traces import agents, chat_mix, figure1, mooncake, sharegpt, synthetic, wildchat
 from eval.traces.options import Options
 from eval.traces.records import Skips, decode, records
 from eval.traces.request import Request, TraceError
@@ -37,6 +37,7 @@ READERS: dict[str, Reader] = {"mooncake": mooncake, "wildchat": wildchat, "share
 GENERATORS: dict[str, Callable[[str], Iterator[Request]]] = {
     "synthetic": lambda parameters: synthetic.generate(synthetic.parse(Synthetic, parameters)),
     "chat-mix": lambda parameters: chat_mix.generate(synthetic.parse(chat_mix.ChatMix, parameters)),
+    "agents": lambda parameters: agents.generate(synthetic.parse(agents.Agents, parameters)),
     "figure1": lambda parameters: figure1.generate(),
 }
 """By name, which may be followed by a colon and parameters."""
@@ -71,7 +72,7 @@ def open_trace(
 
     Args:
         source: a file (JSONL, JSON or Parquet), the name of a data set on the Hugging Face hub, ``figure1``, or
-            ``synthetic`` or ``chat-mix``, which take parameters: ``synthetic:conversations=500,seed=3``.
+            ``synthetic``, ``chat-mix`` or ``agents``, which take parameters: ``synthetic:conversations=500,seed=3``.
         format: one of FORMATS; by default it is told from the first record of a file, or from the name.
         limit: of requests: only the first to arrive.
         skip_bad: count bad records instead of stopping at the first.
