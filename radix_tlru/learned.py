@@ -14,9 +14,10 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from radix_tlru.hazards import BANDS, Class, Hazards, Watched, band_of, gittins
+from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins
 from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf
+from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
 from radix_tlru.prompts import LearnedPrompts, kind_of
 
 __all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
@@ -46,10 +47,10 @@ class Turn(NamedTuple):
     answered: Sequence[int] = ()
 
 
-class Conversation(Watched):
+class Conversation(Use):
     """A conversation as of its last turn."""
 
-    __slots__ = ("group", "hints", "kind", "length", "noted", "number", "remainder", "shared", "turn")
+    __slots__ = ("hints", "kind", "length", "noted", "number", "prefix", "remainder", "shared", "turn")
 
     def __init__(
         self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int, remainder: int = 0
@@ -61,7 +62,7 @@ class Conversation(Watched):
         self.shared = shared  # tokens of it that its first turn found cached
         self.remainder = remainder  # tokens said that could not be cached: the next prompt has them for certain
         self.kind = kind_of(turn, length)  # by which its next prompt is judged
-        self.group: Group | None = None  # in the order, until it grows out of it
+        self.prefix: SharedPrefix | None = None  # that it began with, if others did, too
         self.hints: Hints | None = None  # what is believed of what the client said
         self.noted: Any = None  # by a predictor
 
@@ -69,8 +70,11 @@ class Conversation(Watched):
 class Conversations:
     """Recognises conversations by their contexts. Memory: the last 50,000."""
 
-    def __init__(self, hazards: Hazards, prompts: LearnedPrompts | None = None) -> None:
+    def __init__(
+        self, hazards: Hazards, prompts: LearnedPrompts | None = None, prefixes: Hazards | None = None
+    ) -> None:
         self._hazards = hazards
+        self._prefixes = SharedPrefixes(prefixes or Hazards())
         self._prompts = prompts or LearnedPrompts()
         self._begun = 0
         self._known: dict[int, Conversation] = {}  # by fingerprint, the longest silent first
@@ -82,7 +86,7 @@ class Conversations:
             alone: whether nothing that is cached continues its context. If something does, the context may be the
                 beginning of many conversations (a system prompt), and who continues it is nobody's return.
         """
-        before = self._before(turn)
+        before, prefix = self._before(turn)
         if before is not None:
             self._hazards.returned(before, turn.stamp)
             said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
@@ -92,6 +96,7 @@ class Conversations:
             self._begun += 1
             number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
             cls: Class = (0, 0)
+            prefix = self._shared(turn, shared, prefix)
         elif 2 * before.length > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
             cls = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
@@ -102,6 +107,9 @@ class Conversations:
             cls = (-1, 0)
         remainder = turn.prompt + turn.answer - turn.context
         conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder)
+        if prefix is not None:
+            self._prefixes.use(prefix, turn.stamp)
+            conversation.prefix = prefix
         depth = bisect_right(_DEPTHS, turn.context)
         if alone and depth:
             key = turn.fingerprint(_DEPTHS[depth - 1])
@@ -114,27 +122,43 @@ class Conversations:
                 self._hazards.forget(self._known.pop(next(iter(self._known))))
         return conversation
 
-    def _before(self, turn: Turn) -> Conversation | None:
-        """The conversation that this request continues, which is no longer known by what it was."""
+    def _before(self, turn: Turn) -> tuple[Conversation | None, SharedPrefix | None]:
+        """The conversation that this request continues, which is no longer known by what it was, and its prefix.
+
+        Of a request that continues none, the longest shared prefix that is known.
+        """
+        prefix = None
         for depth in range(bisect_right(_DEPTHS, turn.context) - 1, -1, -1):
             key = turn.fingerprint(_DEPTHS[depth])
             conversation = self._known.get(key)
             if conversation is not None and conversation.length <= turn.prompt:
                 del self._known[key]
-                return conversation
-        return None
+                return conversation, conversation.prefix
+            prefix = prefix or self._prefixes.get(key)
+        return None, prefix
+
+    def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:
+        """The prefix of a first turn, which found ``shared`` tokens cached and is known to begin with that one."""
+        index = bisect_right(_DEPTHS, shared) - 1
+        if index < 0 or (known is not None and known.depth >= _DEPTHS[index]):
+            return known
+        return self._prefixes.add(turn.fingerprint(_DEPTHS[index]), _DEPTHS[index])
 
 
 class LearnedReturns:
     """The index of :func:`~radix_tlru.hazards.gittins`, by class of the conversation and band of its age.
 
-    ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf.
+    ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf. Where that shares the leaf with
+    others it is worth what its prefix promises, if that is more.
     """
 
     timeless = True
 
     def __init__(self) -> None:
         self.hazards = Hazards()
+        """Of conversations."""
+        self.prefixes = Hazards()
+        """Of what they have in common."""
         self.version = 0
         """Counts the times that rates have changed."""
         self._numbers: dict[Class, int] = {}
@@ -144,7 +168,8 @@ class LearnedReturns:
 
     def learn(self) -> None:
         """Put rates to what has been seen so far."""
-        self._index = {cls: gittins(hazards) for cls, hazards in self.hazards.estimate().items()}
+        estimates = self.prefixes.estimate() | self.hazards.estimate()  # the root is that of conversations
+        self._index = {cls: gittins(hazards) for cls, hazards in estimates.items()}
         self._rates = [rate for cls in self._classes for rate in self._of(cls)]
         self.version += 1
 
@@ -156,16 +181,25 @@ class LearnedReturns:
 
     def group(self, leaf: Leaf, now: float) -> Group:
         conversation: Conversation | None = leaf.known
-        if conversation is not None and conversation.group is not None and now < conversation.group.until:
-            return conversation.group
-        stamp, cls = (conversation.stamp, conversation.cls) if conversation is not None else (0.0, ())
+        group = self._group(conversation, now)
+        if conversation is None or conversation.prefix is None or leaf.end > conversation.shared:
+            return group
+        shared = self._group(conversation.prefix.last, now)
+        more = group if self._rates[group.number] > self._rates[shared.number] else shared
+        return Group(more.number, min(group.until, shared.until))
+
+    def _group(self, use: Use | None, now: float) -> Group:
+        """By class and age."""
+        if use is not None and use.group is not None and now < use.group.until:
+            return use.group
+        stamp, cls = (use.stamp, use.cls) if use is not None else (0.0, ())
         band = band_of(now - stamp)
         until = stamp + BANDS[band + 1] if band + 1 < len(BANDS) else math.inf
         if until <= now:  # by rounding
             band, until = band + 1, stamp + BANDS[band + 2] if band + 2 < len(BANDS) else math.inf
         group = Group(self._number(cls) * len(BANDS) + band, until)
-        if conversation is not None:
-            conversation.group = group
+        if use is not None:
+            use.group = group
         return group
 
     def rate(self, group: int, key: float, now: float) -> float:

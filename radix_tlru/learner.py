@@ -53,7 +53,7 @@ class Learner:
         self._returns = LearnedReturns()
         self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
         self._next_prompts: NextPrompts | None = None
-        self._conversations = Conversations(self._returns.hazards, self._prompts)
+        self._conversations = Conversations(self._returns.hazards, self._prompts, self._returns.prefixes)
         self._learns = config.policy == "etlru"
         self._auto = config.median_weight == AUTO
         tail = policy_for(config)

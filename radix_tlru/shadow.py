@@ -1,8 +1,8 @@
 """What the same stream would have cost under other policies: small caches of sampled conversations, without KV.
 
-A shadow serves one conversation in so many with a cache that is smaller by as much. Conversations are lines: what the
-first turn found cached is taken to be shared, always there and nobody's. That makes a turn cost some microseconds, and
-the figures comparable with each other, not with the cache that they shadow.
+A shadow serves one conversation in so many, and what it holds of each counts for as many. Conversations are lines that
+begin with what they share with others: what the first turn found cached, which they hold together. That makes a turn
+cost some microseconds, and the figures comparable with each other, not quite with the cache that they shadow.
 """
 
 from __future__ import annotations
@@ -23,37 +23,74 @@ _HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
 _CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
 
 
-class Shadow:
-    """A cache of lines under one policy; lengths in tokens, whole pages."""
+class _Front:
+    """What a shadow holds of a shared prefix: ``end`` tokens, which the ``lines`` behind it hold together."""
 
-    def __init__(self, policy: Policy, capacity: int, page_size: int) -> None:
+    __slots__ = ("end", "history", "key", "leaf_id", "lines")
+
+    def __init__(self, key: int) -> None:
+        self.key = key
+        self.end = self.history = self.lines = 0
+        self.leaf_id = 0  # in the order, while no line is behind it
+
+
+class Shadow:
+    """A cache of lines under one policy; lengths in tokens, whole pages.
+
+    Args:
+        capacity: of the cache that is shadowed.
+        one_in: conversations that each line stands for; what they share they share with all of those.
+    """
+
+    def __init__(self, policy: Policy, capacity: int, page_size: int, one_in: int = 1) -> None:
         self.order = EvictionOrder(policy, page_size, self._leaf_of)
-        self.capacity, self._resident = capacity, 0
+        self.capacity, self._resident, self._one_in = capacity, 0, one_in
         self._leaves: dict[int, Leaf] = {}  # by id in the order
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
+        self._fronts: dict[int, _Front] = {}  # by fingerprint of the prefix
+        self._bare: dict[int, _Front] = {}  # by id in the order, those that no line is behind
         self._last_id = 0
         self._served = 0
 
     def request(self, conversation: Conversation, turn: Turn) -> int:
         """Serve a turn; returns the tokens of its prompt that were cached."""
-        leaf_id = self._ids.pop(conversation.number, 0)
-        start, held = conversation.shared, conversation.shared
+        self._served += 1
+        start = held = conversation.shared
+        leaf_id, front = self._ids.pop(conversation.number, 0), None
         if leaf_id:
-            leaf = self._withdraw(leaf_id)
-            start, held = leaf.start, leaf.end
-        context = max(min(turn.context, start + self.capacity), held)
-        self._make_room(context - held)
-        self._resident += context - held
+            held = self._withdraw(leaf_id).end
+        elif conversation.prefix is not None and start:
+            front = self._taken_up(conversation.prefix.key)
+            held = min(front.end, start)
+        context = max(min(turn.context, start + self.capacity // self._one_in), start, held)
+        room = max(start - held, 0) + (context - max(start, held)) * self._one_in
+        self._make_room(room)
+        self._resident += room
+        if front is not None:
+            front.end = max(front.end, start)
+        leaf = Leaf(start, context, max(turn.context, context), float(self._served), conversation)
         if context > start:
-            self._served += 1
-            self._offer(Leaf(start, context, max(turn.context, context), float(self._served), conversation))
+            self._ids[conversation.number] = self._offer(leaf)
+        else:
+            self._line_gone(leaf)
         return min(held, turn.prompt)
 
-    def _offer(self, leaf: Leaf) -> None:
+    def _taken_up(self, key: int) -> _Front:
+        """The front of a prefix, which another line begins with."""
+        front = self._fronts.get(key)
+        if front is None:
+            front = self._fronts[key] = _Front(key)
+        elif not front.lines:
+            self._withdraw(front.leaf_id)
+            del self._bare[front.leaf_id]
+        front.lines += 1
+        return front
+
+    def _offer(self, leaf: Leaf) -> int:
         self._last_id += 1
         self._leaves[self._last_id] = leaf
-        self._ids[leaf.known.number] = self._last_id
         self.order.add(self._last_id)
+        return self._last_id
 
     def _withdraw(self, leaf_id: int) -> Leaf:
         self.order.discard(leaf_id)
@@ -66,17 +103,45 @@ class Shadow:
         missing = self._resident + tokens - self.capacity
         if missing <= 0:
             return
-        aim = self._resident - max(missing, self.order.policy.trim_chunk)
+        aim = self._resident - max(missing, self.order.policy.trim_chunk * self._one_in)
         while self._resident > aim:
-            victim = self.order.victim(self._resident - aim)
+            victim = self.order.victim(-((aim - self._resident) // self._one_in))
             if victim is None:
                 return
-            leaf = self._withdraw(victim.leaf_id)
-            self._resident -= leaf.end - victim.keep
-            if victim.keep > leaf.start:
-                self._offer(leaf._replace(end=victim.keep))
-            else:
-                del self._ids[leaf.known.number]
+            self._evict(victim.leaf_id, victim.keep)
+
+    def _evict(self, leaf_id: int, keep: int) -> None:
+        leaf, front = self._withdraw(leaf_id), self._bare.pop(leaf_id, None)
+        if front is not None:
+            self._resident -= leaf.end - keep
+            front.end = keep
+            self._offer_front(front, leaf)
+            return
+        self._resident -= (leaf.end - keep) * self._one_in
+        if keep > leaf.start:
+            self._ids[leaf.known.number] = self._offer(leaf._replace(end=keep))
+        else:
+            del self._ids[leaf.known.number]
+            self._line_gone(leaf)
+
+    def _line_gone(self, leaf: Leaf) -> None:
+        """Nothing is left of a line but what it shares."""
+        conversation: Conversation = leaf.known
+        if conversation.prefix is None or not conversation.shared:
+            return
+        front = self._fronts[conversation.prefix.key]
+        front.lines -= 1
+        front.history = max(front.history, leaf.history)
+        if not front.lines:
+            self._offer_front(front, leaf)
+
+    def _offer_front(self, front: _Front, last: Leaf) -> None:
+        """No line is behind it any more: it can be evicted, and was used when the last one was."""
+        if front.end:
+            front.leaf_id = self._offer(last._replace(start=0, end=front.end, history=max(front.history, front.end)))
+            self._bare[front.leaf_id] = front
+        else:
+            del self._fronts[front.key]
 
 
 class Shadows:
@@ -101,8 +166,8 @@ class Shadows:
     ) -> None:
         self.one_in = one_in
         """Conversations for each that is sampled."""
-        size = capacity // one_in // page_size * page_size
-        self._shadows = [Shadow(self._scaled(policy), size, page_size) for policy in policies]
+        size = capacity // page_size * page_size
+        self._shadows = [Shadow(self._scaled(policy), size, page_size, one_in) for policy in policies]
         self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
         self._bar = bar
         self.quantiles = [UncachedQuantile(95.0) for _ in policies if bar is not None]

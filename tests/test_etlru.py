@@ -15,20 +15,29 @@ from radix_tlru.sglang.compat import rust_core_refusal
 from radix_tlru.sglang.offline import Core
 from radix_tlru.sglang.turns import fingerprint_of
 
-PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 60_000, 1_024, 200
+PAGE, NEXT_PROMPT = 16, 200
+
+CONVERSATIONS = ("synthetic:conversations=300", 60_000, 1_024)
+AGENTS = (
+    "agents:runs=400,arrival_span_s=600,templates=6,template_median=400,first_prompt_median=300,next_prompt_median=150,"
+    "answer_median=40",
+    20_000,
+    512,
+)
 
 
+@pytest.mark.parametrize(("trace", "capacity", "threshold"), [CONVERSATIONS, AGENTS], ids=["conversations", "agents"])
 @pytest.mark.parametrize("next_prompt", [NEXT_PROMPT, None])  # pinned, learned
 @pytest.mark.parametrize(
     "core", ["python", pytest.param("rust", marks=pytest.mark.skipif(bool(rust_core_refusal()), reason="no Rust core"))]
 )
 def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
-    core: Core, next_prompt: int | None
+    core: Core, next_prompt: int | None, trace: str, capacity: int, threshold: int
 ) -> None:
-    requests = open_trace("synthetic:conversations=300").requests
-    sizes = {"threshold": THRESHOLD, "next_prompt_estimate": next_prompt, "page_size": PAGE}
-    simulated = simulated_cache("etlru", CAPACITY, **sizes)
-    real = RealCache("etlru", CAPACITY, core=core, **sizes)
+    requests = open_trace(trace).requests
+    sizes = {"threshold": threshold, "next_prompt_estimate": next_prompt, "page_size": PAGE}
+    simulated = simulated_cache("etlru", capacity, **sizes)
+    real = RealCache("etlru", capacity, core=core, **sizes)
     learner = real.cache.tail.learner
     in_force = set()
     for number, (request, expected) in enumerate(zip(requests, simulate(simulated, requests), strict=True)):

@@ -13,6 +13,7 @@ from radix_tlru.hazards import BANDS, Hazards, Watched, gittins
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
+from radix_tlru.prefixes import SharedPrefix, Use
 from radix_tlru.tel import keep_within_budget
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100
@@ -170,12 +171,20 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
     def price(leaf: Leaf) -> tuple[float, float]:
         stamp = leaf.known.stamp  # in a band as soon as either sum says so: 256.8 - 192.8 may be just under 64
         entered = (band for band, start in enumerate(BANDS) if start <= now - stamp or stamp + start <= now)
-        rate = returns._index[leaf.known.cls][max(entered)]
+        band = max(entered)
+        rate = returns._index[leaf.known.cls][band]
+        if leaf.known.prefix is not None:
+            rate = max(rate, returns._index[leaf.known.prefix.last.cls][band])
         within = leaf.end <= keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
         return rate * ((1.0 - weight) * within + weight), rate
 
     def known(kind: int) -> Conversation:
-        return Conversation((kind,), now, 0, 0, 0, 0)
+        """Of the one class, of the other, or of the one with all of it shared by what is used like the other."""
+        conversation = Conversation((kind % 2,), now, 0, 0, 0, shared=10**6)
+        if kind == 2:
+            conversation.prefix = SharedPrefix(0, 64)
+            conversation.prefix.last = Use((1,), now)
+        return conversation
 
     for what, number, wait in steps:
         clock += 1
@@ -184,7 +193,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         if what == "appear" or not leaves:
             last_id += 1
             history = number % 90 * PAGE + PAGE
-            leaves[last_id] = Leaf(0, history, history, float(clock), known(number % 2))
+            leaves[last_id] = Leaf(0, history, history, float(clock), known(number % 3))
             order.add(last_id)
             continue
         chosen = sorted(leaves)[number % len(leaves)]
@@ -192,7 +201,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             order.discard(chosen)
             leaf = leaves.pop(chosen)
             last_id += 1
-            leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 2))
+            leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 3))
             order.add(last_id)
             continue
         foreseen = order.upcoming(number % 3)

@@ -1,0 +1,75 @@
+"""What contexts begin with and have in common: system prompts, templates, documents, and how soon each is used again.
+
+The end of such a prefix becomes a leaf once all that went on behind it was evicted. Then it is worth more than the
+conversation that used it last: whoever comes next may begin with it, too. How soon somebody does is learned as it is of
+conversations, by how often the prefix was used and how long ago the time before (:mod:`~radix_tlru.hazards`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from radix_tlru.hazards import Class, Hazards, Watched
+from radix_tlru.models import Group
+
+__all__ = ["SharedPrefix", "SharedPrefixes", "Use"]
+
+_MOST_REMEMBERED = 20_000  # prefixes
+_PREFIX = -2  # what their classes begin with, as no conversation's does
+_USES = 5  # doublings, beyond which prefixes are alike
+_WAITS = (4.0, 16.0, 64.0, 256.0)  # s, between the buckets of the time between the last two uses
+
+
+class Use(Watched):
+    """What may be followed by another of its kind, and the group that the order has it in until it grows out of it."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, cls: Class, stamp: float) -> None:
+        super().__init__(cls, stamp)
+        self.group: Group | None = None
+
+
+class SharedPrefix:
+    """A prefix that more than one conversation began with, known by its first ``depth`` tokens."""
+
+    __slots__ = ("depth", "key", "last", "uses")
+
+    def __init__(self, key: int, depth: int) -> None:
+        self.key = key
+        self.depth = depth
+        self.uses = 0
+        self.last: Use | None = None
+
+
+class SharedPrefixes:
+    """The prefixes that were used of late, by fingerprint. Memory: the last 20,000."""
+
+    def __init__(self, hazards: Hazards) -> None:
+        self._hazards = hazards
+        self._known: dict[int, SharedPrefix] = {}  # the longest unused first
+
+    def get(self, key: int) -> SharedPrefix | None:
+        """The prefix of that fingerprint."""
+        return self._known.get(key)
+
+    def add(self, key: int, depth: int) -> SharedPrefix:
+        """A prefix that was not known, by the fingerprint of its first ``depth`` tokens."""
+        prefix = self._known[key] = SharedPrefix(key, depth)
+        if len(self._known) > _MOST_REMEMBERED:
+            dropped = self._known.pop(next(iter(self._known)))
+            if dropped.last is not None:
+                self._hazards.forget(dropped.last)
+        return prefix
+
+    def use(self, prefix: SharedPrefix, stamp: float) -> None:
+        """A turn at ``stamp`` (s) began with it, whoever's it was."""
+        wait, before = 0, prefix.last
+        if before is not None:
+            self._hazards.returned(before, stamp)
+            wait = bisect_right(_WAITS, stamp - before.stamp)
+        prefix.uses += 1
+        prefix.last = Use((_PREFIX, min(prefix.uses.bit_length(), _USES), wait), stamp)
+        self._hazards.watch(prefix.last)
+        if self._known.pop(prefix.key, None) is not None:
+            self._known[prefix.key] = prefix
