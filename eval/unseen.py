@@ -1,4 +1,4 @@
-"""`python -m eval unseen`: what policies promise, on synthetic traces of many kinds, with seeds that nobody looked at.
+"""`python -m eval unseen`: what policies promise, on generated traces of many kinds, with seeds that nobody looked at.
 
 A policy that looks at the tail beyond ξ alone may raise percentiles below it. With the weight `auto` it must not: its
 p95 is to be no more than 1 % above that of LRU, whatever is served. Every policy serves each trace whole, from an empty
@@ -37,7 +37,7 @@ TOLERATED = 0.01
 class Kind(NamedTuple):
     """Traces that differ in their seed alone, and the cache that serves them."""
 
-    trace: str  # parameters of `synthetic:`
+    trace: str  # a generator and its parameters, but for the seed
     capacity: int  # tokens
     threshold: int  # ξ, tokens
     page_size: int  # tokens
@@ -54,21 +54,24 @@ class Arm(NamedTuple):
 
 
 KINDS = (
-    Kind("conversations=1000", 200_000, 2048, 16),
-    Kind("conversations=3000", 200_000, 1024, 16),
-    Kind("conversations=3000", 100_000, 512, 1),
-    Kind("conversations=3000", 400_000, 1024, 512),
-    Kind("conversations=3000", 400_000, 2048, 512),
-    Kind("conversations=6000,prompt_mean=500", 400_000, 2048, 64),
-    Kind("conversations=6000,prompt_mean=1000,turn_rate_sigma=1", 400_000, 4096, 16),
-    Kind("conversations=6000,turn_rate_sigma=1", 100_000, 1024, 16),
-    Kind("conversations=6000,turn_rate_sigma=1", 200_000, 1024, 256),
-    Kind("conversations=2000", 300_000, 1500, 32),
-    Kind("conversations=8000", 500_000, 2048, 16),
-    Kind("conversations=1500,prompt_mean=2000", 600_000, 8192, 64),
-    Kind("conversations=4000,prompt_mean=300", 200_000, 1024, 1),
-    Kind("conversations=5000,turn_rate_sigma=0.5", 150_000, 768, 16),
-    Kind("conversations=3000,turn_rate_sigma=2", 100_000, 2048, 128),
+    Kind("synthetic:conversations=1000", 200_000, 2048, 16),
+    Kind("synthetic:conversations=3000", 200_000, 1024, 16),
+    Kind("synthetic:conversations=3000", 100_000, 512, 1),
+    Kind("synthetic:conversations=3000", 400_000, 1024, 512),
+    Kind("synthetic:conversations=3000", 400_000, 2048, 512),
+    Kind("synthetic:conversations=6000,prompt_mean=500", 400_000, 2048, 64),
+    Kind("synthetic:conversations=6000,prompt_mean=1000,turn_rate_sigma=1", 400_000, 4096, 16),
+    Kind("synthetic:conversations=6000,turn_rate_sigma=1", 100_000, 1024, 16),
+    Kind("synthetic:conversations=6000,turn_rate_sigma=1", 200_000, 1024, 256),
+    Kind("synthetic:conversations=2000", 300_000, 1500, 32),
+    Kind("synthetic:conversations=8000", 500_000, 2048, 16),
+    Kind("synthetic:conversations=1500,prompt_mean=2000", 600_000, 8192, 64),
+    Kind("synthetic:conversations=4000,prompt_mean=300", 200_000, 1024, 1),
+    Kind("synthetic:conversations=5000,turn_rate_sigma=0.5", 150_000, 768, 16),
+    Kind("synthetic:conversations=3000,turn_rate_sigma=2", 100_000, 2048, 128),
+    Kind("agents:runs=3000,arrival_span_s=1200", 500_000, 2048, 64),
+    Kind("agents:runs=3000,arrival_span_s=1200", 1_000_000, 4096, 16),
+    Kind("agents:runs=3000,arrival_span_s=3600,templates=20", 500_000, 2048, 64),
 )
 
 
@@ -107,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
 
 def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Figures]:
     """What each arm pays on one trace, relative to LRU."""
-    requests = open_trace(f"synthetic:{kind.trace},seed={seed}").requests
+    requests = open_trace(f"{kind.trace},seed={seed}").requests
 
     def serve(policy: str, weight: MedianWeight) -> Figures:
         cache = simulated_cache(
@@ -126,7 +129,7 @@ def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Figures
 
 def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
     """An arm a line, over all traces."""
-    table = _table(f"{len(paid)} synthetic traces, whole; means over traces, against lru")
+    table = _table(f"{len(paid)} generated traces, whole; means over traces, against lru")
     for column in ("", "TEL", "p50", "mean", "p95", "worst p95", f"p95 above lru's by > {TOLERATED:.0%}"):
         table.add_column(column, justify="right" if column else "left")
     for arm in arms:
@@ -142,7 +145,7 @@ def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
 def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
     """A kind a line: the mean TEL and the worst p95 of each arm over the seeds."""
     table = _table("TEL, mean over seeds; p95, worst of them")
-    table.add_column("synthetic:…")
+    table.add_column("")
     for column in ("capacity", "ξ", "page", *map(str, arms)):
         table.add_column(column, justify="right", no_wrap=True)
     for kind in dict.fromkeys(kind for kind, _ in paid):
