@@ -180,7 +180,7 @@ class SimulatedCache:
             request.output_tokens,
             len(request.context) // self.page_size * self.page_size,
             cached,
-            lambda tokens: ids[unit_at(tokens - 1)],
+            lambda start, end, above: ids[unit_at(end - 1)],
         )
         known = learner.observe(turn, not path[-1].children)
         for node in path:

@@ -155,7 +155,7 @@ def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
             for arm in arms
         )
         table.add_row(
-            kind.trace.replace(",", ", "), f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells
+            kind.trace.replace(":", ": ").replace(",", ", "), f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells
         )
     return table
 

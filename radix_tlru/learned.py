@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from radix_tlru.contexts import Contexts, Fingerprint, Rung
 from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins
 from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf
@@ -22,12 +23,6 @@ from radix_tlru.prompts import LearnedPrompts, kind_of
 
 __all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
 
-Fingerprint = Callable[[int], int]
-"""From a number of tokens to a number that stands for that many first tokens of a context."""
-
-# Depths at which contexts are fingerprinted, tokens: two to a doubling. A conversation is known by the deepest one
-# within it, so a request is compared at some twenty depths and not at every page.
-_DEPTHS = tuple(round(64 * 2 ** (half / 2)) for half in range(32))
 _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
 _WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
@@ -74,10 +69,11 @@ class Conversations:
         self, hazards: Hazards, prompts: LearnedPrompts | None = None, prefixes: Hazards | None = None
     ) -> None:
         self._hazards = hazards
-        self._prefixes = SharedPrefixes(prefixes or Hazards())
+        self._contexts = Contexts()
+        self._prefixes = SharedPrefixes(self._contexts, prefixes or Hazards())
         self._prompts = prompts or LearnedPrompts()
         self._begun = 0
-        self._known: dict[int, Conversation] = {}  # by fingerprint, the longest silent first
+        self._known: dict[Rung, Conversation] = {}  # by where it ends, the longest silent first
 
     def turn(self, turn: Turn, alone: bool) -> Conversation:
         """The conversation that has just taken a turn, as of now.
@@ -110,16 +106,8 @@ class Conversations:
         if prefix is not None:
             self._prefixes.use(prefix, turn.stamp)
             conversation.prefix = prefix
-        depth = bisect_right(_DEPTHS, turn.context)
-        if alone and depth:
-            key = turn.fingerprint(_DEPTHS[depth - 1])
-            lost = self._known.pop(key, None)
-            if lost is not None:
-                self._hazards.forget(lost)
-            self._known[key] = conversation
-            self._hazards.watch(conversation)
-            if len(self._known) > _MOST_REMEMBERED:
-                self._hazards.forget(self._known.pop(next(iter(self._known))))
+        if alone:
+            self._remember(conversation, turn)
         return conversation
 
     def _before(self, turn: Turn) -> tuple[Conversation | None, SharedPrefix | None]:
@@ -128,21 +116,42 @@ class Conversations:
         Of a request that continues none, the longest shared prefix that is known.
         """
         prefix = None
-        for depth in range(bisect_right(_DEPTHS, turn.context) - 1, -1, -1):
-            key = turn.fingerprint(_DEPTHS[depth])
-            conversation = self._known.get(key)
+        for rung in self._contexts.along(turn.fingerprint, turn.context):
+            conversation = rung.conversation
             if conversation is not None and conversation.length <= turn.prompt:
-                del self._known[key]
-                return conversation, conversation.prefix
-            prefix = prefix or self._prefixes.get(key)
+                return self._part(rung), conversation.prefix
+            prefix = prefix or rung.prefix
         return None, prefix
 
     def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:
         """The prefix of a first turn, which found ``shared`` tokens cached and is known to begin with that one."""
-        index = bisect_right(_DEPTHS, shared) - 1
-        if index < 0 or (known is not None and known.depth >= _DEPTHS[index]):
+        if known is not None and known.rung.depth >= shared:
             return known
-        return self._prefixes.add(turn.fingerprint(_DEPTHS[index]), _DEPTHS[index])
+        rung = self._contexts.at(turn.fingerprint, shared)
+        if rung is not None and (known is None or known.rung.depth < rung.depth):
+            return rung.prefix or self._prefixes.add(rung)
+        if rung is not None:
+            self._contexts.tidy(rung)
+        return known
+
+    def _remember(self, conversation: Conversation, turn: Turn) -> None:
+        """By its context, whose end nobody else has gone beyond."""
+        rung = self._contexts.at(turn.fingerprint, turn.context)
+        if rung is None:
+            return
+        if rung.conversation is not None:
+            self._hazards.forget(self._known.pop(rung))
+        rung.conversation = self._known[rung] = conversation
+        self._hazards.watch(conversation)
+        if len(self._known) > _MOST_REMEMBERED:
+            self._hazards.forget(self._part(next(iter(self._known))))
+
+    def _part(self, rung: Rung) -> Conversation:
+        """With the conversation that is known by a rung."""
+        conversation = self._known.pop(rung)
+        rung.conversation = None
+        self._contexts.tidy(rung)
+        return conversation
 
 
 class LearnedReturns:

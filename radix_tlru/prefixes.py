@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from radix_tlru.contexts import Contexts, Rung
 from radix_tlru.hazards import Class, Hazards, Watched
 from radix_tlru.models import Group
 
@@ -31,33 +32,33 @@ class Use(Watched):
 
 
 class SharedPrefix:
-    """A prefix that more than one conversation began with, known by its first ``depth`` tokens."""
+    """A prefix that more than one conversation began with."""
 
-    __slots__ = ("depth", "key", "last", "uses")
+    __slots__ = ("last", "number", "rung", "uses")
 
-    def __init__(self, key: int, depth: int) -> None:
-        self.key = key
-        self.depth = depth
+    def __init__(self, number: int, rung: Rung) -> None:
+        self.number = number  # in order of discovery
+        self.rung = rung  # the last one within it
         self.uses = 0
         self.last: Use | None = None
 
 
 class SharedPrefixes:
-    """The prefixes that were used of late, by fingerprint. Memory: the last 20,000."""
+    """The prefixes that were used of late. Memory: the last 20,000."""
 
-    def __init__(self, hazards: Hazards) -> None:
-        self._hazards = hazards
-        self._known: dict[int, SharedPrefix] = {}  # the longest unused first
+    def __init__(self, contexts: Contexts, hazards: Hazards) -> None:
+        self._contexts, self._hazards = contexts, hazards
+        self._found = 0
+        self._known: dict[int, SharedPrefix] = {}  # by number, the longest unused first
 
-    def get(self, key: int) -> SharedPrefix | None:
-        """The prefix of that fingerprint."""
-        return self._known.get(key)
-
-    def add(self, key: int, depth: int) -> SharedPrefix:
-        """A prefix that was not known, by the fingerprint of its first ``depth`` tokens."""
-        prefix = self._known[key] = SharedPrefix(key, depth)
+    def add(self, rung: Rung) -> SharedPrefix:
+        """The prefix that ends at a rung, or less than a step behind it."""
+        self._found += 1
+        prefix = rung.prefix = self._known[self._found] = SharedPrefix(self._found, rung)
         if len(self._known) > _MOST_REMEMBERED:
             dropped = self._known.pop(next(iter(self._known)))
+            dropped.rung.prefix = None
+            self._contexts.tidy(dropped.rung)
             if dropped.last is not None:
                 self._hazards.forget(dropped.last)
         return prefix
@@ -71,5 +72,5 @@ class SharedPrefixes:
         prefix.uses += 1
         prefix.last = Use((_PREFIX, min(prefix.uses.bit_length(), _USES), wait), stamp)
         self._hazards.watch(prefix.last)
-        if self._known.pop(prefix.key, None) is not None:
-            self._known[prefix.key] = prefix
+        if self._known.pop(prefix.number, None) is not None:
+            self._known[prefix.number] = prefix

@@ -26,10 +26,10 @@ _CONFIDENCE = 1.0  # standard deviations by which another policy must have been 
 class _Front:
     """What a shadow holds of a shared prefix: ``end`` tokens, which the ``lines`` behind it hold together."""
 
-    __slots__ = ("end", "history", "key", "leaf_id", "lines")
+    __slots__ = ("end", "history", "leaf_id", "lines", "number")
 
-    def __init__(self, key: int) -> None:
-        self.key = key
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.end = self.history = self.lines = 0
         self.leaf_id = 0  # in the order, while no line is behind it
 
@@ -47,7 +47,7 @@ class Shadow:
         self.capacity, self._resident, self._one_in = capacity, 0, one_in
         self._leaves: dict[int, Leaf] = {}  # by id in the order
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
-        self._fronts: dict[int, _Front] = {}  # by fingerprint of the prefix
+        self._fronts: dict[int, _Front] = {}  # by number of the prefix
         self._bare: dict[int, _Front] = {}  # by id in the order, those that no line is behind
         self._last_id = 0
         self._served = 0
@@ -60,7 +60,7 @@ class Shadow:
         if leaf_id:
             held = self._withdraw(leaf_id).end
         elif conversation.prefix is not None and start:
-            front = self._taken_up(conversation.prefix.key)
+            front = self._taken_up(conversation.prefix.number)
             held = min(front.end, start)
         context = max(min(turn.context, start + self.capacity // self._one_in), start, held)
         room = max(start - held, 0) + (context - max(start, held)) * self._one_in
@@ -75,11 +75,11 @@ class Shadow:
             self._line_gone(leaf)
         return min(held, turn.prompt)
 
-    def _taken_up(self, key: int) -> _Front:
+    def _taken_up(self, number: int) -> _Front:
         """The front of a prefix, which another line begins with."""
-        front = self._fronts.get(key)
+        front = self._fronts.get(number)
         if front is None:
-            front = self._fronts[key] = _Front(key)
+            front = self._fronts[number] = _Front(number)
         elif not front.lines:
             self._withdraw(front.leaf_id)
             del self._bare[front.leaf_id]
@@ -129,7 +129,7 @@ class Shadow:
         conversation: Conversation = leaf.known
         if conversation.prefix is None or not conversation.shared:
             return
-        front = self._fronts[conversation.prefix.key]
+        front = self._fronts[conversation.prefix.number]
         front.lines -= 1
         front.history = max(front.history, leaf.history)
         if not front.lines:
@@ -141,7 +141,7 @@ class Shadow:
             front.leaf_id = self._offer(last._replace(start=0, end=front.end, history=max(front.history, front.end)))
             self._bare[front.leaf_id] = front
         else:
-            del self._fronts[front.key]
+            del self._fronts[front.number]
 
 
 class Shadows:

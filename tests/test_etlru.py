@@ -50,5 +50,7 @@ def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
 def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
     one, other = (fingerprint_of(RadixKey(array("q", [*range(64), last]))) for last in (64, 65))
     salted = fingerprint_of(RadixKey(array("q", range(65)), cache_salt="tenant"))
-    assert one(64) == other(64) != salted(64)
-    assert len({one(64), one(65), other(65), salted(65)}) == 4
+    first = one(0, 64, 0)
+    assert first == other(0, 64, 0) != salted(0, 64, 0)
+    assert len({first, *(each(64, 65, first) for each in (one, other)), salted(64, 65, salted(0, 64, 0))}) == 4
+    assert one(64, 65, first) != one(64, 65, 1), "it stands for all tokens, not for the last ones"

@@ -64,7 +64,7 @@ class Lines:
     def serve(self, number: int, at: float, tokens: int = 1_600, **said: Any) -> None:
         """A turn of a new conversation of that number, at a time in s."""
         hints = Hints.parse(said) if said else None
-        turn = Turn(at, tokens // 2, tokens // 2, tokens, 0, lambda depth: number << 32 | depth, hints)
+        turn = Turn(at, tokens // 2, tokens // 2, tokens, 0, lambda start, end, above: number << 32 | end, hints)
         known = self.learner.observe(turn)
         if self.learner.policy is not self.order.policy:
             self.order.use(self.learner.policy)

@@ -223,7 +223,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
 
 
 def turn(stamp: float, prompt: int, context: int, name: int = 1) -> Turn:
-    return Turn(stamp, prompt, 0, context, 0, lambda tokens: name * 1_000_000 + tokens)
+    return Turn(stamp, prompt, 0, context, 0, lambda start, end, above: name * 1_000_000 + end)
 
 
 def test_a_conversation_is_known_by_its_tokens_and_counts_its_turns() -> None:

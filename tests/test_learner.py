@@ -73,6 +73,7 @@ def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch
     for request in synthetic(1500):
         cache.request(request)
         assert len(learner._conversations._known) <= 50
+        assert len(learner._conversations._contexts) <= 50 * 12
         assert sum(map(len, learner._returns.hazards._bands)) <= 80
 
 
@@ -259,7 +260,7 @@ MOONCAKE = Path(__file__).parents[2] / "shared" / "data" / "mooncake_conversatio
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason=f"needs the Mooncake conversation trace at {MOONCAKE}")
-@pytest.mark.parametrize(("threshold", "closed"), [(4096, 0.383), (16384, 0.523)])
+@pytest.mark.parametrize(("threshold", "closed"), [(4096, 0.37), (16384, 0.506)])
 def test_the_gap_closed_on_the_second_half_of_a_real_trace(threshold: int, closed: float) -> None:
     requests = open_trace(str(MOONCAKE), format="mooncake").requests
     later = len(requests) // 2

@@ -17,7 +17,9 @@ EXAMPLE = "eval.tool_calls:AfterToolCalls"
 def turn(number: int, at: float, turns: int, *, calls: bool) -> Turn:
     context = TOKENS * (turns + 1)
     said = [1, 2, CALL] if calls else [1, 2, 3]
-    return Turn(at, context - 20, 20, context, 0, lambda depth: number << 32 | depth // TOKENS, None, (), said)
+    return Turn(
+        at, context - 20, 20, context, 0, lambda start, end, above: number << 32 | end // TOKENS, None, (), said
+    )
 
 
 def test_a_program_outlasts_a_person_who_came_as_recently() -> None:

@@ -8,6 +8,7 @@ from eval.cells import uncached_tokens
 from eval.policies import simulated_cache
 from eval.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
+from radix_tlru.contexts import Contexts, Rung
 from radix_tlru.hazards import BANDS, Hazards
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
@@ -21,15 +22,17 @@ AGENTS = "agents:runs=1200,arrival_span_s=900,templates=12"
 def run(stamp: float, name: int, *, cached: int, template: int = 1, own: int = 1_000) -> Turn:
     """The first turn of a run behind a template of 1,024 tokens."""
     context = 1_024 + own
-    return Turn(
-        stamp, context, 0, context, cached, lambda tokens: template if tokens <= 1_024 else name * 10_000 + tokens
-    )
+
+    def fingerprint(start: int, end: int, above: int) -> int:
+        return template if end <= 1_024 else name * 10_000 + end
+
+    return Turn(stamp, context, 0, context, cached, fingerprint)
 
 
 def test_a_prefix_is_judged_by_how_often_it_was_used_and_how_soon_again() -> None:
     hazards = Hazards()
-    prefixes = SharedPrefixes(hazards)
-    prefix = prefixes.add(7, 1_024)
+    prefixes = SharedPrefixes(Contexts(), hazards)
+    prefix = prefixes.add(Rung(None, 1_024, 7))
     classes = []
     for stamp in (0.0, 3.0, 13.0, 113.0, 1_000.0):
         prefixes.use(prefix, stamp)
@@ -43,11 +46,14 @@ def test_a_prefix_is_judged_by_how_often_it_was_used_and_how_soon_again() -> Non
 
 def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radix_tlru.prefixes._MOST_REMEMBERED", 3)
-    hazards = Hazards()
-    prefixes = SharedPrefixes(hazards)
-    for key in (1, 2, 3, 1, 4, 5):
-        prefixes.use(prefixes.get(key) or prefixes.add(key, 64), float(key))
-    assert [key for key in range(1, 6) if prefixes.get(key) is not None] == [1, 4, 5]
+    hazards, contexts = Hazards(), Contexts()
+    prefixes = SharedPrefixes(contexts, hazards)
+    for stamp, name in enumerate((1, 2, 3, 1, 4, 5)):
+        rung = contexts.at(lambda start, end, above, name=name: name, 100)
+        assert rung is not None
+        prefixes.use(rung.prefix or prefixes.add(rung), float(stamp))
+    assert {rung.number for rung in contexts._rungs.values() if rung.prefix is not None} == {1, 4, 5}
+    assert {rung.number for rung in contexts._rungs.values()} == {1, 4, 5}
     assert sum(one.band >= 0 for band in hazards._bands for one in band) == 3, "the others are watched no more"
 
 
@@ -57,7 +63,7 @@ def test_what_a_first_turn_finds_cached_others_began_with_too() -> None:
     second = conversations.turn(run(1, name=2, cached=1_024), alone=True)
     assert alone.prefix is None
     assert second.prefix is not None
-    assert (second.prefix.depth, second.prefix.uses) == (1_024, 1)
+    assert (second.prefix.rung.depth, second.prefix.uses) == (1_024, 1)
     # Known from then on, whether it is cached or not, and used by every turn of whoever began with it.
     lost = conversations.turn(run(2, name=3, cached=0), alone=True)
     assert (lost.prefix, lost.shared, second.prefix.uses) == (second.prefix, 0, 2)
@@ -71,11 +77,10 @@ def test_the_longest_prefix_counts() -> None:
     conversations = Conversations(Hazards())
     short = conversations.turn(run(0, name=1, cached=512), alone=True).prefix
     assert short is not None
-    assert short.depth == 512
-    # All 1,024 of them have one fingerprint here, so what is known at 512 is known at any depth of the template.
+    assert short.rung.depth == 512
     longer = conversations.turn(run(1, name=2, cached=1_024), alone=True).prefix
     assert longer is not None
-    assert longer.depth == 1_024
+    assert longer.rung.depth == 1_024
     assert conversations.turn(run(2, name=3, cached=600), alone=True).prefix is longer
 
 

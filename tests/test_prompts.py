@@ -61,7 +61,7 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
     prompts = LearnedPrompts()
     conversations = Conversations(Hazards(), prompts)
     for at in range(10):  # a prompt of 100 tokens, an answer of 60, of which 128 are whole pages; the next turn adds 50
-        told = Turn(2.0 * at, 100, 60, 128, 0, lambda depth, name=at: hash((name, depth)))
+        told = Turn(2.0 * at, 100, 60, 128, 0, lambda start, end, above, name=at: hash((name, end)))
         first = conversations.turn(told, alone=True)
         conversations.turn(told._replace(stamp=2.0 * at + 1, prompt=100 + 60 + 50, cached=128), alone=True)
         assert first.remainder == 100 + 60 - 128
@@ -74,7 +74,7 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
 def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
     prompts = LearnedPrompts()
     conversations = Conversations(Hazards(), prompts)
-    first = Turn(0.0, 900, 100, 512, 0, lambda depth: depth)  # pages of 512
+    first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512
     conversations.turn(first, alone=True)
     conversations.turn(first._replace(stamp=9.0, prompt=1_100, context=1_024), alone=True)
     found = prompts.distribution()

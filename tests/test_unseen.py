@@ -32,7 +32,7 @@ def test_a_promise_is_broken_by_more_than_one_per_cent_on_one_trace() -> None:
     lines = shown(summary(paid, [ALONE, HELD]))
     assert "etlru w=0 -30.0% +50.0% +10.0% +1.1% +1.2% 1 of 2" in [" ".join(line.split()) for line in lines]
     assert "etlru auto -50.0% +100.0% +20.0% +1.0% +1.0% 0 of 2" in [" ".join(line.split()) for line in lines]
-    (line,) = (line for line in shown(by_kind(paid, [ALONE])) if line.startswith(KINDS[1].trace))
+    (line,) = (line for line in shown(by_kind(paid, [ALONE])) if line.startswith(KINDS[1].trace.replace(":", ": ")))
     assert line.split()[-2:] == ["-10.0%", "+1.2%"]
 
 

@@ -12,8 +12,8 @@ from radix_tlru.learned import Turn
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
+    from radix_tlru.contexts import Fingerprint
     from radix_tlru.hints import Hints
-    from radix_tlru.learned import Fingerprint
 
 __all__ = ["fingerprint_of", "turn_of"]
 
@@ -41,4 +41,4 @@ def fingerprint_of(key: RadixKey) -> Fingerprint:
     ids = key.token_ids
     tokens = memoryview(ids if isinstance(ids, array) else array("q", ids)).cast("B")
     namespace = xxh3_64_intdigest(repr((key.extra_key, key.cache_salt)).encode())
-    return lambda length: xxh3_64_intdigest(tokens[: length * _TOKEN], namespace)
+    return lambda start, end, above: xxh3_64_intdigest(tokens[start * _TOKEN : end * _TOKEN], above or namespace)
