@@ -154,9 +154,8 @@ def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
             f"{np.mean([each[arm].tel for each in of_kind]):+.1%} {max(each[arm].p95 for each in of_kind):+.1%}"
             for arm in arms
         )
-        table.add_row(
-            kind.trace.replace(":", ": ").replace(",", ", "), f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells
-        )
+        name = kind.trace.replace(":", ": ").replace(",", ", ")  # may be broken there
+        table.add_row(name, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
     return table
 
 
