@@ -190,7 +190,9 @@ class LearnedReturns:
 
     def group(self, leaf: Leaf, now: float) -> Group:
         conversation: Conversation | None = leaf.known
-        group = self._group(conversation, now)
+        group = conversation.group if conversation is not None else None
+        if group is None or now >= group.until:
+            group = self._group(conversation, now)
         if conversation is None or conversation.prefix is None or leaf.end > conversation.shared:
             return group
         shared = self._group(conversation.prefix.last, now)

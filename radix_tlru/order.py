@@ -25,7 +25,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
 from typing import Literal, NamedTuple
 
-from radix_tlru.models import Leaf, Policy
+from radix_tlru.models import Group, Leaf, Policy
 from radix_tlru.rising import RisingQueue
 from radix_tlru.tel import round_up
 
@@ -85,6 +85,8 @@ class EvictionOrder:
         self._steps = len(self._shares)
         self._whole_steps = range(len(policy.shares))
         self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
+        # A model that finds the step itself is asked once, and not for one end after the other.
+        self._first_step = None if policy.median else getattr(policy.prompts, "first_step", None)
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
@@ -268,6 +270,9 @@ class EvictionOrder:
         """Index of the step that the page behind a depth of the leaf's path lies in, which stays down to there."""
         # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is no more than that if and only if Q is at most this.
         longest = self._policy.threshold - leaf.history + depth
+        if self._first_step is not None:
+            step: int = self._first_step(leaf, longest)
+            return step
         for step in self._whole_steps:
             tokens = self._step_end(leaf, step)
             if tokens is None or tokens <= longest:
@@ -308,7 +313,10 @@ class EvictionOrder:
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
         """Put a leaf whose last token lies in that step into its cell."""
         self._now = max(self._now, self._returns.stamp(leaf))
-        group = self._returns.group(leaf, self._now)
+        self._put(leaf_id, leaf, self._returns.group(leaf, self._now), step)
+
+    def _put(self, leaf_id: int, leaf: Leaf, group: Group, step: int) -> None:
+        """Put a leaf into the cell of a group and a step."""
         cell = group.number * self._steps + step
         queue = self._cells.get(cell)
         if queue is None:
@@ -335,14 +343,16 @@ class EvictionOrder:
         queue = self._cells[cell]
         assert queue.first is not None, f"nothing is in cell {cell}"
         key, leaf_id = queue.first
-        leaf = self._leaf_of(leaf_id)
+        leaf, group, step = self._leaf_of(leaf_id), None, 0
         if leaf is not None and self._returns.key(leaf) == key:
-            group = self._returns.group(leaf, self._now)
-            if group.number * self._steps + self._step(leaf) == cell:
+            group, step = self._returns.group(leaf, self._now), self._step(leaf)
+            if group.number * self._steps + step == cell:
                 return leaf_id, leaf
         queue.pop()
         self._entries -= 1
-        if leaf is not None:
+        if leaf is not None and group is not None:
+            self._put(leaf_id, leaf, group, step)
+        elif leaf is not None:  # used since, and that may be the newest time seen
             self._push(leaf_id, leaf, self._step(leaf))
         return None
 

@@ -53,6 +53,18 @@ class NextPrompts:
         remainder: int = known.remainder
         return remainder + (self.of_kind[known.kind] if self.of_kind else self.quantiles)[step]
 
+    def first_step(self, leaf: Leaf, longest: int) -> int:
+        """The first step that ends at no more than so many tokens."""
+        known, quantiles = leaf.known, self.quantiles
+        if known is not None:
+            longest -= known.remainder
+            if self.of_kind:
+                quantiles = self.of_kind[known.kind]
+        for step, tokens in enumerate(quantiles):
+            if tokens <= longest:
+                return step
+        return len(quantiles)
+
     def is_much_like(self, other: NextPrompts) -> bool:
         """Whether no quantile differs by more than a quarter."""
         ours, theirs = (self.quantiles, *self.of_kind), (other.quantiles, *other.of_kind)
