@@ -91,10 +91,11 @@ class UncachedQuantile:
 
     Args:
         percentile: above 0, up to 100.
+        window: requests remembered, if not 4,096.
     """
 
     WINDOW = 4096
-    """Requests remembered."""
+    """Requests remembered unless it is said how many."""
 
     ENOUGH = 64
     """Requests needed for a value."""
@@ -104,8 +105,8 @@ class UncachedQuantile:
     so a percentile falls while ξ is under it and no more once ξ is there: with ξ *at* p95, p95 gains next to nothing,
     with ξ a little above nothing at all. ``python -m eval target`` shows both sides."""
 
-    def __init__(self, percentile: float) -> None:
-        self._percentile = percentile
+    def __init__(self, percentile: float, window: int = WINDOW) -> None:
+        self._percentile, self._window = percentile, window
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
 
@@ -115,7 +116,7 @@ class UncachedQuantile:
 
     def add(self, uncached: int) -> None:
         """One more request, with the tokens that it had to prefill."""
-        if len(self._recent) == self.WINDOW:
+        if len(self._recent) == self._window:
             del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
         self._recent.append(uncached)
         insort(self._sorted, uncached)

@@ -40,7 +40,7 @@ class Learner:
     With ``etlru``: until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of
     the learned policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` it is
     T-LRU. With the weight ``auto`` it begins with LRU; from then on, of the policy's settings that are as good at the
-    tail, it is the one with the lowest median, for as long as what was in force has not raised the p95 above LRU's.
+    tail, it is the one with the lowest median, for as long as what was in force keeps the p95 below LRU's.
     There w counts from lru's median on (``Policy.median``).
 
     Args:
@@ -185,17 +185,15 @@ class Learner:
             self._replace([self._policies[0], *weighed])
 
     def _chosen(self, shadows: Shadows) -> int:
-        """What ``auto`` has in force: the lowest median that the tail does not pay for, while nothing is owed to LRU.
+        """What ``auto`` has in force: the lowest median that the tail does not pay for, while that is ahead of LRU.
 
-        What was in force has a shadow of its own. While more turns were late there than under LRU, what makes the
-        fewest late goes first. Settings would not be told apart by their own shadows alone: to change them costs, too.
+        What was in force has a shadow of its own, as to change settings costs, too. Unless it made clearly fewer turns
+        late than LRU, there is nothing to be lost: then the setting that is furthest ahead itself, or else LRU.
         """
-        if shadows.quantiles[self._lru].value() is None:
-            return self._lru
-        if shadows.late[-1] > shadows.late[self._lru]:
-            fewest: int = min((self._lru, *self._settings), key=shadows.late.__getitem__)
-            return fewest
-        return self._as_good(shadows, (shadows.best,) if shadows.best else self._settings)
+        if shadows.ahead(-1) >= 0:
+            return self._as_good(shadows, (shadows.best,) if shadows.best else self._settings)
+        ahead = [index for index in self._settings if shadows.ahead(index) > 0]
+        return max(ahead, key=shadows.ahead, default=self._lru)
 
     def _as_good(self, shadows: Shadows, among: Sequence[int]) -> int:
         """Of these and LRU, the one with the lowest median of those as good at the tail as the best of these.

@@ -20,6 +20,8 @@ from radix_tlru.tel import excess
 __all__ = ["Shadow", "Shadows"]
 
 _HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
+_LATELY = 1_024  # turns: what the p95 was of late, beside that of a UncachedQuantile's 4,096
+_RESERVE = 0.02  # of the turns that are late under the bar, and one more: late nowhere, before another is as good
 _CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
 
 
@@ -169,11 +171,12 @@ class Shadows:
         size = capacity // page_size * page_size
         self._shadows = [Shadow(self._scaled(policy), size, page_size, one_in) for policy in policies]
         self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
-        self._bar = bar
+        self._bar = bar or 0
         self.quantiles = [UncachedQuantile(95.0) for _ in policies if bar is not None]
         """Of what each policy left to prefill of late."""
-        self.late = [0.0] * len(policies)
-        """Turns that took each beyond the p95 of the bar, decayed like the TEL."""
+        self._bars = [UncachedQuantile(95.0, _LATELY), self.quantiles[bar]] if bar is not None else []
+        self.late = [[0.0] * len(policies) for _ in self._bars]
+        """Turns that took each beyond the p95 of the bar, as that was of late and for longer; decayed like the TEL."""
         self.tel = [0.0] * len(policies)
         """Tail excess latency of each lately, in tokens, decayed."""
         self._squares = [[0.0] * len(policies) for _ in policies]  # of the differences between two, decayed likewise
@@ -191,10 +194,8 @@ class Shadows:
             return
         self.sampled += 1
         uncached = [turn.prompt - shadow.request(conversation, turn) for shadow in self._shadows]
-        if self._bar is not None:
-            self._count_late(uncached, self.quantiles[self._bar].value())
-            for quantile, tokens in zip(self.quantiles, uncached, strict=True):
-                quantile.add(tokens)
+        if self._bars:
+            self._count_late(uncached)
         missed = [
             excess(tokens, shadow.order.policy.threshold)
             for tokens, shadow in zip(uncached, self._shadows, strict=True)
@@ -214,11 +215,20 @@ class Shadows:
         """Put another version of a policy in the place of that one."""
         self._shadows[index].order.use(self._scaled(policy))
 
-    def _count_late(self, uncached: Sequence[int], p95: int | None) -> None:
+    def ahead(self, index: int) -> float:
+        """Turns by which fewer were late under a policy than under the bar, but for the reserve; by either p95."""
+        return min((1 - _RESERVE) * late[self._bar] - 1.0 - late[index] for late in self.late)
+
+    def _count_late(self, uncached: Sequence[int]) -> None:
         """Who would have been late in this turn: the p95 of one is above that of another if more of its turns are."""
-        if p95 is not None:
-            decay = 0.5 ** (1 / _HALF_LIFE)
-            self.late = [late * decay + (tokens > p95) for late, tokens in zip(self.late, uncached, strict=True)]
+        decay = 0.5 ** (1 / _HALF_LIFE)
+        for quantile, late in zip(self._bars, self.late, strict=True):
+            p95 = quantile.value()
+            if p95 is not None:
+                late[:] = [turns * decay + (tokens > p95) for turns, tokens in zip(late, uncached, strict=True)]
+        self._bars[0].add(uncached[self._bar])
+        for quantile, tokens in zip(self.quantiles, uncached, strict=True):
+            quantile.add(tokens)
 
     def _scaled(self, policy: Policy) -> Policy:
         """The policy with a trim chunk that is as large a share of a shadow as it is of the cache."""

@@ -18,7 +18,7 @@ from radix_tlru.config import MedianWeight
 from radix_tlru.hazards import Hazards
 from radix_tlru.learned import Conversation, Conversations
 from radix_tlru.learner import Learner
-from radix_tlru.models import FixedPrompt, Policy, Recency
+from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
 from tests.random_traces import tel
@@ -131,7 +131,8 @@ def test_a_next_prompt_that_was_given_is_not_learned() -> None:
 def shadows_of(learner: Learner, tel: list[float], p50: list[int], late: list[float] | None = None) -> Shadows:
     shadows = learner._shadowed()
     shadows.tel = [*tel, tel[-1]]
-    shadows.late = late or [0.0] * len(shadows.tel)
+    late = late or [0.0] * (len(tel) - 1) + [100.0, 0.0]  # of lru alone
+    shadows.late = [late, late]
     for quantile, usual in zip(shadows.quantiles, [*p50, p50[-1]], strict=True):
         for _ in range(100):
             quantile.add(usual)
@@ -165,16 +166,45 @@ def test_auto_takes_the_lowest_median_that_the_tail_does_not_pay_for() -> None:
     assert of([1500.0, 1500.0, 1500.0, 1500.0, 1000.0], [50, 40, 30, 50, 40], best=4) == 4
 
 
-def test_auto_makes_good_what_it_did_to_the_p95() -> None:
+def test_auto_keeps_the_p95_below_that_of_lru() -> None:
     learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
-    tel, p50 = [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50]
-    # Turns beyond lru's p95 under each, and under what was in force.
-    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 22.0, 40.0, 20.0, 20.1])) == 4
-    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 19.0, 40.0, 20.0, 20.1])) == 2
-    assert learner._chosen(shadows_of(learner, tel, p50, [30.0, 25.0, 20.0, 40.0, 20.0, 20.1])) == 4
-    owing_nothing = shadows_of(learner, tel, p50, [30.0, 25.0, 22.0, 40.0, 20.0, 20.0])
-    owing_nothing.best = 0
-    assert learner._chosen(owing_nothing) == 1
+
+    def of(*late: float, before: tuple[float, ...] = ()) -> int:
+        """With so many turns beyond lru's p95 under each, and under what was in force."""
+        shadows = shadows_of(learner, [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50], [*late])
+        shadows.late[1] = [*(before or late)]
+        shadows.best = 0
+        return learner._chosen(shadows)
+
+    # Of 100, two and one more in reserve.
+    assert of(150, 150, 150, 150, 100, 97) == 1, "is ahead, and may spend it"
+    assert of(150, 150, 150, 150, 100, 97.1) == 4
+    assert of(90, 97.1, 150, 150, 100, 97.1) == 0, "is ahead itself"
+    assert of(90, 80, 150, 150, 100, 97.1) == 1, "further"
+    assert of(97.1, 97.1, 150, 150, 100, 99) == 4
+    assert of(150, 150, 150, 90, 100, 99) == 4, "tlru is no setting"
+    # Beyond the p95 of late, and of longer: neither may be higher.
+    ahead, behind = (90, 80, 150, 150, 100, 90), (150, 85, 150, 150, 100, 98)
+    assert of(*ahead, before=ahead) == 1
+    assert of(*ahead, before=behind) == of(*behind, before=ahead) == 1, "as it is ahead itself by either"
+    assert of(*ahead, before=(150, 150, 80, 150, 100, 98)) == 4
+
+
+def test_turns_are_late_beyond_the_p95_of_lru_as_it_was_when_they_came() -> None:
+    lru = Policy(Recency(), AnyPrompt(), THRESHOLD, 1.0)
+    shadows = Shadows((lru, lru, lru), 100_000, PAGE, one_in=1, bar=1)
+    for _ in range(1_500):  # every tenth turn is of 1,000 tokens under all: lru's p95
+        for tenth in range(10):
+            shadows._count_late([1_000 if tenth == 0 else 100] * 3)
+    assert shadows.late == [[0.0] * 3, [0.0] * 3]
+    for _ in range(1_100):  # a quiet hour under lru, and not under the first
+        shadows._count_late([500, 10, 10])
+    of_late, for_longer = shadows.late
+    assert of_late[0] > 500, "after half of 1,024 turns the p95 was 100"
+    assert for_longer[0] == 0.0, "of 4,096 turns it still is 1,000"
+    assert of_late[1] == of_late[2] == for_longer[1] == 0.0
+    assert shadows.ahead(0) == -1.0 - of_late[0]
+    assert shadows.ahead(2) == -1.0, "the reserve"
 
 
 def test_auto_begins_with_lru() -> None:
