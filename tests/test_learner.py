@@ -176,12 +176,12 @@ def test_auto_keeps_the_p95_below_that_of_lru() -> None:
         shadows.best = 0
         return learner._chosen(shadows)
 
-    # Of 100, two and one more in reserve.
-    assert of(150, 150, 150, 150, 100, 97) == 1, "is ahead, and may spend it"
-    assert of(150, 150, 150, 150, 100, 97.1) == 4
-    assert of(90, 97.1, 150, 150, 100, 97.1) == 0, "is ahead itself"
-    assert of(90, 80, 150, 150, 100, 97.1) == 1, "further"
-    assert of(97.1, 97.1, 150, 150, 100, 99) == 4
+    # Of 100, two and two more in reserve.
+    assert of(150, 150, 150, 150, 100, 96) == 1, "is ahead, and may spend it"
+    assert of(150, 150, 150, 150, 100, 96.1) == 4
+    assert of(90, 96.1, 150, 150, 100, 96.1) == 0, "is ahead itself"
+    assert of(90, 80, 150, 150, 100, 96.1) == 1, "further"
+    assert of(96.1, 96.1, 150, 150, 100, 99) == 4
     assert of(150, 150, 150, 90, 100, 99) == 4, "tlru is no setting"
     # Beyond the p95 of late, and of longer: neither may be higher.
     ahead, behind = (90, 80, 150, 150, 100, 90), (150, 85, 150, 150, 100, 98)
@@ -203,8 +203,8 @@ def test_turns_are_late_beyond_the_p95_of_lru_as_it_was_when_they_came() -> None
     assert of_late[0] > 500, "after half of 1,024 turns the p95 was 100"
     assert for_longer[0] == 0.0, "of 4,096 turns it still is 1,000"
     assert of_late[1] == of_late[2] == for_longer[1] == 0.0
-    assert shadows.ahead(0) == -1.0 - of_late[0]
-    assert shadows.ahead(2) == -1.0, "the reserve"
+    assert shadows.ahead(0) == -2.0 - of_late[0]
+    assert shadows.ahead(2) == -2.0, "the reserve"
 
 
 def test_auto_begins_with_lru() -> None:
