@@ -19,6 +19,7 @@ that keep the order of leaves as time goes by, and a P(Q > ·) that changes at f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -197,6 +198,23 @@ class Policy:
         """P(Q > ξ - (L - X)) and, of a next prompt of usual length, whether it is beyond m: two steps to each."""
         beyond_m = (0.0, 1.0) if self.median else (1.0,)
         return tuple((probability, beyond) for probability in self.prompts.probabilities for beyond in beyond_m)
+
+    @property
+    def first_step(self) -> Callable[[Leaf, int], int] | None:
+        """Says of a leaf which step is the first to end at a Q of so many tokens or less; None: ask one after another.
+
+        A prompt model may be able to (``first_step``), and is asked once then instead of once for each step.
+        """
+        find: Callable[[Leaf, int], int] | None = getattr(self.prompts, "first_step", None)
+        if find is None or not self.median:
+            return find
+        next_prompt, usual, beyond_m = self.prompts.next_prompt, self.prompts.usual, self.threshold - self.median
+
+        def of_two(leaf: Leaf, longest: int) -> int:
+            tokens = next_prompt(leaf, usual)
+            return 2 * find(leaf, longest) + (tokens is not None and tokens + beyond_m > longest)
+
+        return of_two
 
     def step_end(self, leaf: Leaf, step: int) -> int | None:
         """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""

@@ -85,8 +85,7 @@ class EvictionOrder:
         self._steps = len(self._shares)
         self._whole_steps = range(len(policy.shares))
         self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
-        # A model that finds the step itself is asked once, and not for one end after the other.
-        self._first_step = None if policy.median else getattr(policy.prompts, "first_step", None)
+        self._first_step = policy.first_step
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
@@ -271,8 +270,7 @@ class EvictionOrder:
         # What Q keeps, ⌈(L + Q - ξ)⁺⌉ in whole pages, is no more than that if and only if Q is at most this.
         longest = self._policy.threshold - leaf.history + depth
         if self._first_step is not None:
-            step: int = self._first_step(leaf, longest)
-            return step
+            return self._first_step(leaf, longest)
         for step in self._whole_steps:
             tokens = self._step_end(leaf, step)
             if tokens is None or tokens <= longest:
@@ -313,15 +311,15 @@ class EvictionOrder:
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
         """Put a leaf whose last token lies in that step into its cell."""
         self._now = max(self._now, self._returns.stamp(leaf))
-        self._put(leaf_id, leaf, self._returns.group(leaf, self._now), step)
+        self._put(leaf_id, self._returns.key(leaf), self._returns.group(leaf, self._now), step)
 
-    def _put(self, leaf_id: int, leaf: Leaf, group: Group, step: int) -> None:
-        """Put a leaf into the cell of a group and a step."""
+    def _put(self, leaf_id: int, key: float, group: Group, step: int) -> None:
+        """Put a leaf with that key into the cell of a group and a step."""
         cell = group.number * self._steps + step
         queue = self._cells.get(cell)
         if queue is None:
             queue = self._cells[cell] = RisingQueue()
-        is_first = queue.push(self._returns.key(leaf), leaf_id)
+        is_first = queue.push(key, leaf_id)
         self._entries += 1
         if self._returns.timeless and cell not in self._listed:
             self._listed.add(cell)
@@ -351,7 +349,7 @@ class EvictionOrder:
         queue.pop()
         self._entries -= 1
         if leaf is not None and group is not None:
-            self._put(leaf_id, leaf, group, step)
+            self._put(leaf_id, key, group, step)
         elif leaf is not None:  # used since, and that may be the newest time seen
             self._push(leaf_id, leaf, self._step(leaf))
         return None
@@ -366,12 +364,27 @@ class EvictionOrder:
         """Move on the leaves that have grown into another group. The first of a cell does so before the others."""
         while self._alarms and self._alarms[0][0] <= self._now:
             time, cell = heappop(self._alarms)
-            if self._alarm.get(cell) != time:
+            if self._alarm.get(cell) == time:
+                del self._alarm[cell]
+                self._move_on(cell)
+
+    def _move_on(self, cell: int) -> None:
+        """Let go of the first leaves of a cell, as far as they are in other groups by now."""
+        (number, step), queue = divmod(cell, self._steps), self._cells[cell]
+        group_of, key_of, now = self._returns.group, self._returns.key, self._now
+        while queue.first is not None:
+            key, leaf_id = queue.first
+            leaf = self._leaf_of(leaf_id)
+            if leaf is None or key_of(leaf) != key:
+                self._first(cell)
                 continue
-            del self._alarm[cell]
-            first = self._head(cell)
-            if first is not None:
-                self._wake(cell, self._returns.group(first[1], self._now).until)
+            group = group_of(leaf, now)
+            if group.number == number:
+                self._wake(cell, group.until)
+                return
+            queue.pop()
+            self._entries -= 1
+            self._put(leaf_id, key, group, step)  # the step, which no time changes, is looked at when it is first
 
 
 def _in_parts(values: tuple[float, ...]) -> tuple[float, ...]:

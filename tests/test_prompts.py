@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations, Turn
-from radix_tlru.models import Leaf
+from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.models import Leaf, Policy
 from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
 
 SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
@@ -115,6 +115,22 @@ def test_where_there_is_one_kind_its_quantiles_are_those_of_the_sorted_list(leng
     # The smallest length that so large a share of them does not exceed.
     assert sum(tokens <= of_kind for tokens in ranked) >= (LEVELS[step] - 1e-9) * len(ranked)
     assert sum(tokens < of_kind for tokens in ranked) < (LEVELS[step] + 1e-9) * len(ranked)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 15)), min_size=1, max_size=50),
+    st.sampled_from([0, 700, 5_000]),
+    st.integers(-4_000, 9_000),
+    st.sampled_from([(0, 500), (3, 20_000)]),
+)
+def test_a_step_that_is_found_at_once_is_the_first_that_ends_there(
+    seen: list[tuple[int, int]], median: int, longest: int, kind: tuple[int, int]
+) -> None:
+    policy = Policy(LearnedReturns(), learned(*((1, *one) for one in seen)), 2_000, 0.2, median=median)
+    ends = [policy.step_end(leaf(*kind), step) for step in range(len(policy.shares))]
+    first = next(step for step, tokens in enumerate(ends) if tokens is None or tokens <= longest)
+    assert policy.first_step is not None
+    assert policy.first_step(leaf(*kind), longest) == first
 
 
 @pytest.mark.parametrize("turns", [1, 3])
