@@ -19,11 +19,17 @@ from eval.real import REAL_CACHES, RealCache
 from eval.simulator import Cache, simulate
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
+from radix_tlru.config import AUTO, MedianWeight
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 512, 2_000_000, 8192, 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
-SIMULATED = ("lru", "tlru", "etlru")
+SIMULATED: dict[str, tuple[str, MedianWeight]] = {
+    "simulated lru": ("lru", 0.0),
+    "simulated tlru": ("tlru", 0.0),
+    "simulated etlru": ("etlru", 0.0),
+    "simulated etlru auto": ("etlru", AUTO),
+}
 REAL = ("sglang-lru", "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 SERVED = "real-tlru, trimmed as served"
 
@@ -40,8 +46,10 @@ def run(source: str, turns: int, console: Console) -> None:
 def throughput(source: str) -> Table:
     """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
     trace = open_trace(source)
-    sizes = {"threshold": THRESHOLD, "page_size": PAGE}
-    caches: dict[str, Cache] = {f"simulated {name}": simulated_cache(name, CAPACITY, **sizes) for name in SIMULATED}  # type: ignore[arg-type]
+    caches: dict[str, Cache] = {
+        row: simulated_cache(name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, median_weight=weight)
+        for row, (name, weight) in SIMULATED.items()
+    }
     caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
     caches[SERVED] = RealCache(
         "ours", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, trim_chunk=None

@@ -1,4 +1,4 @@
-"""`python -m eval bench --only scheduler`: who is played when, and what the table makes of it."""
+"""`python -m eval bench`: of live servers, who is played when, and what the table makes of it; whose time is taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 
 from eval.__main__ import main
+from eval.bench_decision import Clock, decisions
 from eval.bench_scheduler import AGAIN, OURS, POOL, Cost, arms, filling, order, ratio, table
+from eval.policies import simulated_cache
+from eval.simulator import simulate
+from eval.traces import open_trace
 from radix_tlru import Config
 from radix_tlru.config import TRIMS
 
@@ -63,3 +67,24 @@ def test_what_was_there_before_fills_the_pool_which_is_one_that_is_trimmed_by_a_
     for pool in (POOL, 4 * POOL):
         assert pool < filling(pool).tokens < 2 * pool
     assert Config().for_pool(POOL) == Config(trim_chunk=POOL // TRIMS)
+
+
+def test_a_cache_whose_decisions_are_timed_decides_as_it_would_and_each_turn_is_counted() -> None:
+    requests = open_trace("synthetic:conversations=60").requests
+    plain, timed = (simulated_cache("etlru", 8_000, threshold=600, page_size=16) for _ in range(2))
+    clock = Clock(timed.order)
+    for start in range(0, len(requests), 100):
+        turn = requests[start : start + 100]
+        assert simulate(timed, turn) == simulate(plain, turn)
+        clock.turn()
+    assert sum(timed.evicted.values()) > 0
+    assert clock.decisions >= len(clock.turns) > 1
+    assert all(ns > 0 for ns in clock.turns)
+
+
+def test_each_policy_has_a_row_of_what_it_decided() -> None:
+    drawn = Console(width=120)
+    with drawn.capture() as shown:
+        drawn.print(decisions("synthetic:conversations=30"))
+    rows = [line.split() for line in shown.get().splitlines()]
+    assert [row[:-3] for row in rows if row and row[0] in ("tlru", "etlru")] == [["tlru"], ["etlru"], ["etlru", "auto"]]

@@ -1,0 +1,92 @@
+"""What it costs to choose a victim, and to keep the order of which it is chosen: policy by policy, beside tlru.
+
+A decision is one answer of :meth:`~radix_tlru.order.EvictionOrder.victim`, with the leaves that came and went since the
+one before. What a policy learns beside it is not in it; ``--only simulator`` has a request as a whole.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.bench_simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN
+from eval.policies import simulated_cache
+from eval.simulator import simulate
+from eval.traces import open_trace
+from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.order import EvictionOrder
+
+POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
+    "tlru": ("tlru", NEXT_PROMPT, 0.0),
+    "etlru": ("etlru", None, 0.0),
+    "etlru auto": ("etlru", None, AUTO),
+}
+"""By the name of a row: the policy, Q̂ (None: learned) and w."""
+
+
+def run(source: str, console: Console) -> None:
+    """Print the table."""
+    console.print(decisions(source))
+
+
+def decisions(source: str) -> Table:
+    """Time of a decision on one trace; the policies take turns, and what counts is the median of these."""
+    trace = open_trace(source)
+    caches = {
+        row: simulated_cache(
+            name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, next_prompt_estimate=estimate, median_weight=weight
+        )
+        for row, (name, estimate, weight) in POLICIES.items()
+    }
+    clocks = {row: Clock(cache.order) for row, cache in caches.items()}
+    starts = range(0, len(trace.requests), TURN)
+    for start in track(starts, "replay", console=Console(stderr=True), transient=True):
+        for row, cache in caches.items():
+            simulate(cache, trace.requests[start : start + TURN])
+            clocks[row].turn()
+    title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}; simulated"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for column in ("policy", "decisions", "µs / decision", "× tlru"):
+        table.add_column(column, justify="left" if column == "policy" else "right")
+    median = {row: statistics.median(clock.turns) if clock.turns else 0.0 for row, clock in clocks.items()}
+    for row, clock in clocks.items():
+        ratio = f"{median[row] / median['tlru']:.2f}" if median["tlru"] else "–"
+        table.add_row(row, f"{clock.decisions:,}", f"{median[row] / 1000:.1f}", ratio)
+    return table
+
+
+class Clock:
+    """Stands between a cache and its order, and takes the time of what the cache asks of it."""
+
+    def __init__(self, order: EvictionOrder) -> None:
+        self.decisions = 0
+        self.turns: list[float] = []
+        """ns a decision in each turn that had any."""
+        self._spent = self._asked = 0
+        order.victim = self._timed(order.victim, asked=1)  # type: ignore[method-assign]
+        order.add = self._timed(order.add)  # type: ignore[method-assign]
+        order.discard = self._timed(order.discard)  # type: ignore[method-assign]
+
+    def turn(self) -> None:
+        """The end of one, and the beginning of the next."""
+        if self._asked:
+            self.turns.append(self._spent / self._asked)
+        self.decisions += self._asked
+        self._spent = self._asked = 0
+
+    def _timed(self, method: Callable[..., Any], asked: int = 0) -> Callable[..., Any]:
+        def timed(*arguments: Any) -> Any:
+            before = time.perf_counter_ns()
+            answer = method(*arguments)
+            self._spent += time.perf_counter_ns() - before
+            self._asked += asked
+            return answer
+
+        return timed
