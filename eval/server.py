@@ -61,11 +61,18 @@ def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
 
 
 def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
-    """The directory of the tiny random-weight model; written first if it is not there."""
+    """The directory of the tiny random-weight model; written first if it is not there, as a whole or not at all."""
     if not (directory / "config.json").is_file():
         from radix_tlru.demo_model import write_demo_model
 
-        write_demo_model(directory)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent) as beside:
+            whole = Path(beside) / directory.name
+            write_demo_model(whole)
+            try:
+                whole.rename(directory)
+            except OSError:  # another process was first, which leaves nothing to write; or it holds other files
+                write_demo_model(directory)
     return directory
 
 

@@ -35,6 +35,17 @@ REAL_WEIGHTS = ("--load-format", "auto")
 ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 
 
+SHARED = {"our_server", "stock_server", "paged_server"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before the workers read the groups
+def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
+    """With several processes (`--dist loadgroup`), one has all tests that share servers, and each other file whole."""
+    for item in items:
+        group = "servers" if SHARED & set(item.fixturenames) else item.path.stem
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
     return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
 
