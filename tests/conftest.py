@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import write_demo_model
@@ -38,17 +41,27 @@ ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_K
 SHARED = ("our_server", "stock_server", "paged_server")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the workers read the groups
-def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """With several processes (`--dist loadgroup`), one has all files that share servers, and each other file whole.
+class Scheduling(LoadScopeScheduling):
+    """With `--numprocesses`, one process has all files that share servers, and each other file is in one.
 
-    Each server is 2.5 GB: two processes with three of them each are more than the smallest machine has. Some tests ask
-    for a server by its name, so what counts is whether a file speaks of it.
+    A server is 2.5 GB: two processes with three of them each are more than a machine of 24 GB has. Some tests ask for a
+    server by its name, so what counts is whether a file speaks of one.
     """
-    texts = {path: path.read_text() for path in {item.path for item in items}}
-    for item in items:
-        group = "servers" if any(name in texts[item.path] for name in SHARED) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return "servers" if _shares(self.config.rootpath / file) else file
+
+
+@cache
+def _shares(file: Path) -> bool:
+    text = file.read_text()
+    return any(name in text for name in SHARED)
+
+
+@pytest.hookimpl(optionalhook=True)  # nobody asks where xdist is switched off
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
