@@ -31,7 +31,8 @@ demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARG
 	$(BIN)/python -m eval demo $(ARGS)
 
 test: setup lint ## lint, types and the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2
+	$(BIN)/python -m pytest --numprocesses 2 -m "not alone"
+	$(BIN)/python -m pytest -m alone
 
 gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)
 	$(BIN)/python -m eval gpu $(if $(MODEL),--model $(MODEL)) $(ARGS)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import NodeManager
 
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import write_demo_model
@@ -37,6 +38,8 @@ REAL_WEIGHTS = ("--load-format", "auto")
 
 ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 
+
+NodeManager.EXIT_TIMEOUT = 60  # s, instead of 10: a process that is interrupted has servers to stop
 
 SHARED = ("our_server", "stock_server", "paged_server")
 

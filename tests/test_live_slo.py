@@ -77,6 +77,7 @@ def prompts_of(lengths: list[int], seed: int) -> list[tuple[int, ...]]:
     return [tuple(rng.randrange(VOCABULARY) for _ in range(length)) for length in lengths]
 
 
+@pytest.mark.alone
 def test_the_threshold_becomes_what_a_client_measures(slo_server: Server) -> None:
     assert slo_server.get_metrics()["sglang:tlru_threshold_tokens"] == START_THRESHOLD
     rng = random.Random(1)
