@@ -29,14 +29,14 @@ from eval.replay.play import Pace, ReplayError, play, warm_up
 from eval.replay.rows import risen
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.config import TRIMS
+from radix_tlru.config import EXACT_BELOW, TRIMS
 
 OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
-OURS = f"radix-tlru, 1/{TRIMS} of the pool"
 
 # What others left there fills the pool: decoding eats it. By default it is just large enough to be trimmed by a share.
-USERS, POOL, PAGE_SIZE = 8, 65_536, 1
+USERS, POOL, PAGE_SIZE = 8, EXACT_BELOW, 1
+LEAST_POOL = 16_384  # tokens: what the users' longest conversations take, and some
 THRESHOLD, NEXT_PROMPT = 600, 100
 TRACE = (
     "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
@@ -105,10 +105,10 @@ def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> Non
         raise ValueError(f"--repeats {repeats}: must be 1 or more")
     for chunk in chunks:
         Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
-    if pool < POOL:
-        raise ValueError(f"--pool {pool}: must be {POOL} or more, which are trimmed by a share")
+    if pool < LEAST_POOL:
+        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, which {USERS} users do not fill by themselves")
     load, fill = load_from(open_trace(TRACE).requests, 0), filling(pool)
-    compared = arms(chunks)
+    compared = arms(chunks, pool)
     parts = list(order(compared, repeats))
     flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
     found: list[Cost] = []
@@ -131,14 +131,16 @@ def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> Non
 
 def filling(pool: int) -> Load:
     """Prompts of more tokens than the pool holds."""
-    return load_from(open_trace(f"{FILL},conversations={40 * pool // POOL},seed=1").requests, 1)
+    return load_from(open_trace(f"{FILL},conversations={math.ceil(40 * pool / POOL)},seed=1").requests, 1)
 
 
-def arms(chunks: Sequence[int]) -> list[Arm]:
-    """Stock, ours as it is and with one trim chunk after another, and the first of stock once more."""
+def arms(chunks: Sequence[int], pool: int) -> list[Arm]:
+    """Stock, ours as it is, with one trim chunk after another and while it learns, and the first of stock once more."""
     lru, tlru, ours = default_arms(THRESHOLD, NEXT_PROMPT)
+    trims = f"1/{TRIMS} of the pool" if pool >= EXACT_BELOW else "to the page"
     trimming = [Arm(f"trim chunk {chunk}", (*ours.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    return [lru, tlru, Arm(OURS, ours.flags), *trimming, Arm(AGAIN, lru.flags)]
+    learning = Arm("etlru", ("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)))
+    return [lru, tlru, Arm(f"radix-tlru, {trims}", ours.flags), *trimming, learning, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from eval.__main__ import main
 from eval.bench_decision import Clock, decisions
-from eval.bench_scheduler import AGAIN, OURS, POOL, Cost, arms, filling, order, ratio, table
+from eval.bench_scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
 from eval.policies import simulated_cache
 from eval.simulator import simulate
 from eval.traces import open_trace
@@ -21,13 +21,15 @@ COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20
 
 
 def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> None:
-    compared = arms([1, 64])
+    compared = arms([1, 64], POOL)
     names = [arm.name for arm in compared]
-    assert names == ["stock lru", "stock tlru", OURS, "trim chunk 1", "trim chunk 64", AGAIN]
-    parts = list(order(compared, repeats=6))
-    assert [part[1].name for part in parts[::6]] == names
-    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(6))
+    ours = f"radix-tlru, 1/{TRIMS} of the pool"
+    assert names == ["stock lru", "stock tlru", ours, "trim chunk 1", "trim chunk 64", "etlru", AGAIN]
+    parts = list(order(compared, repeats=7))
+    assert [part[1].name for part in parts[::7]] == names
+    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(7))
     assert compared[4].flags[-2:] == ("--tlru-trim-chunk", "64")
+    assert arms([], LEAST_POOL)[2].name == "radix-tlru, to the page"
 
 
 def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
@@ -57,14 +59,14 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
     for flag, value, said in (
         ("--repeats", "0", "--repeats 0: must be 1 or more"),
         ("--chunks", "0", "--tlru-trim-chunk 0: must be"),
-        ("--pool", "64k", "--pool 64000: must be 65536 or more"),
+        ("--pool", "16k", "--pool 16000: must be 16384 or more"),
     ):
         assert main(["bench", "--only", "scheduler", flag, value]) == 2
         assert said in capsys.readouterr().err
 
 
-def test_what_was_there_before_fills_the_pool_which_is_one_that_is_trimmed_by_a_share_of_it() -> None:
-    for pool in (POOL, 4 * POOL):
+def test_what_was_there_before_fills_the_pool_which_by_default_is_trimmed_by_a_share_of_it() -> None:
+    for pool in (LEAST_POOL, POOL, 4 * POOL):
         assert pool < filling(pool).tokens < 2 * pool
     assert Config().for_pool(POOL) == Config(trim_chunk=POOL // TRIMS)
 
