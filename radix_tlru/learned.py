@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from radix_tlru.contexts import Contexts, Fingerprint, Rung
-from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins
+from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins, runs
 from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf
 from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
@@ -157,6 +157,8 @@ class Conversations:
 class LearnedReturns:
     """The index of :func:`~radix_tlru.hazards.gittins`, by class of the conversation and band of its age.
 
+    Bands that come to nearly the same are one group: no leaf has to be moved on where it is worth what it was.
+
     ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf. Where that shares the leaf with
     others it is worth what its prefix promises, if that is more.
     """
@@ -173,13 +175,16 @@ class LearnedReturns:
         self._numbers: dict[Class, int] = {}
         self._classes: list[Class] = []
         self._index: dict[Class, list[float]] = {(): [1.0 / (start + 1.0) for start in BANDS]}
-        self._rates: list[float] = []
+        self._rates: list[float] = []  # by class, in the order of their numbers, and band
+        self._runs: list[list[tuple[int, int]]] = []  # of each class
 
     def learn(self) -> None:
         """Put rates to what has been seen so far."""
         estimates = self.prefixes.estimate() | self.hazards.estimate()  # the root is that of conversations
         self._index = {cls: gittins(hazards) for cls, hazards in estimates.items()}
-        self._rates = [rate for cls in self._classes for rate in self._of(cls)]
+        indexes = [self._of(cls) for cls in self._classes]
+        self._rates = [rate for index in indexes for rate in index]
+        self._runs = [runs(index) for index in indexes]
         self.version += 1
 
     def key(self, leaf: Leaf) -> float:
@@ -204,11 +209,11 @@ class LearnedReturns:
         if use is not None and use.group is not None and now < use.group.until:
             return use.group
         stamp, cls = (use.stamp, use.cls) if use is not None else (0.0, ())
-        band = band_of(now - stamp)
-        until = stamp + BANDS[band + 1] if band + 1 < len(BANDS) else math.inf
-        if until <= now:  # by rounding
-            band, until = band + 1, stamp + BANDS[band + 2] if band + 2 < len(BANDS) else math.inf
-        group = Group(self._number(cls) * len(BANDS) + band, until)
+        number, end, until = self._number(cls), band_of(now - stamp), now
+        while until <= now:  # a second time if the first was off by rounding
+            first, end = self._runs[number][end]
+            until = stamp + BANDS[end] if end < len(BANDS) else math.inf
+        group = Group(number * len(BANDS) + first, until)
         if use is not None:
             use.group = group
         return group
@@ -224,7 +229,9 @@ class LearnedReturns:
         if number is None:
             number = self._numbers[cls] = len(self._classes)
             self._classes.append(cls)
-            self._rates.extend(self._of(cls))
+            index = self._of(cls)
+            self._rates.extend(index)
+            self._runs.append(runs(index))
         return number
 
     def _of(self, cls: Class) -> list[float]:

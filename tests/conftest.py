@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager
 
@@ -22,10 +22,12 @@ from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import write_demo_model
 from radix_tlru.sglang.compat import rust_core_refusal
 
-# Where nobody watches, the same examples in every run: a search for new ones belongs on a desk.
-settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+# No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
+# desk.
+UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("desk", **UNTIMED)
+settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 POOL = 4_000
 PAGED_POOL, PAGE_SIZE = 4_096, 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix_tlru import Config
@@ -77,7 +77,7 @@ def contexts(script: list[Step], page_size: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps, threshold_pages=st.floats(0.2, 50), next_prompt_pages=st.floats(0, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 def test_cached_tokens_equal_algorithm_1_after_every_request(
     page_size: int, script: list[Step], threshold_pages: float, next_prompt_pages: float
 ) -> None:
@@ -100,7 +100,7 @@ def test_cached_tokens_equal_algorithm_1_after_every_request(
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_a_threshold_that_makes_everything_or_nothing_safe_gives_lru(page_size: int, script: list[Step]) -> None:
     capacity = CAPACITY_PAGES * page_size
     everything = Driver(our_cache(capacity, page_size, threshold=10**9, next_prompt_estimate=0))
@@ -117,7 +117,7 @@ def test_a_threshold_that_makes_everything_or_nothing_safe_gives_lru(page_size: 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("core", ["python", "rust"])
 @given(script=lines)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25)
 def test_lru_caches_what_stock_caches_but_for_the_tail_of_its_last_victim(
     page_size: int, core: str, script: list[Step]
 ) -> None:

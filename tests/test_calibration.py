@@ -33,7 +33,7 @@ def measured(
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(alpha=st.floats(0.005, 1.0), overhead=st.floats(0.0, 300.0), bad=st.floats(0.0, 0.3), seed=st.integers(0, 2**32))
 def test_a_third_of_the_prefills_may_have_waited(
     sizes: str, alpha: float, overhead: float, bad: float, seed: int
@@ -75,7 +75,7 @@ def test_small_batches_that_all_take_as_long_do_not_bend_the_line(
     assert sorted(found)[len(found) // 2] < 0.06
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(alpha=st.floats(0.001, 10.0), beta=st.floats(0.0, 500.0), tokens=st.lists(st.integers(1, 20_000), min_size=64))
 def test_without_noise_the_line_is_exact_or_none(alpha: float, beta: float, tokens: list[int]) -> None:
     fit = PrefillFit()
@@ -179,7 +179,7 @@ def test_where_long_prefills_take_longer_a_token_the_line_is_right_near_the_obje
     assert max(worst.values()) < 0.1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     alpha=st.floats(0.001, 10.0),
     beta=st.floats(0.0, 500.0),
@@ -333,7 +333,7 @@ def test_a_line_through_whole_prompts_has_the_cost_of_a_chunk_in_its_slope() -> 
 # ---- the percentile ----
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     tokens=st.lists(st.integers(0, 10_000), min_size=UncachedQuantile.ENOUGH, max_size=300),
     percentile=st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]),
@@ -371,7 +371,7 @@ def test_a_threshold_moves_only_for_more_than_a_tenth() -> None:
     assert threshold.tokens == 1_000
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     wanted=st.lists(st.floats(-1e9, 1e12), max_size=20),
     estimate=st.integers(0, 5_000),

@@ -90,7 +90,6 @@ def in_any_order(shape: Shape) -> Counter[str]:
         max_examples=EXAMPLES,
         stateful_step_count=STEPS,
         derandomize=True,
-        deadline=None,
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)

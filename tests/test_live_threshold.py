@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.plugins.hook_registry import HookRegistry
 
@@ -87,7 +87,7 @@ def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps, thresholds=st.lists(st.floats(0.2, 50), min_size=1, max_size=8))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
     page_size: int, script: list[Step], thresholds: list[float]
 ) -> None:

@@ -6,7 +6,7 @@ import copy
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -346,7 +346,6 @@ def keep(leaf: Leaf) -> int:
 TestOrderAgainstAScan = OrderAgainstAScan.TestCase
 
 
-@settings(deadline=None)
 @given(st.integers(1, 50))
 def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
     leaves = Leaves(TLRU)

@@ -49,7 +49,7 @@ def fleet(policy: str, requests: list[Request], capacity: int, replicas: int, ro
 
 
 seeds = st.integers(0, 2**32).map(Random)
-property_test = settings(max_examples=50, deadline=None)
+property_test = settings(max_examples=50)
 
 
 # ---- the replicas ----
