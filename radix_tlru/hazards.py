@@ -38,7 +38,7 @@ BANDS = (*_STARTS, 1024.0, 1440.0, 2048.0, 4096.0, 8192.0, 16384.0)
 _WIDTHS = (*(end - start for start, end in pairwise(BANDS)), math.inf)
 _RECENCY = tuple(1.0 / max(end, 1.0) for end in (*BANDS[1:], 2 * BANDS[-1]))  # λ = 1 / age, 1 / s
 _NEIGHBOUR = 0.5  # what is seen in a band counts so much in the next, and its square in the one after
-_ALIKE, _LONGEST_RUN = 1.2, 4  # how much the index of two bands may differ that are taken for one; bands in a row
+_ALIKE, _LONGEST_RUN = 1.1, 4  # how much the index of two bands may differ that are taken for one; bands in a row
 _MOST_WATCHED = 100_000  # conversations; beyond, the longest silent are no longer watched
 
 
@@ -75,7 +75,7 @@ def gittins(hazards: Sequence[float]) -> list[float]:
 def runs(index: Sequence[float]) -> list[tuple[int, int]]:
     """Of each band, the first of those that can be taken for one with it, and the one after the last of them.
 
-    These are bands in a row whose index is, to a fifth, that of their first; few of them, as what is known while a
+    These are bands in a row whose index is, to a tenth, that of their first; few of them, as what is known while a
     conversation is in them changes.
 
     >>> runs([0.01] * len(BANDS))[:6]
