@@ -2,13 +2,15 @@
 
 A policy that looks at the tail beyond ξ alone may raise percentiles below it. With the weight `auto` it must not: its
 p95 is to be no more than 1 % above that of LRU, whatever is served. Every policy serves each trace whole, from an empty
-start; what it pays is relative to LRU on the same trace.
+start; what it pays is relative to LRU on the same trace. And what is learned is not to cost the tail what T-LRU, which
+learns nothing, would have won: a lead of T-LRU is told in points of the gap from LRU to the hindsight optimum.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -22,13 +24,13 @@ from rich.table import Table
 
 from eval.arguments import median_weight
 from eval.later import Figures, figures
-from eval.policies import simulated_cache
+from eval.policies import TraceKnowledge, simulated_cache
 from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace
 from radix_tlru.config import AUTO, MedianWeight
 
-__all__ = ["KINDS", "TOLERATED", "Arm", "Kind", "against_lru"]
+__all__ = ["KINDS", "TOLERATED", "Arm", "Kind", "Paid", "against_lru", "leads"]
 
 TOLERATED = 0.01
 """Of lru's p95, that a policy which holds it may be above."""
@@ -44,7 +46,7 @@ class Kind(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """A policy and its weight."""
+    """A policy and its weight w."""
 
     policy: str
     weight: MedianWeight
@@ -52,6 +54,12 @@ class Arm(NamedTuple):
     def __str__(self) -> str:
         return f"{self.policy} {self.weight}" if self.weight == AUTO else f"{self.policy} w={self.weight:g}"
 
+
+OPTIMUM = Arm("tail-belady-ends", 0.0)
+"""Tail-Optimized Belady."""
+
+Paid = Mapping[tuple[Kind, int], Mapping[Arm, Figures]]
+"""What each arm pays, relative to LRU, by kind and seed."""
 
 KINDS = (
     Kind("synthetic:conversations=1000", 200_000, 2048, 16),
@@ -105,11 +113,13 @@ def run(args: argparse.Namespace) -> int:
     paid = dict(zip(traces, progress, strict=True))
     console().print(summary(paid, arms))
     console().print(by_kind(paid, arms))
+    for weight in args.median_weight if {"tlru", "etlru"} <= set(args.policy) else ():
+        console().print(leads(paid, weight), highlight=False)
     return 0
 
 
 def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Figures]:
-    """What each arm pays on one trace, relative to LRU."""
+    """What each arm pays on one trace, relative to LRU; the optimum too, if T-LRU is ahead of etlru."""
     requests = open_trace(f"{kind.trace},seed={seed}").requests
 
     def serve(policy: str, weight: MedianWeight) -> Figures:
@@ -120,14 +130,38 @@ def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Figures
             next_prompt_estimate=None,
             median_weight=weight,
             page_size=kind.page_size,
+            knowledge=TraceKnowledge(requests) if policy == OPTIMUM.policy else None,
         )
         return figures(requests, simulate(cache, requests), kind.threshold, 0)
 
     lru = serve("lru", 0.0)
-    return {arm: serve(*arm).against(lru) for arm in arms}
+    paid = {arm: serve(*arm).against(lru) for arm in arms}
+    if any(_lead(paid, arm.weight) > 0 for arm in arms):
+        paid[OPTIMUM] = serve(*OPTIMUM).against(lru)
+    return paid
 
 
-def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
+def _lead(paid: Mapping[Arm, Figures], weight: MedianWeight) -> float:
+    """By how much T-LRU's TEL is below etlru's, in parts of lru's; 0 if not both were served."""
+    tlru, etlru = (paid.get(Arm(policy, weight)) for policy in ("tlru", "etlru"))
+    return etlru.tel - tlru.tel if tlru and etlru else 0.0
+
+
+def leads(paid: Paid, weight: MedianWeight) -> str:
+    """On how many traces T-LRU is ahead of etlru with the same weight, and by how much at most."""
+    ahead = {
+        trace: (100 * lead, -100 * lead / of_trace[OPTIMUM].tel if of_trace[OPTIMUM].tel < 0 else math.inf)
+        for trace, of_trace in paid.items()
+        if (lead := _lead(of_trace, weight)) > 0
+    }
+    of = f"{Arm('etlru', weight)}: more TEL than tlru with the same weight on {len(ahead)} of {len(paid)} traces"
+    if not ahead:
+        return of
+    most, points = (max(each) for each in zip(*ahead.values(), strict=True))
+    return f"{of}; at most {most:.1f} % of lru's more, {points:.1f} points of the gap to {OPTIMUM.policy}"
+
+
+def summary(paid: Paid, arms: Sequence[Arm]) -> Table:
     """An arm a line, over all traces."""
     table = _table(f"{len(paid)} generated traces, whole; means over traces, against lru")
     for column in ("", "TEL", "p50", "mean", "p95", "worst p95", f"p95 above lru's by > {TOLERATED:.0%}"):
@@ -142,7 +176,7 @@ def summary(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequen
     return table
 
 
-def by_kind(paid: Mapping[tuple[Kind, int], Mapping[Arm, Figures]], arms: Sequence[Arm]) -> Table:
+def by_kind(paid: Paid, arms: Sequence[Arm]) -> Table:
     """A kind a line: the mean TEL and the worst p95 of each arm over the seeds."""
     table = _table("TEL, mean over seeds; p95, worst of them")
     table.add_column("")

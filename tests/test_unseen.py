@@ -8,7 +8,7 @@ from rich.table import Table
 
 from eval.__main__ import main
 from eval.later import Figures
-from eval.unseen import KINDS, Arm, by_kind, summary
+from eval.unseen import KINDS, OPTIMUM, Arm, against_lru, by_kind, leads, summary
 from radix_tlru.config import AUTO
 
 ALONE, HELD = Arm("etlru", 0.0), Arm("etlru", AUTO)
@@ -34,6 +34,24 @@ def test_a_promise_is_broken_by_more_than_one_per_cent_on_one_trace() -> None:
     assert "etlru auto -50.0% +100.0% +20.0% +1.0% +1.0% 0 of 2" in [" ".join(line.split()) for line in lines]
     (line,) = (line for line in shown(by_kind(paid, [ALONE])) if line.startswith(KINDS[1].trace.replace(":", ": ")))
     assert line.split()[-2:] == ["-10.0%", "+1.2%"]
+
+
+def test_a_lead_of_tlru_is_in_points_of_the_gap() -> None:
+    def of_trace(tlru: float, etlru: float, optimum: float) -> dict[Arm, Figures]:
+        tels = {Arm("tlru", 0.0): tlru, ALONE: etlru, OPTIMUM: optimum}
+        return {arm: Figures(tel, 0.0, 0.0, 0.0) for arm, tel in tels.items()}
+
+    level = {Arm("tlru", 0.0): Figures(-0.2, 0, 0, 0), ALONE: Figures(-0.2, 0, 0, 0)}
+    assert leads({(KINDS[0], 0): level}, 0.0) == "etlru w=0: more TEL than tlru with the same weight on 0 of 1 traces"
+    paid = {(KINDS[0], 0): level, (KINDS[0], 1): of_trace(-0.2, -0.19, -0.5), (KINDS[1], 0): of_trace(0.1, 0.3, -0.8)}
+    told = "on 2 of 3 traces; at most 20.0 % of lru's more, 25.0 points of the gap to tail-belady-ends"
+    assert leads(paid, 0.0).endswith(told)
+
+
+def test_the_optimum_is_looked_for_where_tlru_is_ahead() -> None:
+    behind = against_lru(KINDS[2], 2, [Arm("tlru", 0.0), ALONE])
+    assert (OPTIMUM in behind) == (behind[ALONE].tel > behind[Arm("tlru", 0.0)].tel)
+    assert OPTIMUM not in against_lru(KINDS[0], 0, [ALONE])
 
 
 def test_auto_holds_the_p95_that_the_tail_alone_raises(capsys: pytest.CaptureFixture[str]) -> None:
