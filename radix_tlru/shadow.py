@@ -22,6 +22,7 @@ __all__ = ["Shadow", "Shadows"]
 _HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
 _LATELY = 1_024  # turns: what the p95 was of late, beside that of a UncachedQuantile's 4,096
 _RESERVE = (0.02, 2.0)  # share of the turns that are late under the bar, and turns, that another must be ahead by
+_AT_FIRST = (4.0, 2_048)  # turns, besides, while the p95 is little known: fewer with each turn, none after so many
 _CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
 
 
@@ -217,8 +218,9 @@ class Shadows:
 
     def ahead(self, index: int) -> float:
         """Turns by which fewer were late under a policy than under the bar, beyond the reserve; by either p95."""
-        share, turns = _RESERVE
-        return min((1 - share) * late[self._bar] - turns - late[index] for late in self.late)
+        (share, turns), (more, known) = _RESERVE, _AT_FIRST
+        turns += more * max(1.0 - self.sampled / known, 0.0)
+        return min((1.0 - share) * late[self._bar] - turns - late[index] for late in self.late)
 
     def _count_late(self, uncached: Sequence[int]) -> None:
         """Who would have been late in this turn: the p95 of one is above that of another if more of its turns are."""

@@ -169,9 +169,10 @@ def test_auto_takes_the_lowest_median_that_the_tail_does_not_pay_for() -> None:
 def test_auto_keeps_the_p95_below_that_of_lru() -> None:
     learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
 
-    def of(*late: float, before: tuple[float, ...] = ()) -> int:
+    def of(*late: float, before: tuple[float, ...] = (), turns: int = 2_048) -> int:
         """With so many turns beyond lru's p95 under each, and under what was in force."""
         shadows = shadows_of(learner, [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50], [*late])
+        shadows.sampled = turns
         shadows.late[1] = [*(before or late)]
         shadows.best = 0
         return learner._chosen(shadows)
@@ -179,6 +180,10 @@ def test_auto_keeps_the_p95_below_that_of_lru() -> None:
     # Of 100, two and two more in reserve.
     assert of(150, 150, 150, 150, 100, 96) == 1, "is ahead, and may spend it"
     assert of(150, 150, 150, 150, 100, 96.1) == 4
+    # And four more at the start, two half of the way.
+    assert of(150, 150, 150, 150, 100, 96, turns=1_024) == 4
+    assert of(150, 150, 150, 150, 100, 94, turns=1_024) == of(150, 150, 150, 150, 100, 92, turns=0) == 1
+    assert of(150, 150, 150, 150, 100, 92.1, turns=0) == 4
     assert of(90, 96.1, 150, 150, 100, 96.1) == 0, "is ahead itself"
     assert of(90, 80, 150, 150, 100, 96.1) == 1, "further"
     assert of(96.1, 96.1, 150, 150, 100, 99) == 4
@@ -203,6 +208,7 @@ def test_turns_are_late_beyond_the_p95_of_lru_as_it_was_when_they_came() -> None
     assert of_late[0] > 500, "after half of 1,024 turns the p95 was 100"
     assert for_longer[0] == 0.0, "of 4,096 turns it still is 1,000"
     assert of_late[1] == of_late[2] == for_longer[1] == 0.0
+    shadows.sampled = 16_100
     assert shadows.ahead(0) == -2.0 - of_late[0]
     assert shadows.ahead(2) == -2.0, "the reserve"
 
