@@ -83,10 +83,9 @@ def runs(index: Sequence[float]) -> list[tuple[int, int]]:
     """
     found: list[tuple[int, int]] = []
     while len(found) < len(index):
-        first = end = len(found)
-        while end < min(first + _LONGEST_RUN, len(index)) and max(index[first], index[end]) <= _ALIKE * min(
-            index[first], index[end]
-        ):
+        first, end = len(found), len(found) + 1
+        least, most = index[first] / _ALIKE, index[first] * _ALIKE
+        while end < min(first + _LONGEST_RUN, len(index)) and least <= index[end] <= most:
             end += 1
         found += [(first, end)] * (end - first)
     return found
