@@ -227,6 +227,7 @@ def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
 ) -> None:
     conversation, deadline = Conversation(9), time.monotonic() + 60
     our_server.flush_cache()
+    assert scrape(our_server.base_url).ranks[0].by("next_victim_cached_tokens", "position")["1"] == 0
     while time.monotonic() < deadline:  # the next victims are looked up no more often than is cheap
         conversation.turn(our_server, 10)
         (rank,) = scrape(our_server.base_url).ranks

@@ -180,7 +180,7 @@ class _VictimMetrics:
 
     def __init__(self, make: _Maker, tail: TailComponent) -> None:
         self._tail = tail
-        self._next_look = 0.0
+        self._next_look, self._shown = 0.0, 0
         positions = [str(position) for position in range(1, _NEXT + 1)]
 
         def gauges(name: str, documentation: str) -> list[Any]:
@@ -202,7 +202,7 @@ class _VictimMetrics:
     def report(self) -> None:
         # The clock decides what is shown, never what is evicted.
         began = time.perf_counter()
-        if began < self._next_look:
+        if began < self._next_look and (self._tail.order or not self._shown):  # once there is none, none is shown
             return
         self._look()
         done = time.perf_counter()
@@ -210,6 +210,7 @@ class _VictimMetrics:
 
     def _look(self) -> None:
         upcoming = self._tail.order.upcoming(_NEXT)
+        self._shown = len(upcoming)
         for cached in self._cached[len(upcoming) :]:
             cached.set(0)
         for position, (victim, rate, exceed, cost) in enumerate(upcoming):
