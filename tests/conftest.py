@@ -7,6 +7,7 @@ request, and that no page has two owners. A server that finds otherwise raises, 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -83,13 +84,19 @@ def tree_core(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def write_weighted_model(directory: Path, seed: int) -> Path:
-    """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds."""
+def write_weighted_model(directory: Path, seed: int, **config: Any) -> Path:
+    """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds.
+
+    Args:
+        config: what its `config.json` shall say instead.
+    """
     import torch
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
     write_demo_model(directory)
+    described = directory / "config.json"
+    described.write_text(json.dumps({**json.loads(described.read_text()), **config}))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
     save_file(model.state_dict(), directory / "model.safetensors", {"format": "pt"})

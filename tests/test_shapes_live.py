@@ -18,7 +18,18 @@ from typing import Any
 import pytest
 
 from eval.server import Server, free_port
-from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, PAGE_SIZE, PAGED_POOL, POOL, REAL_WEIGHTS, THRESHOLD, flags
+from tests.conftest import (
+    ALL_CHECKS,
+    CHUNK,
+    NEXT_PROMPT,
+    PAGE_SIZE,
+    PAGED_POOL,
+    POOL,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    flags,
+    write_weighted_model,
+)
 from tests.kv_subscriber import Subscriber
 from tests.test_live import ANSWER, COMPLAINTS, Conversation, assert_all_is_given_back
 from tests.test_live_abuse import ask_all, until_running
@@ -224,6 +235,7 @@ SHAPES: dict[str, tuple[int, tuple[str, ...]]] = {
     "no overlap, page size 64": (64, ("--disable-overlap-schedule",)),
 }
 SALTS: tuple[Fields, ...] = ({}, {"cache_salt": "a"})
+REPLICAS: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
 
 
 def publishing(endpoint: str) -> tuple[str, str]:
@@ -267,25 +279,37 @@ def assert_follows(
     subscriber.read()
 
 
-def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
+def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
+    """What a crowd is told by two replicas, each of which keeps a cache, and tells its own subscriber of it."""
     port = free_port()
-    given = ("--dp-size", "2", *OURS, *publishing(f"tcp://127.0.0.1:{port}"))
+    given = (*given, *OURS, *publishing(f"tcp://127.0.0.1:{port}"))
     a_core_each = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
-    with serve(weighted_model, "replicas", *given, **a_core_each) as server, contextlib.ExitStack() as stack:
-        replicas: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
+    with serve(model, name, *given, **a_core_each) as server, contextlib.ExitStack() as stack:
         subscribers = [
             stack.enter_context(contextlib.closing(Subscriber(server, f"tcp://127.0.0.1:{port + rank}")))
             for rank in range(2)
         ]
-        named = replicas * 6
-        told = crowd(server, named)
+        told = crowd(server, REPLICAS * 6)
         for rank, subscriber in enumerate(subscribers):
             mine = slice(rank, None, 2)
-            assert_follows(subscriber, server, told[mine], named[mine], page_size=1)
+            assert_follows(subscriber, server, told[mine], (REPLICAS * 6)[mine], page_size=1)
             assert subscriber.removed > 0
         assert evicted(server) == sum(subscriber.removed for subscriber in subscribers)
         same = Conversation(50).ask(500)
-        found = [cached(ask(server, [body(same, **replica)])[0]) for replica in [*replicas, *replicas]]
+        found = [cached(ask(server, [body(same, **replica)])[0]) for replica in [*REPLICAS, *REPLICAS]]
         assert found == [0, 0, 499, 499]
         assert_unharmed(server, POOL)
-    assert histories(told) == histories(crowd(stock_server, [{}] * len(named)))
+    return histories(told)
+
+
+def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
+    told = two_replicas(weighted_model, "replicas", "--dp-size", "2")
+    assert told == histories(crowd(stock_server, [{}] * len(told)))
+
+
+def test_two_replicas_of_attention_alone_keep_a_cache_each(tmp_path: Path) -> None:
+    qwen = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}  # Llama's attention cannot be replicated
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **qwen)
+    told = two_replicas(model, "attention", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+    with serve(model, "attention-stock") as stock:
+        assert told == histories(crowd(stock, [{}] * len(told)))
