@@ -37,6 +37,9 @@ THRESHOLD, NEXT_PROMPT = 600, 100
 # Prompts up to this length are prefilled, and inserted into the tree, in one piece.
 CHUNK, PAGED_CHUNK = 2_048, 256
 
+QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+"""What makes the demo model one whose attention SGLang can replicate, as it cannot a Llama's."""
+
 REAL_WEIGHTS = ("--load-format", "auto")
 
 ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}

@@ -15,6 +15,7 @@ import pytest
 from eval.replay.client import Request, RequestResult, send
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import VOCABULARY
+from tests.conftest import QWEN, write_weighted_model
 
 pytestmark = pytest.mark.live
 
@@ -28,7 +29,7 @@ ENVIRONMENT = {
 }
 
 LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
-THRESHOLD = re.compile(r"PP(\d)\] radix_tlru: threshold (.*)")
+THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
 
 def two_ranks(name: str, **environment: str) -> Server:
@@ -37,11 +38,11 @@ def two_ranks(name: str, **environment: str) -> Server:
     return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
 
 
-def journals(server: Server) -> tuple[list[str], list[str]]:
-    """The evictions of either rank, as it logged them."""
+def journals(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
+    """The evictions of each rank, as it logged them."""
     log = server.log_path.read_text(errors="replace")
     found = [(rank, line) for rank, line, _ in LINE.findall(log)]
-    return tuple([line for of, line in found if of == rank] for rank in "01")  # type: ignore[return-value]
+    return tuple([line for of, line in found if of == rank] for rank in ranks)
 
 
 async def replay(server: Server, requests: int) -> list[RequestResult]:
@@ -97,15 +98,35 @@ def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_
     assert "Found rank divergence" not in log
 
 
-def settled(server: Server) -> tuple[list[str], list[str]]:
-    """The journals once the slower rank has written what the faster one has."""
+@pytest.mark.skipif("RANKS_REQUESTS" not in os.environ, reason="four ranks fill 12 GB: RANKS_REQUESTS=300")
+def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_their_own(tmp_path: Path) -> None:
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
+    replicas = ("--tp-size", "4", "--dp-size", "2", "--enable-dp-attention")
+    flags = [*cpu_flags(model, POOL), *replicas, "--radix-eviction", "etlru", "--tlru-ttft-slo", "60"]
+    cores = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1|0|1"}
+    with Server(flags, name="test-attention-ranks", environment=ENVIRONMENT | cores) as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        evictions = settled(server, "0123")
+        assert server.alive()
+    assert evictions[0] == evictions[1] != evictions[2] == evictions[3]
+    assert min(map(len, evictions)) > REQUESTS / 8
+    log = server.log_path.read_text(errors="replace")
+    learned = [[line for of, line in THRESHOLD.findall(log) if of == rank] for rank in "0123"]
+    assert learned[0], "there were more than 32 prefills"
+    assert learned[0] == learned[1] != learned[2] == learned[3]
+    assert "Found rank divergence" not in log
+
+
+def settled(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
+    """The journals once the slower ranks have written what the faster ones have; of those that are equal, by pairs."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        first, second = journals(server)
-        if len(first) == len(second):
-            return first, second
+        found = journals(server, ranks)
+        if all(len(one) == len(other) for one, other in zip(found[::2], found[1::2], strict=True)):
+            return found
         time.sleep(0.5)
-    return journals(server)
+    return journals(server, ranks)
 
 
 FAULT = '''

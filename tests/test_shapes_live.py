@@ -25,6 +25,7 @@ from tests.conftest import (
     PAGE_SIZE,
     PAGED_POOL,
     POOL,
+    QWEN,
     REAL_WEIGHTS,
     THRESHOLD,
     flags,
@@ -308,8 +309,7 @@ def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Serv
 
 
 def test_two_replicas_of_attention_alone_keep_a_cache_each(tmp_path: Path) -> None:
-    qwen = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}  # Llama's attention cannot be replicated
-    model = write_weighted_model(tmp_path / "qwen", seed=0, **qwen)
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
     told = two_replicas(model, "attention", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
     with serve(model, "attention-stock") as stock:
         assert told == histories(crowd(stock, [{}] * len(told)))

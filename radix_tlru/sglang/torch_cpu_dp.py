@@ -18,5 +18,6 @@ def install() -> None:
     """Make replicas of attention usable on the CPU in this process."""
     dp_attention.memcpy_func = dp_attention.memcpy_cpu
     GroupCoordinator.all_gather_into_tensor = GroupCoordinator._all_gather_into_tensor
+    GroupCoordinator.reduce_scatter_tensor = GroupCoordinator._reduce_scatter_tensor
     forward_batch_info._is_cpu = True  # there: whether lengths go to the device through pinned memory, and its padding
     TorchNativeAttnBackend.get_cpu_graph_seq_len_fill_value = lambda _backend: 1
