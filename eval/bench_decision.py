@@ -25,6 +25,7 @@ from radix_tlru.order import EvictionOrder
 
 POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
     "tlru": ("tlru", NEXT_PROMPT, 0.0),
+    "tlru, learned": ("tlru", None, 0.0),
     "etlru": ("etlru", None, 0.0),
     "etlru auto": ("etlru", None, AUTO),
 }

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", nargs="+", default=("tlru", "etlru"), choices=POLICIES, metavar="P")
     parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     parser.add_argument("--threshold", nargs="+", type=tokens, required=True, metavar="TOKENS", help="ξ")
-    parser.add_argument("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (200; learned by etlru)")
+    parser.add_argument("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (learned)")
     parser.add_argument("--median-weight", nargs="+", type=median_weight, default=[0.0], metavar="W", help="w, or auto")
     parser.add_argument("--page-size", type=tokens, default=1, metavar="N", help="tokens (%(default)s)")
     parser.add_argument("--optimum", default="tail-belady", choices=OPTIMA, help="closes all of the gap (%(default)s)")

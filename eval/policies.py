@@ -6,7 +6,7 @@ name             return rate λ                         P(Q > ·)               
 lru              recency                               –                           1
 threshold-lru    0 for histories under 1,024 tokens,   –                           1
                  else recency
-tlru             recency                               step at Q̂                   w
+tlru             recency                               step at Q̂, or learned       w
 etlru            learned while serving                 learned while serving       w
 etlru-given      λ_i e^{-μ (t - last turn)}, given     given distribution of Q     w
 end-aware        0 once ended, else recency            step at Q̂                   w
@@ -224,7 +224,7 @@ def simulated_cache(
     """A simulated cache under the policy ``name``; lengths in tokens.
 
     Args:
-        next_prompt_estimate: Q̂; None: 200, or learned (etlru).
+        next_prompt_estimate: Q̂; None: 200, or learned (tlru, etlru).
         median_weight: w; ``auto`` where a server could (tlru, etlru).
         knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
         death_rate: μ of etlru-given, 1/s.
@@ -254,7 +254,8 @@ def simulated_cache(
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
         config = Config(name, threshold, next_prompt_estimate, median_weight)  # type: ignore[arg-type]
-        learns = name == "etlru" or (name == "tlru" and median_weight == AUTO)
+        pinned = next_prompt_estimate is not None and median_weight != AUTO
+        learns = name == "etlru" or (name == "tlru" and not pinned)
         policy = Learner(config, capacity, page_size) if learns else policy_for(config)
     else:
         raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+    from radix_tlru.config import PolicyName
     from radix_tlru.sglang.offline import Core, OfflineCache
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
@@ -66,7 +67,7 @@ class RealCache:
     Args:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
-        capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned (``etlru``).
+        capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by ours.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
@@ -98,18 +99,19 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
-        self._learns = policy == "etlru"
+        self._learns = policy == "etlru" or (policy == "ours" and next_prompt_estimate is None)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
-        if policy == "ours":
+        if self._learns:
+            name: PolicyName = "etlru" if policy == "etlru" else "tlru"
+            config = Config(name, threshold, next_prompt_estimate, trim_chunk=trim_chunk)
+            cache = build_cache(_params(pages, page_size, page_size, core, hybrid), config)
+        elif policy == "ours":
             trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
             asked = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
             config = replace(asked, trim_chunk=trim // page_size)
             cache = build_cache(_params(pages, 1, page_size, core, hybrid), config)
-        elif policy == "etlru":
-            config = Config("etlru", threshold, next_prompt_estimate, trim_chunk=trim_chunk)
-            cache = build_cache(_params(pages, page_size, page_size, core, hybrid), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
             cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), "tlru", stock)

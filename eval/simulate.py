@@ -40,7 +40,7 @@ from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
 
-LEARNING = ("etlru", *(name for name in REAL_CACHES if name.startswith("real-etlru")))
+LEARNING = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
 """Policies that learn Q̂ where it is not given."""
 
 REFERENCES = ("lru", "tail-belady")
@@ -65,7 +65,7 @@ def add_arguments(
         type=tokens,
         default=[None],
         metavar="TOKENS",
-        help=f"Q̂ (default: {DEFAULT_NEXT_PROMPT}; learned by etlru)",
+        help=f"Q̂ (default: {DEFAULT_NEXT_PROMPT}; learned by our servers' tlru and etlru)",
     )
     parser.add_argument(
         "--median-weight",

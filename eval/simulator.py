@@ -111,7 +111,7 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if self._learner is not None:
+        if self._learner is not None and end:  # a server hears of what is in the tree
             self._tell(self._learner, request, path, cached)
         if not deepest.children and deepest is not self._root:
             self._offer(deepest)

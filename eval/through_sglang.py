@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from rich.table import Table
@@ -59,7 +60,8 @@ def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
     knowledge = TraceKnowledge(requests)
     for cell in cells:
         real = replay(simulate.cache_for(cell, knowledge), requests)
-        simulated = replay(simulate.cache_for(cell.under(SIMULATED[cell.policy]), knowledge), requests)
+        counterpart = replace(cell, policy=SIMULATED[cell.policy], median_weight=0.0)
+        simulated = replay(simulate.cache_for(counterpart, knowledge), requests)
         p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
         differ = sum(one != other for one, other in zip(real, simulated, strict=True))
         where = (f"{cell.capacity:,}", f"{cell.threshold:,}", f"{cell.page_size:,}")

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--next-prompt-estimate",
         type=tokens,
         metavar="TOKENS",
-        help=f"Q̂ (default: {DEFAULT_NEXT_PROMPT}; learned by etlru)",
+        help="Q̂ (default: learned)",
     )
     parser.add_argument("--policy", nargs="+", default=["tlru"], help="to choose from (default: %(default)s)")
     parser.add_argument("--median-weight", type=median_weight, nargs="+", default=list(WEIGHTS), metavar="W")
@@ -133,10 +133,8 @@ def _grid(base: Cell, args: argparse.Namespace) -> list[Cell]:
     for policy, threshold, weight in itertools.product(args.policy, thresholds, args.median_weight):
         if weight != AUTO and not 0 <= weight <= 1:
             raise ValueError(f"--median-weight {weight:g}: must be between 0 and 1, or {AUTO}")
-        given = args.next_prompt_estimate if policy == "etlru" else base.next_prompt_estimate
-        cells.append(
-            replace(base, policy=policy, threshold=threshold, next_prompt_estimate=given, median_weight=weight)
-        )
+        given = {"next_prompt_estimate": args.next_prompt_estimate, "median_weight": weight}
+        cells.append(replace(base, policy=policy, threshold=threshold, **given))
     return cells
 
 

@@ -89,8 +89,8 @@ class Config:
     """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms`` or ``target``."""
 
     next_prompt_estimate: int | None = None
-    """Q̂ pinned: tokens that the next prompt is expected to add. None: 200, and with ``etlru`` only until a distribution
-    has been learned."""
+    """Q̂ pinned: tokens that the next prompt is expected to add. None: learned while serving, as a distribution; 200
+    until then. ``tlru`` with both ξ and Q̂ pinned is T-LRU as published."""
 
     median_weight: MedianWeight = 0.0
     """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe.
@@ -195,8 +195,7 @@ class Config:
             objective = f"target={self.target}"
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
-        learned = self.policy == "etlru" and self.next_prompt_estimate is None
-        estimate = "learned" if learned else f"{self.next_prompt} tokens"
+        estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
         chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 from radix_tlru.contexts import Contexts, Fingerprint, Rung
 from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins, runs
 from radix_tlru.hints import Hints
-from radix_tlru.models import Group, Leaf
+from radix_tlru.models import Group, Leaf, Recency
 from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
 from radix_tlru.prompts import LearnedPrompts, kind_of
 
-__all__ = ["Conversation", "Conversations", "LearnedReturns", "Turn"]
+__all__ = ["Conversation", "Conversations", "LearnedReturns", "RecentTurns", "Turn"]
 
 _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
@@ -45,7 +45,7 @@ class Turn(NamedTuple):
 class Conversation(Use):
     """A conversation as of its last turn."""
 
-    __slots__ = ("hints", "kind", "length", "noted", "number", "prefix", "remainder", "shared", "turn")
+    __slots__ = ("hints", "kind", "length", "noted", "number", "prefix", "remainder", "served", "shared", "turn")
 
     def __init__(
         self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int, remainder: int = 0
@@ -57,6 +57,7 @@ class Conversation(Use):
         self.shared = shared  # tokens of it that its first turn found cached
         self.remainder = remainder  # tokens said that could not be cached: the next prompt has them for certain
         self.kind = kind_of(turn, length)  # by which its next prompt is judged
+        self.served = 0  # turns, of all conversations, up to this one
         self.prefix: SharedPrefix | None = None  # that it began with, if others did, too
         self.hints: Hints | None = None  # what is believed of what the client said
         self.noted: Any = None  # by a predictor
@@ -72,7 +73,7 @@ class Conversations:
         self._contexts = Contexts()
         self._prefixes = SharedPrefixes(self._contexts, prefixes or Hazards())
         self._prompts = prompts or LearnedPrompts()
-        self._begun = 0
+        self._begun = self._served = 0
         self._known: dict[Rung, Conversation] = {}  # by where it ends, the longest silent first
 
     def turn(self, turn: Turn, alone: bool) -> Conversation:
@@ -103,6 +104,8 @@ class Conversations:
             cls = (-1, 0)
         remainder = turn.prompt + turn.answer - turn.context
         conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder)
+        self._served += 1
+        conversation.served = self._served
         if prefix is not None:
             self._prefixes.use(prefix, turn.stamp)
             conversation.prefix = prefix
@@ -152,6 +155,21 @@ class Conversations:
         rung.conversation = None
         self._contexts.tidy(rung)
         return conversation
+
+
+class RecentTurns(Recency):
+    """Recency by turns served since: λ = 1 / age, to which the matches and inserts that a turn takes are nothing.
+
+    ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf.
+    """
+
+    __slots__ = ()
+
+    def key(self, leaf: Leaf) -> float:
+        return leaf.known.served if leaf.known is not None else 0.0
+
+    def stamp(self, leaf: Leaf) -> float:
+        return self.key(leaf)
 
 
 class LearnedReturns:

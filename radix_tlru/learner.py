@@ -1,8 +1,9 @@
 """What watches the turns of a server: it learns from them, and says by which policy to evict.
 
-``etlru`` is expected tail-optimised LRU with what it expects learned while it serves. Under ``tlru`` nothing is
-learned; the turns are watched all the same, for what they would have cost under lru. With both, the weight w can be
-left to what was better on the same turns (``auto``).
+``etlru`` is expected tail-optimised LRU with what it expects learned while it serves: who comes back, and how long the
+next prompts are. ``tlru`` learns their length alone. Where Q̂ is pinned it learns nothing; the turns are watched all the
+same, for what they would have cost under lru. With both, the weight w can be left to what was better on the same turns
+(``auto``).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from radix_tlru.config import AUTO, Config
 from radix_tlru.hazards import Hazards
 from radix_tlru.hints import Claims, HintedPrompt, hinted
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.learned import Conversation, Conversations, LearnedReturns, RecentTurns, Turn
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
@@ -37,11 +38,11 @@ _MOVED = 0.1  # of the median, below which it is taken to be where it was
 class Learner:
     """Learns from the turns it is told of, and says by which policy to evict.
 
-    With ``etlru``: until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of
-    the learned policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` it is
-    T-LRU. With the weight ``auto`` it begins with LRU; from then on, of the policy's settings that are as good at the
-    tail, it is the one with the lowest median, for as long as what was in force keeps the p95 below LRU's.
-    There w counts from lru's median on (``Policy.median``).
+    Until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of the learned
+    policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` and a pinned Q̂
+    there is nothing to learn: it is T-LRU. With the weight ``auto`` it begins with LRU; from then on, of the policy's
+    settings that are as good at the tail, it is the one with the lowest median, for as long as what was in force keeps
+    the p95 below LRU's. There w counts from lru's median on (``Policy.median``).
 
     Args:
         config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
@@ -54,11 +55,13 @@ class Learner:
         self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
         self._next_prompts: NextPrompts | None = None
         self._conversations = Conversations(self._returns.hazards, self._prompts, self._returns.prefixes)
-        self._learns = config.policy == "etlru"
+        self._foretells = config.policy == "etlru"  # who comes back
+        self._learns = self._foretells or self._prompts is not None
         self._auto = config.median_weight == AUTO
         tail = policy_for(config)
         self._predictor = None if config.return_model is None else predictor(config.return_model)
-        first = replace(tail, returns=self._predictor or self._returns) if self._learns else tail
+        returns = self._predictor or self._returns if self._foretells else RecentTurns()
+        first = replace(tail, returns=returns) if self._learns else tail
         weights = _WEIGHTS if self._auto else (tail.median_weight,)
         self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
         self._median = 0  # of lru lately, tokens
@@ -67,7 +70,7 @@ class Learner:
         names: list[str] = [config.policy, *(f"{config.policy} w={weight:g}" for weight in weights[1:])]
         if self._learns:
             self._policies.append(tail)
-            names.append("tlru")
+            names.append("tlru" if self._foretells else f"tlru Q={config.next_prompt}")
         self._policies.append(replace(tail, prompts=AnyPrompt(), median_weight=1.0))
         self.names = (*names, "lru")
         """Of the policies that are compared."""
@@ -163,18 +166,23 @@ class Learner:
         return Shadows(policies, self._capacity, self._page_size, one_in, rivals, bar)
 
     def _learn(self, shadows: Shadows) -> None:
-        """Put rates and lengths to what has been seen so far."""
-        if not self._returns.version:
-            tlru = self._lru - 1
+        """Put lengths, and rates where they are asked for, to what has been seen so far."""
+        tlru = self._lru - 1
+        if shadows.rivals[0] == tlru:
             shadows.rivals = (0, tlru, self._lru)
             if shadows.best == tlru:  # LRU, if that was better so far, stays until what was learned is seen to be
                 shadows.best = 0
-        self._returns.learn()
+        if self._foretells:
+            self._returns.learn()
         prompts = self._prompts.distribution(self._next_prompts) if self._prompts else None
         if prompts is not None and prompts is not self._next_prompts:
             self._next_prompts = prompts
             model: PromptModel = HintedPrompt(prompts) if self._hinted else prompts
-            self._replace(self._weighed(replace(self._policies[0], prompts=model)))
+            learned = self._weighed(replace(self._policies[0], prompts=model))
+            if self._foretells:
+                recent = replace(self._policies[tlru], returns=RecentTurns(), prompts=prompts)
+                learned.append(hinted(recent) if self._hinted else recent)
+            self._replace(learned)
 
     def _follow_median(self, shadows: Shadows) -> None:
         """Let w count from where lru's median is."""

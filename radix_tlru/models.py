@@ -8,7 +8,7 @@ T-LRU and their relatives:
 policy       return rate     P(Q > ·)                              w
 ===========  ==============  ====================================  ===
 LRU          recency         not asked                             1
-T-LRU        recency         step at Q̂ (``next_prompt_estimate``)  0
+T-LRU        recency         step at Q̂, or learned                 0
 ET-LRU       learned         learned                               w
 ===========  ==============  ====================================  ===
 
@@ -237,7 +237,7 @@ class Policy:
 
 
 def policy_for(config: Config) -> Policy:
-    """The policy that a configuration begins with: its start threshold, and T-LRU before ``etlru`` has learned.
+    """The policy that a configuration begins with: its start threshold, and T-LRU before anything was learned.
 
     Trims are exact to the page if the configuration says no chunk and is of no pool yet (:meth:`Config.for_pool`).
     """

@@ -30,7 +30,7 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=200 tokens, median_weight=0, trim_chunk=1/128 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/128 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"

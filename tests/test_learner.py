@@ -16,9 +16,9 @@ from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations
+from radix_tlru.learned import Conversation, Conversations, RecentTurns
 from radix_tlru.learner import Learner
-from radix_tlru.models import AnyPrompt, FixedPrompt, Policy, Recency
+from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
 from tests.random_traces import tel
@@ -123,6 +123,53 @@ def test_a_next_prompt_that_was_given_is_not_learned() -> None:
         assert learner is not None
         assert learner._returns.version > 0, "enough was seen to learn from"
         assert (learner._policies[0].prompts == FixedPrompt(NEXT_PROMPT)) is kept
+
+
+def tail_of(requests: list[Request], capacity: int, threshold: int, estimate: int | None, policy: str = "tlru") -> int:
+    sizes = {"threshold": threshold, "next_prompt_estimate": estimate, "page_size": PAGE}
+    return tel(requests, simulate(simulated_cache(policy, capacity, **sizes), requests), threshold)
+
+
+def test_tlru_learns_how_long_next_prompts_are_unless_it_is_told() -> None:
+    long = synthetic(1500, ",prompt_mean=1000")
+    learned, pinned = (tail_of(long, 300_000, 4096, estimate) for estimate in (None, 200))
+    assert learned < 0.95 * pinned < pinned < tail_of(long, 300_000, 4096, None, "lru")
+    learner = simulated_cache("tlru", 300_000, threshold=4096, page_size=PAGE)._learner
+    assert learner is not None
+    assert learner.names == ("tlru", "tlru Q=200", "lru")
+    assert not learner._returns.version, "who comes back it does not ask"
+    assert Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE).names == ("tlru", "lru")
+
+
+def test_where_nearly_everything_fits_tlru_is_lru_unless_it_is_told() -> None:
+    requests = synthetic(1500)
+    lru = tail_of(requests, 300_000, 2048, None, "lru")
+    learned, pinned = (tail_of(requests, 300_000, 2048, estimate) for estimate in (None, 200))
+    assert lru <= learned < 1.05 * lru
+    assert pinned > 1.3 * lru
+
+
+def test_etlru_falls_back_to_what_tlru_has_learned() -> None:
+    cache = simulated_cache("etlru", 50_000, threshold=THRESHOLD, page_size=PAGE)
+    requests = synthetic(800)
+    simulate(cache, requests)
+    learner = cache._learner
+    assert learner is not None
+    learned, tlru, lru = learner._policies
+    assert learned.prompts is tlru.prompts
+    assert isinstance(tlru.returns, RecentTurns)
+    assert (tlru.threshold, tlru.median_weight, lru.median_weight) == (THRESHOLD, 0.0, 1.0)
+
+
+def test_recency_by_turns_is_one_by_the_turns_served_since() -> None:
+    recent = RecentTurns()
+    for served, rate in ((3, 1 / 9), (7, 1 / 5)):
+        conversation = Conversation((), 0.0, 1, 0, PAGE, 0)
+        conversation.served = served
+        leaf = Leaf(0, PAGE, PAGE, 1_000.0, conversation)
+        assert recent.rate(0, recent.key(leaf), 11.0) == rate
+        assert recent.stamp(leaf) == served
+    assert recent.key(leaf._replace(known=None)) == 0.0, "of whose turn nobody knows"
 
 
 # ---- the weight ----
@@ -282,8 +329,8 @@ def test_auto_lets_w_count_from_the_median_of_lru_on_whatever_else_of_the_policy
 
 def test_auto_is_a_choice_of_tlru_too() -> None:
     learner = Learner(Config("tlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
-    assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.5", "lru")
-    assert [policy.median_weight for policy in learner._policies] == [0.0, 0.2, 0.5, 1.0]
+    assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.5", "tlru Q=200", "lru")
+    assert [policy.median_weight for policy in learner._policies] == [0.0, 0.2, 0.5, 0.0, 1.0]
     for request in synthetic(40):
         end = len(request.context)
         learner.observe(turn(request.arrival_s, request.prompt_tokens, end, int(request.conversation or 0)))

@@ -114,19 +114,21 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
         ]
 
 
+@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+@pytest.mark.parametrize("estimate", [(), ("--next-prompt-estimate", "200")], ids=["learned", "pinned"])
 def test_the_real_cache_and_the_simulator_agree_in_every_request(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, estimate: tuple[str, ...]
 ) -> None:
-    assert simulate(trace, tmp_path, "--policy", "real-tlru", command="through-sglang") == 0
-    assert capsys.readouterr().out.count("0 of 150") == 4
-    assert simulate(trace, tmp_path, "--policy", "tlru") == 0
+    assert simulate(trace, tmp_path, "--policy", f"real-{policy}", *estimate, command="through-sglang") == 0
+    assert capsys.readouterr().out.count(" 0 of 150") == 4
+    assert simulate(trace, tmp_path, "--policy", policy, *estimate) == 0
     figures = {
         (row["policy"], row["capacity"], row["threshold"]): (row["tel"], row["mean"], row["p95"])
         for row in rows(tmp_path)
     }
     assert len(figures) == 8
-    for (policy, capacity, threshold), figure in figures.items():
-        assert figure == figures["tlru", capacity, threshold], policy
+    for (_, capacity, threshold), figure in figures.items():
+        assert figure == figures[policy, capacity, threshold]
 
 
 @pytest.mark.parametrize(

@@ -136,8 +136,9 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         choices=[name for name in get_args(PolicyName) if name != "lru"],
         default=None,
         help="Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths "
-        "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152); 'etlru' takes what is least "
-        "likely to be missed, and learns while serving which conversations return, and when.",
+        "beyond their safe budget first, page by page, then LRU leaves (arXiv:2510.15152), and learns while serving "
+        "how long next prompts are; 'etlru' takes what is least likely to be missed, and learns, too, which "
+        "conversations return, and when.",
     )
     group.add_argument(
         FLAGS["ttft_slo_ms"],
@@ -163,8 +164,8 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         FLAGS["next_prompt_estimate"],
         metavar="TOKENS",
         default=None,
-        help=f"Tokens that the next prompt of a conversation is expected to add (default "
-        f"{DEFAULT_NEXT_PROMPT}; learned with {FLAGS['policy']} etlru).",
+        help=f"Pin the tokens that the next prompt of a conversation is expected to add (default: learned from the "
+        f"prompts of this server; {DEFAULT_NEXT_PROMPT} until enough were seen).",
     )
     group.add_argument(
         FLAGS["median_weight"],
