@@ -20,8 +20,11 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from eval.audit import Shape
 from eval.audit_hybrids import AuditedHybrid
+from eval.real import Kind, RealCache
 from eval.soak import HYBRIDS, steps_of
+from eval.traces import open_trace
 from radix_tlru import Config, ConfigError
+from radix_tlru.prompts import NextPrompts
 from radix_tlru.sglang.cache import TailRadixCache, build_cache, check_shape, python_reason
 from radix_tlru.sglang.compat import hybrid_refusal
 from radix_tlru.sglang.component import component_for
@@ -225,6 +228,28 @@ def test_a_thousand_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape:
 def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
     seen = in_any_order(shape)
     assert seen["tel_safe"] + seen["lru"] > 0
+
+
+@pytest.mark.parametrize("kind", ["swa", "mamba"])
+@pytest.mark.parametrize(("policy", "name"), [("ours", "tlru"), ("etlru", "etlru")])
+def test_what_was_learned_orders_whole_leaves(policy: str, name: str, kind: Kind) -> None:
+    requests = open_trace("synthetic:conversations=150").requests
+    sizes = {"threshold": 1024, "next_prompt_estimate": None, "page_size": 16}
+    real = RealCache(policy, 20_000, **sizes, core="python", hybrid=kind)
+    cache, half = real.cache, len(requests) // 2
+    for request in requests[:half]:
+        real.request(request)
+    learner, counts = cache.tail.learner, cache.tail.counts
+    assert isinstance(learner._policies[0].prompts, NextPrompts), "enough was seen to learn from"
+    learner.shadows.rivals, learner.shadows.best = (0,), 0  # whatever the shadows say
+    before = counts["tel_safe"] + counts["lru"]
+    for request in requests[half:]:
+        real.request(request)
+    assert learner.in_force == name
+    assert counts["tel_safe"] + counts["lru"] > before
+    assert not counts["splits"]
+    cache.evict(EvictParams(num_tokens=20_000))
+    assert (cache.full_evictable_size(), cache.full_protected_size(), len(cache.tail.order)) == (0, 0, 0)
 
 
 def lose_a_window(audited: AuditedHybrid) -> None:

@@ -192,7 +192,7 @@ class _VictimMetrics:
         self._silent = gauges("silent_seconds", "Since the last turn that used it, by the newest stamp; NaN: unknown.")
         self._rate = gauges(
             "return_rate",
-            "1 / s if it is learned, else 1 / (matches and inserts of this cache since the last use + 1).",
+            "1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, since the last use + 1).",
         )
         self._exceed = gauges(
             "exceed_probability", "That the next turn goes beyond the threshold for want of the token; 0: tel_safe."
