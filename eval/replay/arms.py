@@ -61,6 +61,7 @@ class Facts:
     device: str
     attention_backend: str
     replicas: int = 1
+    learns: bool = False  # how long next prompts are; of a server that runs already it cannot be told
 
 
 def parse_arm(text: str) -> Arm:
@@ -170,6 +171,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         device=str(info.get("device", "unknown")),
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
+        learns=ours and arm.url is None and estimate is None,
     )
 
 

@@ -132,12 +132,12 @@ def _p95(values: Sequence[float]) -> float:
 
 def _cache(facts: Facts, folder: Folder) -> Cache:
     threshold = folder.run.threshold if facts.threshold is None else facts.threshold
-    if facts.policy == "ours":  # which learns the estimate that it was not given
-        pinned = facts.next_prompt_estimate
-        return simulated_cache(
-            "tlru", facts.pool, threshold=threshold, next_prompt_estimate=pinned, page_size=facts.page_size
-        )
     estimate = folder.run.next_prompt_estimate if facts.next_prompt_estimate is None else facts.next_prompt_estimate
+    if facts.policy == "ours":
+        asked = None if facts.learns else estimate
+        return simulated_cache(
+            "tlru", facts.pool, threshold=threshold, next_prompt_estimate=asked, page_size=facts.page_size
+        )
     return RealCache(
         facts.policy,
         facts.pool,
