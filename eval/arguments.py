@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from eval.traces import SOURCES
 from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["TraceOptions", "add_text_arguments", "add_trace_arguments", "median_weight", "tokens", "trace_options"]
@@ -56,8 +57,7 @@ def add_trace_arguments(parser: argparse.ArgumentParser, default: str | None = N
         required=default is None,
         default=default,
         metavar="PATH_OR_NAME",
-        help="a file (Mooncake JSONL; WildChat or ShareGPT as JSON, JSONL or Parquet) or a name: allenai/WildChat-1M, "
-        "synthetic[:key=value,…], figure1",
+        help=SOURCES,
     )
     parser.add_argument("--format", default=None, help="of the file, if it is not to be detected")
     add_text_arguments(parser)

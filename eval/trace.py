@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from eval.traces import FORMATS, READERS, Trace, open_trace
+from eval.traces import FORMATS, READERS, SOURCES, Trace, open_trace
 from eval.traces.request import Request, TraceError
 from eval.traces.synthetic import Arrivals, parse
 
@@ -81,8 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         metavar="SOURCE",
-        help="a file (Mooncake JSONL; WildChat or ShareGPT as JSON, JSONL or Parquet) or a name: allenai/WildChat-1M, "
-        "synthetic[:key=value,…], figure1",
+        help=SOURCES,
     )
     parser.add_argument("--format", choices=FORMATS, help="of the file, if it is not to be detected")
     parser.add_argument("--limit", type=int, metavar="N", help="the first N requests only")

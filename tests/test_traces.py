@@ -138,6 +138,7 @@ def test_the_real_trace() -> None:
         ("synthetic", {"characters_per_token": 0.0}, "characters_per_token: 0.0, must be a number above 0"),
         ("synthetic", {"format": "csv"}, "format csv: not one of mooncake, wildchat, sharegpt, synthetic, chat-mix, "),
         ("x.jsonl", {"format": "figure1"}, "trace x.jsonl: is not made by figure1, whose source is 'figure1'"),
+        ("figure1:seed=1", {}, "figure1: 'seed=1': takes no parameters"),
         ("synthetic:birth_rate=-1", {}, "birth_rate: -1.0, must be from 1e-09 to 1e+09"),
         ("synthetic:prompt_lengths=5/0", {}, "prompt_lengths: 0, must be from 1 to 1e+06"),
         ("synthetic:births=1", {}, "synthetic: 'births=1' is not key=value with a key of birth_rate, "),

@@ -14,7 +14,18 @@ from eval.traces.records import Skips, decode, records
 from eval.traces.request import Request, TraceError
 from eval.traces.synthetic import Arrivals, Synthetic
 
-__all__ = ["FORMATS", "GENERATORS", "READERS", "Arrivals", "Reader", "Request", "Trace", "TraceError", "open_trace"]
+__all__ = [
+    "FORMATS",
+    "GENERATORS",
+    "READERS",
+    "SOURCES",
+    "Arrivals",
+    "Reader",
+    "Request",
+    "Trace",
+    "TraceError",
+    "open_trace",
+]
 
 
 class Reader(Protocol):
@@ -38,11 +49,17 @@ GENERATORS: dict[str, Callable[[str], Iterator[Request]]] = {
     "synthetic": lambda parameters: synthetic.generate(synthetic.parse(Synthetic, parameters)),
     "chat-mix": lambda parameters: chat_mix.generate(synthetic.parse(chat_mix.ChatMix, parameters)),
     "agents": lambda parameters: agents.generate(synthetic.parse(agents.Agents, parameters)),
-    "figure1": lambda parameters: figure1.generate(),
+    "figure1": figure1.generate,
 }
 """By name, which may be followed by a colon and parameters."""
 
 FORMATS = (*READERS, *GENERATORS)
+
+SOURCES = (
+    "a file (Mooncake JSONL; WildChat or ShareGPT as JSON, JSONL or Parquet) or a name: allenai/WildChat-1M, "
+    f"or what is generated: {', '.join(GENERATORS)}; all but figure1 take parameters (agents:runs=500,seed=1)"
+)
+"""What can be named where a trace is wanted, for the help of a flag."""
 
 
 @dataclass(frozen=True, slots=True)
