@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +20,10 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return its exit status: 0, 1 (the doctor found a failure) or 2 (it cannot be done)."""
+    """Run one subcommand and return its exit status.
+
+    0, 1 (the doctor found a failure), 2 (it cannot be done) or 141 (nobody reads what it has to say any more).
+    """
     parser = argparse.ArgumentParser(prog="radix-tlru", description="Tail-optimised eviction for SGLang.")
     parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -42,6 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
     given = parser.parse_args(arguments)
+    try:
+        status = _run(given)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
+        status = 128 + signal.SIGPIPE
+    return status
+
+
+def _run(given: argparse.Namespace) -> int:
     if given.command == "demo-model":
         return _demo_model(given.directory, given.shape)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()

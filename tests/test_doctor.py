@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,19 @@ def test_a_working_installation_is_healthy(report: subprocess.CompletedProcess[s
     assert report.returncode == 0, report.stdout + report.stderr
     assert "FAIL" not in report.stdout
     assert report.stdout.endswith("everything needed is in place\n")
+
+
+def test_a_reader_who_has_seen_enough_may_go() -> None:
+    command = [sys.executable, "-m", "radix_tlru.cli", "doctor"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+        assert doctor.stdout is not None
+        assert doctor.stderr is not None
+        assert doctor.stdout.readline() == "versions\n"
+        doctor.stdout.close()
+        said = doctor.stderr.read()
+    assert doctor.returncode == 128 + signal.SIGPIPE
+    assert "BrokenPipe" not in said
+    assert "Traceback" not in said
 
 
 def test_it_says_what_a_bug_report_needs(report: subprocess.CompletedProcess[str]) -> None:
