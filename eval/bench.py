@@ -10,7 +10,7 @@ from eval.replay.play import ReplayError
 from eval.server import ServerError
 from eval.table import console
 
-SECTIONS = ("simulator", "decision", "eviction", "decode", "trim", "memory", "scheduler")
+SECTIONS = ("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "scheduler")
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
 
@@ -45,6 +45,10 @@ def _run(args: argparse.Namespace) -> None:
         from eval import bench_simulator
 
         bench_simulator.run(args.trace, args.turns, console())
+    if args.only in (None, "served"):
+        from eval import bench_served
+
+        bench_served.run(args.trace, console())
     if args.only in (None, "decision"):
         from eval import bench_decision
 

@@ -30,7 +30,8 @@ SIMULATED: dict[str, tuple[str, MedianWeight]] = {
     "simulated etlru": ("etlru", 0.0),
     "simulated etlru auto": ("etlru", AUTO),
 }
-REAL = ("sglang-lru", "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
+STOCK = "sglang-lru"
+REAL = (STOCK, "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 SERVED = "real-tlru, trimmed as served"
 
 # Caches take turns: what disturbs the machine disturbs all of them.
@@ -66,13 +67,12 @@ def throughput(source: str) -> Table:
     tel = {name: excess(trace.requests, found) for name, found in cached.items()}
     title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for column in ("cache", "requests / s of CPU", "µs / request", "× sglang-lru", "TEL of sglang-lru"):
+    for column in ("cache", "requests / s of CPU", "µs / request", f"× {STOCK}", f"TEL of {STOCK}"):
         table.add_column(column, justify="left" if column == "cache" else "right")
     for name, seconds in spent.items():
         micro = 1e6 * seconds / len(trace.requests)
-        table.add_row(
-            name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", f"{seconds / spent['sglang-lru']:.2f}", change(tel, name)
-        )
+        times = f"{seconds / spent[STOCK]:.2f}"
+        table.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", times, change(tel, name, STOCK))
     return table
 
 
@@ -81,9 +81,9 @@ def excess(requests: Sequence[Request], cached: Sequence[int]) -> int:
     return int(np.maximum(uncached_tokens(requests, cached) - THRESHOLD, 0).sum())
 
 
-def change(tel: dict[str, int], name: str) -> str:
+def change(tel: dict[str, int], name: str, stock: str) -> str:
     """Against stock."""
-    return f"{tel[name] / tel['sglang-lru'] - 1:+.2%}" if tel["sglang-lru"] else "–"
+    return f"{tel[name] / tel[stock] - 1:+.2%}" if tel[stock] else "–"
 
 
 def flatness(turns: int) -> Table:
