@@ -16,20 +16,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.bench_simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN
-from eval.policies import simulated_cache
+from eval.bench_simulator import CAPACITY, PAGE, POLICIES, TURN, simulated
 from eval.simulator import simulate
 from eval.traces import open_trace
-from radix_tlru.config import AUTO, MedianWeight
 from radix_tlru.order import EvictionOrder
-
-POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
-    "tlru": ("tlru", NEXT_PROMPT, 0.0),
-    "tlru, learned": ("tlru", None, 0.0),
-    "etlru": ("etlru", None, 0.0),
-    "etlru auto": ("etlru", None, AUTO),
-}
-"""By the name of a row: the policy, Q̂ (None: learned) and w."""
 
 
 def run(source: str, console: Console) -> None:
@@ -40,12 +30,7 @@ def run(source: str, console: Console) -> None:
 def decisions(source: str) -> Table:
     """Time of a decision on one trace; the policies take turns, and what counts is the median of these."""
     trace = open_trace(source)
-    caches = {
-        row: simulated_cache(
-            name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, next_prompt_estimate=estimate, median_weight=weight
-        )
-        for row, (name, estimate, weight) in POLICIES.items()
-    }
+    caches = {row: simulated(row) for row in POLICIES}
     clocks = {row: Clock(cache.order) for row, cache in caches.items()}
     starts = range(0, len(trace.requests), TURN)
     for start in track(starts, "replay", console=Console(stderr=True), transient=True):

@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from eval.bench_simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN, change, excess
-from eval.real import CHUNK_TOKENS, page_ids
+from eval.real import CHUNK_TOKENS, page_ids, tokens_of
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
@@ -54,7 +54,7 @@ def served(source: str) -> Table:
     starts = range(0, len(trace.requests), TURN)
     for start in track(starts, "replay", console=Console(stderr=True), transient=True):
         requests = trace.requests[start : start + TURN]
-        contexts = [tokens_of(request, units) for request in requests]
+        contexts = [context_of(request, units) for request in requests]
         for name, cache in caches.items():
             seconds, found = played(cache, requests, contexts, told=name in OURS)
             spent[name] += seconds
@@ -84,10 +84,9 @@ def caches_compared() -> dict[str, OfflineCache]:
     return {name: OfflineCache(cache, CHUNK_TOKENS) for name, cache in caches.items()}
 
 
-def tokens_of(request: Request, units: dict[int, int]) -> array[int]:
-    """What a cache can keep of a context: token ids, of which two contexts share what their units do."""
-    pages = page_ids(request.context, PAGE, units)[: CAPACITY // PAGE]
-    return array("q", (page * PAGE + token for page in pages for token in range(PAGE)))
+def context_of(request: Request, units: dict[int, int]) -> array[int]:
+    """What a cache can keep of a context; ``units``: as of :func:`~eval.real.page_ids`."""
+    return tokens_of(page_ids(request.context, PAGE, units)[: CAPACITY // PAGE], PAGE)
 
 
 def played(

@@ -16,7 +16,7 @@ from rich.table import Table
 from eval.cells import uncached_tokens
 from eval.policies import simulated_cache
 from eval.real import REAL_CACHES, RealCache
-from eval.simulator import Cache, simulate
+from eval.simulator import Cache, SimulatedCache, simulate
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
 from radix_tlru.config import AUTO, MedianWeight
@@ -24,12 +24,13 @@ from radix_tlru.config import AUTO, MedianWeight
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 512, 2_000_000, 8192, 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
-SIMULATED: dict[str, tuple[str, MedianWeight]] = {
-    "simulated lru": ("lru", 0.0),
-    "simulated tlru": ("tlru", 0.0),
-    "simulated etlru": ("etlru", 0.0),
-    "simulated etlru auto": ("etlru", AUTO),
+POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
+    "tlru": ("tlru", NEXT_PROMPT, 0.0),
+    "tlru, learned": ("tlru", None, 0.0),
+    "etlru": ("etlru", None, 0.0),
+    "etlru auto": ("etlru", None, AUTO),
 }
+"""By the name of a row: the policy, Q̂ (None: learned) and w."""
 STOCK = "sglang-lru"
 REAL = (STOCK, "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 SERVED = "real-tlru, trimmed as served"
@@ -47,10 +48,7 @@ def run(source: str, turns: int, console: Console) -> None:
 def throughput(source: str) -> Table:
     """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
     trace = open_trace(source)
-    caches: dict[str, Cache] = {
-        row: simulated_cache(name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, median_weight=weight)
-        for row, (name, weight) in SIMULATED.items()
-    }
+    caches: dict[str, Cache] = {f"simulated {row}": simulated(row) for row in ("lru", *POLICIES)}
     caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
     caches[SERVED] = RealCache(
         "ours", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, trim_chunk=None
@@ -74,6 +72,14 @@ def throughput(source: str) -> Table:
         times = f"{seconds / spent[STOCK]:.2f}"
         table.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", times, change(tel, name, STOCK))
     return table
+
+
+def simulated(row: str) -> SimulatedCache:
+    """The cache of a row: lru, or one of ``POLICIES``."""
+    name, estimate, weight = POLICIES.get(row, (row, None, 0.0))
+    return simulated_cache(
+        name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, next_prompt_estimate=estimate, median_weight=weight
+    )
 
 
 def excess(requests: Sequence[Request], cached: Sequence[int]) -> int:

@@ -10,7 +10,8 @@ lengths: it is given all of the tokens.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from radix_tlru.config import PolicyName
     from radix_tlru.sglang.offline import Core, OfflineCache
 
-__all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids"]
+__all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids", "tokens_of"]
 
 STOCK_POLICIES = ("lru", "tlru", "slru", "lfu", "priority")
 """Eviction policies that SGLang ships."""
@@ -48,6 +49,11 @@ def page_ids(path: Path, page_size: int, units: dict[int, int]) -> list[int]:
         first = units.setdefault(unit, len(units)) * _PAGES_PER_PATH
         ids.extend(range(first + len(ids), first + last))
     return ids
+
+
+def tokens_of(pages: Sequence[int], page_size: int) -> array[int]:
+    """Token ids of pages, which two paths share where they share pages."""
+    return array("q", (page * page_size + token for page in pages for token in range(page_size)))
 
 
 Kind = Literal["swa", "mamba"]
@@ -133,7 +139,7 @@ class RealCache:
         if not self._learns:
             cached = self._cache.request(ids) * self.page_size
         else:
-            tokens = [page * self._tokens_a_page + token for page in ids for token in range(self._tokens_a_page)]
+            tokens = tokens_of(ids, self._tokens_a_page)
             cached = self._cache.request(tokens, request.prompt_tokens, request.arrival_s, request.output_tokens)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 

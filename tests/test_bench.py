@@ -12,7 +12,8 @@ from eval.__main__ import main
 from eval.bench_decision import Clock, decisions
 from eval.bench_scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
 from eval.bench_served import AGAIN as AGAIN_SERVED
-from eval.bench_served import OURS, STOCK, caches_compared, played, served, tokens_of
+from eval.bench_served import OURS, STOCK, caches_compared, context_of, played, served
+from eval.bench_simulator import POLICIES
 from eval.policies import simulated_cache
 from eval.simulator import simulate
 from eval.traces import open_trace
@@ -91,12 +92,14 @@ def test_each_policy_has_a_row_of_what_it_decided() -> None:
     with drawn.capture() as shown:
         drawn.print(decisions("synthetic:conversations=30"))
     rows = [line.split() for line in shown.get().splitlines()]
-    assert [row[:-3] for row in rows if row and row[0] in ("tlru", "etlru")] == [["tlru"], ["etlru"], ["etlru", "auto"]]
+    assert [row[:-3] for row in rows if row and row[0] in ("tlru", "tlru,", "etlru")] == [
+        name.split() for name in POLICIES
+    ]
 
 
 def test_all_tokens_are_cached_and_ours_is_told_of_every_turn() -> None:
     requests, units = open_trace("synthetic:conversations=40").requests, dict[int, int]()
-    contexts = [tokens_of(request, units) for request in requests]
+    contexts = [context_of(request, units) for request in requests]
     caches = caches_compared()
     found = {name: played(cache, requests, contexts, told=name in OURS)[1] for name, cache in caches.items()}
     assert all(each == found[STOCK] for each in found.values())  # there is room for all
