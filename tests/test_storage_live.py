@@ -183,8 +183,9 @@ def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path) -> 
     ]
     apart = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.05"}  # s at most, drawn by each rank for itself
     with Server(given, name="test-storage-ranks", environment={**RANKS, **kept_in(tmp_path), **apart}) as server:
-        results = asyncio.run(replay(server, 300))
-        assert {result.error for result in results} == {None}
+        for _ in range(2):  # the second time, what memory has long dropped is read from storage
+            results = asyncio.run(replay(server, 150))
+            assert {result.error for result in results} == {None}
         first, second = settled(server)
         metrics = server.get_metrics()
     assert first == second
