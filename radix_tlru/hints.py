@@ -240,11 +240,13 @@ class Hinted:
 
     def floor(self, leaf: Leaf) -> int:
         """Depth in tokens down to which the leaf is all of one kind."""
-        hints = leaf.known.hints if leaf.known is not None else None
+        floor = self._returns.floor(leaf)
+        hints: Hints | None = leaf.known.hints if leaf.known is not None else None
         if hints is None:
-            return 0
-        cuts = [cut for each in hints.retention for cut in (each.start, each.end) if cut is not None]
-        return max([cut for cut in (*cuts, leaf.known.shared) if cut < leaf.end], default=0)
+            return floor
+        cuts = (cut for each in hints.retention for cut in (each.start, each.end) if cut is not None)
+        shared: int = leaf.known.shared
+        return max(depth for depth in (0, floor, shared, *cuts) if depth < leaf.end)
 
 
 def factor(priority: int) -> float:

@@ -240,7 +240,10 @@ class LearnedReturns:
         return self._rates[group]
 
     def floor(self, leaf: Leaf) -> int:
-        return 0
+        conversation: Conversation | None = leaf.known
+        if conversation is None or conversation.prefix is None or leaf.end <= conversation.shared:
+            return 0
+        return conversation.shared
 
     def _number(self, cls: Class) -> int:
         number = self._numbers.get(cls)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix_tlru.hazards import BANDS, Hazards, Watched, gittins, runs
+from radix_tlru.hints import hinted
 from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
-from radix_tlru.models import FixedPrompt, Leaf, Policy
+from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.prefixes import SharedPrefix, Use
 from radix_tlru.tel import keep_within_budget
@@ -170,7 +171,7 @@ class Rising(LearnedReturns):
         self._index = {(): [1.0] * len(BANDS), **curves}
 
 
-@settings(max_examples=60)
+@settings(max_examples=200)
 @given(
     st.lists(st.lists(st.integers(1, 1000), min_size=len(BANDS), max_size=len(BANDS)), min_size=2, max_size=2),
     st.lists(st.tuples(st.sampled_from(["appear", "use", "evict"]), st.integers(0, 10**6), st.floats(0, 300))),
@@ -193,14 +194,15 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         entered = (band for band, start in enumerate(BANDS) if start <= now - stamp or stamp + start <= now)
         band = max(entered)
         rate = rate_of(leaf.known.cls, band)
-        if leaf.known.prefix is not None:
+        if leaf.known.prefix is not None and leaf.end <= leaf.known.shared:
             rate = max(rate, rate_of(leaf.known.prefix.last.cls, band))
         within = leaf.end <= keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
         return rate * ((1.0 - weight) * within + weight), rate
 
-    def known(kind: int) -> Conversation:
-        """Of the one class, of the other, or of the one with all of it shared by what is used like the other."""
-        conversation = Conversation((kind % 2,), now, 0, 0, 0, shared=10**6)
+    def known(number: int) -> Conversation:
+        """Of the one class, of the other, or of the one with some of it shared by what is used like the other."""
+        kind = number % 3
+        conversation = Conversation((kind % 2,), now, 0, 0, 0, shared=number % 50 * 2 * PAGE)
         if kind == 2:
             conversation.prefix = SharedPrefix(0, 64)
             conversation.prefix.last = Use((1,), now)
@@ -213,7 +215,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         if what == "appear" or not leaves:
             last_id += 1
             history = number % 90 * PAGE + PAGE
-            leaves[last_id] = Leaf(0, history, history, float(clock), known(number % 3))
+            leaves[last_id] = Leaf(0, history, history, float(clock), known(number))
             order.add(last_id)
             continue
         chosen = sorted(leaves)[number % len(leaves)]
@@ -221,7 +223,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             order.discard(chosen)
             leaf = leaves.pop(chosen)
             last_id += 1
-            leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number % 3))
+            leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number))
             order.add(last_id)
             continue
         foreseen = order.upcoming(number % 3)
@@ -231,12 +233,33 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             assert foreseen[0].victim._replace(keep=victim.keep) == victim
             assert (foreseen[0].cost, foreseen[0].return_rate) == price(victim.leaf)
         assert price(victim.leaf) == min(map(price, leaves.values()))
+        taken = range(victim.leaf.end, victim.keep, -PAGE)
+        assert {price(victim.leaf._replace(end=end)) for end in taken} == {price(victim.leaf)}
         order.discard(victim.leaf_id)
         del leaves[victim.leaf_id]
         if victim.keep > victim.leaf.start:
             last_id += 1
             leaves[last_id] = victim.leaf._replace(end=victim.keep)
             order.add(last_id)
+
+
+@pytest.mark.parametrize("wrapped", [False, True], ids=["as it is", "taking hints"])
+def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(wrapped: bool) -> None:
+    conversation = Conversation((0,), 0.0, 1, 0, 640, shared=320)
+    conversation.prefix = SharedPrefix(0, 320)
+    conversation.prefix.last = Use((1,), 0.0)
+    policy = Policy(Rising({(0,): [1.0] * len(BANDS), (1,): [2.0] * len(BANDS)}), AnyPrompt(), THRESHOLD, 1.0)
+    leaves = {1: Leaf(0, 640, 640, 1.0, conversation)}
+    order = EvictionOrder(hinted(policy) if wrapped else policy, PAGE, leaves.get)
+    order.add(1)
+    for end, keep, rate in ((640, 320, 1.0), (320, 0, 2.0)):
+        (foreseen,) = order.upcoming(1)
+        victim = order.victim(1_000)
+        assert victim is not None
+        assert (victim.leaf.end, victim.keep, foreseen.return_rate) == (end, keep, rate)
+        order.discard(1)
+        leaves[1] = victim.leaf._replace(end=victim.keep)
+        order.add(1)
 
 
 # ---- conversations ----
