@@ -118,7 +118,7 @@ class HybridCache(OfflineCache):
             end, done = len(params.key), params.prev_prefix_len
             floor = max((end - self.cache.sliding_window_size) // self.page_size * self.page_size, 0)
             if floor > done:
-                self.allocator.free_swa(params.value[done:floor])
+                self.allocator.free_swa_segment(params.value[done:floor], start_pos=done)
             params.component_evicted_seqlens = {SWA: floor}
         if self.cache.supports_mamba():
             params.mamba_value = self.allocate_state()
