@@ -3,8 +3,8 @@
 A page of a path becomes one token of a cache with pages of one token, on a pool of as many tokens as there are pages.
 Page-granular eviction is the same in both units, because every decision is taken in whole pages: SGLang aligns keys to
 pages first, and a budget of ``⌈(L + Q̂ - ξ)⁺ / page⌉`` pages is ``(L/page - ⌊(ξ - Q̂) / page⌋)⁺`` in units of pages.
-It makes the real cache as quick on a context of 100,000 tokens as on one of 200. Not so ``etlru``, which learns from
-lengths: it is given all of the tokens.
+It makes the real cache as quick on a context of 100,000 tokens as on one of 200. Not so what learns from lengths
+(``etlru``, and ``tlru`` whose Q̂ or w is not given): it is given all of the tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from eval.traces.request import Path, Request
+from radix_tlru.config import AUTO
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.config import PolicyName
+    from radix_tlru.config import MedianWeight, PolicyName
     from radix_tlru.sglang.offline import Core, OfflineCache
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids", "tokens_of"]
@@ -74,6 +75,7 @@ class RealCache:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by ours.
+        median_weight: w, or ``auto``; of ours.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
@@ -88,6 +90,7 @@ class RealCache:
         *,
         threshold: int = 0,
         next_prompt_estimate: int | None = 0,
+        median_weight: MedianWeight = 0.0,
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
@@ -105,17 +108,19 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
-        self._learns = policy == "etlru" or (policy == "ours" and next_prompt_estimate is None)
+        unsaid = next_prompt_estimate is None or median_weight == AUTO
+        self._learns = policy == "etlru" or (policy == "ours" and unsaid)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
         if self._learns:
             name: PolicyName = "etlru" if policy == "etlru" else "tlru"
-            config = Config(name, threshold, next_prompt_estimate, trim_chunk=trim_chunk)
+            config = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)
             cache = build_cache(_params(pages, page_size, page_size, core, hybrid), config)
         elif policy == "ours":
             trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
-            asked = Config(threshold=slack, next_prompt_estimate=0) if slack else Config(policy="lru")
+            tlru = Config(threshold=slack, next_prompt_estimate=0, median_weight=median_weight)
+            asked = tlru if slack else Config(policy="lru")
             config = replace(asked, trim_chunk=trim // page_size)
             cache = build_cache(_params(pages, 1, page_size, core, hybrid), config)
         elif policy == "tlru" and slack:
@@ -168,13 +173,20 @@ def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
     return (HybridCache if len(cache.tree_components) > 1 else OfflineCache)(cache, chunk)
 
 
-def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[[int, int, int | None, int], RealCache]:
-    def build(capacity: int, threshold: int, next_prompt_estimate: int | None, page_size: int) -> RealCache:
+def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[..., RealCache]:
+    def build(
+        capacity: int,
+        threshold: int,
+        next_prompt_estimate: int | None,
+        page_size: int,
+        median_weight: MedianWeight = 0.0,
+    ) -> RealCache:
         return RealCache(
             policy,
             capacity,
             threshold=threshold,
             next_prompt_estimate=next_prompt_estimate,
+            median_weight=median_weight,
             page_size=page_size,
             core=core,
             hybrid=hybrid,
@@ -185,7 +197,7 @@ def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[[i
 
 _OURS, _BESIDE = (("tlru", "ours"), ("etlru", "etlru")), ("lru", "tlru")
 
-REAL_CACHES: dict[str, Callable[[int, int, int | None, int], RealCache]] = {
+REAL_CACHES: dict[str, Callable[..., RealCache]] = {
     "real-tlru": _factory("ours", "rust"),
     "real-tlru-python": _factory("ours", "python"),
     "real-etlru": _factory("etlru", "rust"),
@@ -195,5 +207,5 @@ REAL_CACHES: dict[str, Callable[[int, int, int | None, int], RealCache]] = {
     **{f"real-{name}-{kind}": _factory(policy, "python", kind) for name, policy in _OURS for kind in get_args(Kind)},
     **{f"sglang-{policy}-{kind}": _factory(policy, "rust", kind) for policy in _BESIDE for kind in get_args(Kind)},
 }
-"""Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens: ours, and stock on either core; of models of
-full attention, and of hybrids."""
+"""Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens, and ours from w: ours, and stock on either
+core; of models of full attention, and of hybrids."""

@@ -96,6 +96,12 @@ class RunningServer:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return totals
 
+    def get_labels(self, name: str, label: str) -> list[str]:
+        """The values of a label that there are samples of a metric for, each once."""
+        families = text_string_to_metric_families(self._get("/metrics").text)
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return list(dict.fromkeys(sample.labels.get(label, "") for sample in samples))
+
     def flush_cache(self, idle_s: float = 30.0) -> None:
         """Empty the radix cache, once running requests have finished; waits up to `idle_s` seconds for them."""
         reply = requests.post(f"{self.base_url}/flush_cache", params={"timeout": idle_s}, timeout=idle_s + 10)

@@ -40,8 +40,11 @@ from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
 
-LEARNING = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
-"""Policies that learn Q̂ where it is not given."""
+OURS = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
+"""Policies that a server of ours has, which learn Q̂ where it is not given."""
+
+WEIGHTED = (*OURS, "etlru-given", "end-aware", "length-aware")
+"""Policies that a weight w makes a difference to."""
 
 REFERENCES = ("lru", "tail-belady")
 """TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
@@ -73,7 +76,7 @@ def add_arguments(
         type=median_weight,
         default=[0.0],
         metavar="W",
-        help="w of tlru, etlru: 0 to 1, or auto",
+        help="w of policies that weigh the median: 0 to 1, or, of our servers' tlru and etlru, auto (default: 0)",
     )
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")
@@ -146,8 +149,10 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         if capacity < page:
             raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
         Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
-        if estimate is None and policy not in LEARNING:
+        if estimate is None and policy not in OURS:
             estimate = DEFAULT_NEXT_PROMPT
+        if policy not in WEIGHTED:
+            weight = 0.0
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
@@ -278,9 +283,9 @@ def _replica(cell: Cell, knowledge: TraceKnowledge) -> Cache:
     if cell.policy in BASELINES:
         if not cell.forced:
             raise ValueError(f"--optional-caching: {cell.policy} caches every context")
-        baseline: Cache = BASELINES[cell.policy](
-            cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size
-        )
+        weight = (cell.median_weight,) if cell.policy in WEIGHTED else ()
+        sizes = (cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size)
+        baseline: Cache = BASELINES[cell.policy](*sizes, *weight)
         return baseline
     return simulated_cache(
         cell.policy,

@@ -10,9 +10,9 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from radix_tlru.config import AUTO
+from radix_tlru.config import AUTO, MedianWeight
 
-__all__ = ["cells_table", "console"]
+__all__ = ["cells_table", "console", "label"]
 
 NARROWEST = 120
 """Columns that the table needs; what is not a terminal (a file, CI) is given as many."""
@@ -57,14 +57,18 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     return table
 
 
+def label(policy: str, weight: MedianWeight) -> str:
+    """A policy and its weight w, if it has one."""
+    return f"{policy} w={weight if weight == AUTO else f'{weight:g}'}" if weight else policy
+
+
 def _size(row: dict[str, Any]) -> _Size:
     fleet = (row.get("replicas", 1), row.get("routing") or "")  # rows of before there were replicas have neither
     return row["capacity"], row["threshold"], row["page_size"], *fleet
 
 
 def _cells(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
-    weight = row["median_weight"]
-    yield f"{row['policy']} w={weight if weight == AUTO else f'{weight:g}'}" if weight else row["policy"]
+    yield label(row["policy"], row["median_weight"])
     yield f"{row['hit_ratio']:.1%}"
     for figure in ("p50", "p95", "p99", "tel"):
         yield _short(row[figure]) if figure == "tel" else f"{row[figure]:,.0f}"

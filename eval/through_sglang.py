@@ -21,7 +21,7 @@ from eval.cells import Cell, uncached_tokens
 from eval.policies import TraceKnowledge
 from eval.real import REAL_CACHES
 from eval.simulator import simulate as replay
-from eval.table import console
+from eval.table import console, label
 from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import ConfigError
@@ -60,11 +60,11 @@ def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
     knowledge = TraceKnowledge(requests)
     for cell in cells:
         real = replay(simulate.cache_for(cell, knowledge), requests)
-        counterpart = replace(cell, policy=SIMULATED[cell.policy], median_weight=0.0)
+        counterpart = replace(cell, policy=SIMULATED[cell.policy])
         simulated = replay(simulate.cache_for(counterpart, knowledge), requests)
         p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
         differ = sum(one != other for one, other in zip(real, simulated, strict=True))
         where = (f"{cell.capacity:,}", f"{cell.threshold:,}", f"{cell.page_size:,}")
         fleet = f"{cell.replicas}, {cell.routing}" if cell.routing else "1"
-        table.add_row(cell.policy, fleet, *where, *p95, f"{differ:,} of {len(requests):,}")
+        table.add_row(label(cell.policy, cell.median_weight), fleet, *where, *p95, f"{differ:,} of {len(requests):,}")
     return table

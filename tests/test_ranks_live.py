@@ -12,6 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from eval.replay.arms import Arm, facts
 from eval.replay.client import Request, RequestResult, send
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import VOCABULARY
@@ -72,6 +73,8 @@ def test_two_ranks_evict_the_same_at_every_step() -> None:
         assert any(result.cached_tokens for result in results)
         first, second = settled(server)
         assert server.alive()
+        said = facts(server, Arm("ours", tuple(server.flags)))
+    assert (said.eviction, said.median_weight, said.learns, said.moves) == ("etlru", 0.0, False, False)
     assert first == second
     assert len(first) > REQUESTS / 4
     assert int(first[-1].split()[1].rstrip(":")) == len(first)

@@ -8,6 +8,7 @@ import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,15 +16,16 @@ from rich.console import Console
 
 from eval import replay
 from eval.paper.timing import Timing
-from eval.replay.arms import Arm, default_arms, parse_arm, parse_url
+from eval.replay.arms import Arm, Facts, default_arms, parse_arm, parse_url
 from eval.replay.command import run_of
 from eval.replay.load import Conversation, Load, Segment, Turn, load_from
-from eval.replay.predict import Prediction, requests_of
+from eval.replay.predict import Prediction, refusal, requests_of
 from eval.replay.rows import Folder, FolderError, Part, Row, Run
 from eval.replay.summary import NoResultError, comparison_table, markdown, sentences, summarise
 from eval.traces import open_trace
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
+from radix_tlru.config import AUTO
 
 # ---- what is sent ----
 
@@ -336,6 +338,21 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
     assert close.verdict(line) == "within 15%"
     assert "the cache held other tokens than simulated (+100% uncached at p95)" in tokens.verdict(line)
     assert "requests with as many tokens took +100% against the line" in queue.verdict(line)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"policy": "fifo"}, "no simulator has the policy fifo"),
+        ({"replicas": 2}, "2 replicas: `simulate --replicas` is the place"),
+        ({"moves": True}, "its ξ was learned while it ran"),
+        ({"return_model": "mine:Model"}, "no simulator asks mine:Model"),
+        ({"eviction": "etlru", "median_weight": AUTO, "learns": True}, None),
+    ],
+)
+def test_what_no_simulator_is_like_is_not_predicted(folder: Folder, said: dict[str, Any], reason: str | None) -> None:
+    facts = Facts(**{**FACTS, "policy": "ours", **said})
+    assert refusal(facts, folder, "ours") == reason
 
 
 # ---- flags ----

@@ -158,6 +158,9 @@ def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Pa
     assert live_members(server.pid) == []
     assert main(["replay", *words]) == 0
     assert Folder(tmp_path).missing == []
+    facts = Folder(tmp_path).facts("ours")
+    assert facts is not None
+    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", 0.0, True, True)
 
 
 def test_the_gpu_command_runs_whole_on_the_cpu_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

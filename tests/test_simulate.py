@@ -115,13 +115,17 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
-@pytest.mark.parametrize("estimate", [(), ("--next-prompt-estimate", "200")], ids=["learned", "pinned"])
+@pytest.mark.parametrize(
+    "settings",
+    [(), ("--next-prompt-estimate", "200"), ("--median-weight", "auto")],
+    ids=["learned", "pinned", "auto"],
+)
 def test_the_real_cache_and_the_simulator_agree_in_every_request(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, estimate: tuple[str, ...]
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, settings: tuple[str, ...]
 ) -> None:
-    assert simulate(trace, tmp_path, "--policy", f"real-{policy}", *estimate, command="through-sglang") == 0
+    assert simulate(trace, tmp_path, "--policy", f"real-{policy}", *settings, command="through-sglang") == 0
     assert capsys.readouterr().out.count(" 0 of 150") == 4
-    assert simulate(trace, tmp_path, "--policy", policy, *estimate) == 0
+    assert simulate(trace, tmp_path, "--policy", policy, *settings) == 0
     figures = {
         (row["policy"], row["capacity"], row["threshold"]): (row["tel"], row["mean"], row["p95"])
         for row in rows(tmp_path)
@@ -129,6 +133,24 @@ def test_the_real_cache_and_the_simulator_agree_in_every_request(
     assert len(figures) == 8
     for (_, capacity, threshold), figure in figures.items():
         assert figure == figures[policy, capacity, threshold]
+
+
+def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> None:
+    settings = ("--next-prompt-estimate", "200", "--median-weight", "0", "0.5", "1")
+    assert simulate(trace, tmp_path, "--policy", "lru", "sglang-lru", "tlru", *settings) == 0
+    assert simulate(trace, tmp_path, "--policy", "real-tlru", *settings, command="through-sglang") == 0
+    found: dict[str, dict[float, int]] = {}
+    for row in rows(tmp_path):
+        if (row["capacity"], row["threshold"]) == (40_000, 1_024):
+            found.setdefault(row["policy"], {})[row["median_weight"]] = row["tel"]
+    assert {policy: set(tels) for policy, tels in found.items()} == {
+        "lru": {0.0},
+        "sglang-lru": {0.0},
+        "tlru": {0.0, 0.5, 1.0},
+        "real-tlru": {0.0, 0.5, 1.0},
+    }
+    for policy in ("tlru", "real-tlru"):
+        assert found[policy][1.0] == found["lru"][0.0] != found[policy][0.0]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 import requests
 
 from eval.server import RunningServer, Server, ServerError, cpu_flags, ensure_demo_model
+from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["Arm", "Facts", "Host", "base_flags", "default_arms", "facts", "launched", "parse_arm", "parse_url"]
 
@@ -41,6 +42,7 @@ class Host(Protocol):
     base_url: str
 
     def get_metrics(self) -> dict[str, float]: ...
+    def get_labels(self, name: str, label: str) -> list[str]: ...
     def flush_cache(self) -> None: ...
     def server_info(self) -> dict[str, Any]: ...
     def alive(self) -> bool: ...
@@ -61,7 +63,11 @@ class Facts:
     device: str
     attention_backend: str
     replicas: int = 1
-    learns: bool = False  # how long next prompts are; of a server that runs already it cannot be told
+    eviction: str = "tlru"  # by ours: tlru, etlru
+    median_weight: MedianWeight = 0.0  # w of ours; of a server that runs already only ``auto`` can be told
+    learns: bool = False  # how long next prompts are
+    moves: bool = False  # its ξ, which follows what is measured
+    return_model: str | None = None  # somebody's own
 
 
 def parse_arm(text: str) -> Arm:
@@ -151,8 +157,10 @@ def facts(host: Host, arm: Arm) -> Facts:
     page_size = int(info.get("page_size") or 1)
     ours = "sglang:tlru_threshold_tokens" in metrics or info.get("radix_cache_backend") == "radix_tlru"
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
+    compared: list[str] = []
     if ours:
         policy = "ours"
+        compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
         threshold = metrics.get("sglang:tlru_threshold_tokens", 0) / replicas or None  # a router adds up its workers'
         estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
     elif policy == "tlru":
@@ -171,8 +179,19 @@ def facts(host: Host, arm: Arm) -> Facts:
         device=str(info.get("device", "unknown")),
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
-        learns=ours and arm.url is None and estimate is None,
+        eviction="etlru" if "etlru" in compared else "tlru",
+        median_weight=_weight(arm, compared),
+        learns=estimate is None and any(name == "etlru" or name.startswith("tlru Q=") for name in compared),
+        moves="sglang:tlru_threshold_samples" in metrics,
+        return_model=_flag(arm.flags, "--tlru-return-model"),
     )
+
+
+def _weight(arm: Arm, compared: Sequence[str]) -> MedianWeight:
+    """w of a server of ours, which compares the policies of these names."""
+    if any(" w=" in name for name in compared):
+        return AUTO
+    return float(_flag(arm.flags, "--tlru-median-weight") or 0)
 
 
 def _flag(flags: Sequence[str], name: str) -> str | None:

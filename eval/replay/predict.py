@@ -21,7 +21,7 @@ from eval.replay.rows import Folder, Row
 from eval.simulator import Cache
 from eval.traces.request import Path, Request
 
-__all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "requests_of"]
+__all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
 
 TOLERANCE = 0.15
 """By how much a predicted p95 may be off."""
@@ -93,14 +93,8 @@ def predict(folder: Folder, load: Load, timing: Timing) -> tuple[list[Prediction
         facts = folder.facts(arm)
         if facts is None:
             continue
-        if facts.policy != "ours" and facts.policy not in _STOCK:
-            not_made[arm] = f"no simulator has the policy {facts.policy}"
-            continue
-        if facts.replicas > 1:
-            not_made[arm] = f"{facts.replicas} replicas: `simulate --replicas` is the place"
-            continue
-        if any(row.error is not None for _, row in folder.finished_rows(arm)):
-            not_made[arm] = "some requests failed: what they left in the cache is not known"
+        if (reason := refusal(facts, folder, arm)) is not None:
+            not_made[arm] = reason
             continue
         measured: list[Row] = []
         uncached: list[int] = []
@@ -126,6 +120,21 @@ def predict(folder: Folder, load: Load, timing: Timing) -> tuple[list[Prediction
     return made, not_made
 
 
+def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
+    """Why nothing can be said of an arm beforehand; None if something can."""
+    if facts.policy != "ours" and facts.policy not in _STOCK:
+        return f"no simulator has the policy {facts.policy}"
+    if facts.replicas > 1:
+        return f"{facts.replicas} replicas: `simulate --replicas` is the place"
+    if facts.moves:
+        return "its ξ was learned while it ran"
+    if facts.return_model is not None:
+        return f"no simulator asks {facts.return_model}"
+    if any(row.error is not None for _, row in folder.finished_rows(arm)):
+        return "some requests failed: what they left in the cache is not known"
+    return None
+
+
 def _p95(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.95, method="inverted_cdf"))
 
@@ -136,7 +145,12 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
     if facts.policy == "ours":
         asked = None if facts.learns else estimate
         return simulated_cache(
-            "tlru", facts.pool, threshold=threshold, next_prompt_estimate=asked, page_size=facts.page_size
+            facts.eviction,
+            facts.pool,
+            threshold=threshold,
+            next_prompt_estimate=asked,
+            median_weight=facts.median_weight,
+            page_size=facts.page_size,
         )
     return RealCache(
         facts.policy,
