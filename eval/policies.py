@@ -216,6 +216,7 @@ def simulated_cache(
     next_prompt_estimate: int | None = None,
     median_weight: MedianWeight = 0.0,
     page_size: int = 1,
+    trim_chunk: int | None = 1,
     knowledge: TraceKnowledge | None = None,
     death_rate: float = 0.0,
     prompts: PromptModel | None = None,
@@ -226,6 +227,7 @@ def simulated_cache(
     Args:
         next_prompt_estimate: Q̂; None: 200, or learned (tlru, etlru).
         median_weight: w; ``auto`` where a server could (tlru, etlru).
+        trim_chunk: of lru, tlru and etlru; 1 is exact to the page. None: what a server has whose pool is ``capacity``.
         knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
         death_rate: μ of etlru-given, 1/s.
         prompts: distribution of Q for etlru-given; without one, Q̂.
@@ -253,7 +255,8 @@ def simulated_cache(
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
-        config = Config(name, threshold, next_prompt_estimate, median_weight)  # type: ignore[arg-type]
+        asked = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)  # type: ignore[arg-type]
+        config = asked.for_pool(capacity)
         pinned = next_prompt_estimate is not None and median_weight != AUTO
         learns = name == "etlru" or (name == "tlru" and not pinned)
         policy = Learner(config, capacity, page_size) if learns else policy_for(config)

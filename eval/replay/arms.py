@@ -68,6 +68,7 @@ class Facts:
     learns: bool = False  # how long next prompts are
     moves: bool = False  # its ξ, which follows what is measured
     return_model: str | None = None  # somebody's own
+    trim_chunk: int | None = None  # of ours; None: what a pool of that size has
 
 
 def parse_arm(text: str) -> Arm:
@@ -158,6 +159,7 @@ def facts(host: Host, arm: Arm) -> Facts:
     ours = "sglang:tlru_threshold_tokens" in metrics or info.get("radix_cache_backend") == "radix_tlru"
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     compared: list[str] = []
+    trim = _flag(arm.flags, "--tlru-trim-chunk")
     if ours:
         policy = "ours"
         compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
@@ -184,6 +186,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         learns=estimate is None and any(name == "etlru" or name.startswith("tlru Q=") for name in compared),
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
+        trim_chunk=None if trim is None else int(trim),
     )
 
 

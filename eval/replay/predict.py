@@ -151,6 +151,7 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
             next_prompt_estimate=asked,
             median_weight=facts.median_weight,
             page_size=facts.page_size,
+            trim_chunk=facts.trim_chunk,
         )
     return RealCache(
         facts.policy,
