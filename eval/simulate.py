@@ -35,7 +35,7 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
+from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
 BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
@@ -153,6 +153,10 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
             estimate = DEFAULT_NEXT_PROMPT
         if policy not in WEIGHTED:
             weight = 0.0
+        elif weight == AUTO and policy not in OURS:
+            raise ValueError(f"--median-weight {AUTO}: {policy} does not learn; only tlru and etlru do")
+        if args.optional_caching and policy in BASELINES:
+            raise ValueError(f"--optional-caching: {policy} caches every context")
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
@@ -281,8 +285,7 @@ def cache_for(cell: Cell, knowledge: TraceKnowledge) -> Cache:
 
 def _replica(cell: Cell, knowledge: TraceKnowledge) -> Cache:
     if cell.policy in BASELINES:
-        if not cell.forced:
-            raise ValueError(f"--optional-caching: {cell.policy} caches every context")
+        assert cell.forced, f"{cell.policy} caches every context"
         weight = (cell.median_weight,) if cell.policy in WEIGHTED else ()
         sizes = (cell.capacity, cell.threshold, cell.next_prompt_estimate, cell.page_size)
         baseline: Cache = BASELINES[cell.policy](*sizes, *weight)

@@ -163,6 +163,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--threshold", "100"), "--tlru-threshold 100: must be more than --tlru-next-prompt-estimate 200"),
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
         (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
+        (("--policy", "lru", "end-aware", "--median-weight", "auto"), "--median-weight auto: end-aware does not learn"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
     ],
@@ -176,6 +177,7 @@ def test_a_wrong_flag_is_one_line_and_status_2(
         status = int(end.code or 0)
     assert status == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
+    assert not (tmp_path / "cells.jsonl").exists(), "nothing is run that cannot be run whole"
 
 
 def test_results_of_another_trace_are_not_mixed_in(
