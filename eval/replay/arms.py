@@ -65,7 +65,7 @@ class Facts:
     replicas: int = 1
     eviction: str = "tlru"  # by ours: tlru, etlru
     median_weight: MedianWeight = 0.0  # w of ours; of a server that runs already only ``auto`` can be told
-    learns: bool = False  # how long next prompts are
+    learns: bool = False  # how long next prompts are; an etlru that runs already is taken to
     moves: bool = False  # its ξ, which follows what is measured
     return_model: str | None = None  # somebody's own
     trim_chunk: int | None = None  # of ours; None: what a pool of that size has
