@@ -70,10 +70,9 @@ class Router(Server):
         try:
             for worker in self.workers:  # one after another: they would only keep each other from the processor
                 worker.__enter__()
-            urls = [worker.base_url for worker in self.workers]
             # Its own metrics want a port, too, by default the same for every router.
             ports = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-            self.flags = [*self._router_flags, "--worker-startup-check-interval", "1", *ports, "--worker-urls", *urls]
+            self.flags = [*self._router_flags, "--worker-startup-check-interval", "1", *ports, *self._destinations()]
             super().__enter__()
             self._wait_until_all_are_routed_to()
         except BaseException:
@@ -103,6 +102,10 @@ class Router(Server):
                 totals[name] = totals.get(name, 0.0) + value
         return totals
 
+    def get_labels(self, name: str, label: str) -> list[str]:
+        """The values of a label that there are samples of a metric for at any worker, each once."""
+        return list(dict.fromkeys(value for worker in self.workers for value in worker.get_labels(name, label)))
+
     def flush_cache(self, idle_s: float = 30.0) -> None:
         """Empty the radix cache of each worker, once its running requests have finished."""
         for worker in self.workers:
@@ -116,6 +119,10 @@ class Router(Server):
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
         """The last lines that the router printed, then those of each worker."""
         return "\n".join([super().log_tail(lines), *(f"{it.log_path}:\n{it.log_tail(lines)}" for it in self.workers)])
+
+    def _destinations(self) -> list[str]:
+        """Flags that tell the router of the workers, which run."""
+        return ["--worker-urls", *(worker.base_url for worker in self.workers)]
 
     def _wait_until_all_are_routed_to(self) -> None:
         deadline = time.monotonic() + self._startup_s

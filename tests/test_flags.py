@@ -147,7 +147,7 @@ REFUSED = {
     "--radix-eviction tlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction etlru --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --enable-session-radix-cache": "together with --enable-session-radix-cache",
-    "--radix-eviction tlru --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
+    "--radix-eviction tlru --disaggregation-mode prefill --enable-pd-role-switch": "with --enable-pd-role-switch",
     "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",
     "--radix-eviction tlru --disaggregation-mode decode --disaggregation-decode-enable-radix-cache": "-mode decode",
     "--radix-eviction tlru --enable-lmcache": "together with --enable-lmcache",

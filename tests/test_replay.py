@@ -374,6 +374,8 @@ def run_cli(capsys: pytest.CaptureFixture[str], text: str, out: Path) -> tuple[i
         ("--trace nowhere.jsonl", "trace nowhere.jsonl: no such file"),
         ("--trace figure1 --device gpu", "--device gpu: --model is needed"),
         ("--trace figure1 --router 2 --url a=http://x", "--router: starts its own servers"),
+        ("--trace figure1 --disaggregated --url a=http://x", "--disaggregated: starts its own servers"),
+        ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_line(
@@ -412,4 +414,6 @@ def test_a_run_is_known_by_its_load_and_its_servers() -> None:
     same = [run_of("t", load, [Arm("a")], ["--page-size", "1"], **settings) for _ in range(2)]
     assert same[0] == same[1]
     assert same[0] != run_of("t", load, [Arm("a")], ["--page-size", "2"], **settings)
+    other = {**settings, "servers": "a prefill and a decode server"}
+    assert same[0] != run_of("t", load, [Arm("a")], ["--page-size", "1"], **other)
     assert same[0] != run_of("t", Load(load.conversations, seed=1), [Arm("a")], ["--page-size", "1"], **settings)

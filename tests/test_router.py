@@ -18,6 +18,7 @@ import pytest
 import requests
 
 import eval.server
+from eval.replay.arms import Arm, facts
 from eval.router import Router
 from eval.routing import CacheAware, PrefixAware
 from eval.server import ServerError, live_members
@@ -271,6 +272,8 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
         leaves = [metrics["sglang:tlru_evictable_leaves"] for metrics in each]
         assert min(leaves) > 0
         assert router.get_metrics()["sglang:tlru_evictable_leaves"] == sum(leaves)
+        said = facts(router, Arm("ours", ours))
+        assert (said.policy, said.threshold, said.replicas, said.pool) == ("ours", THRESHOLD, 2, 2 * POOL)
         info = router.server_info()
         assert [worker["page_size"] for worker in info["workers"]] == [info["page_size"]] * 2 == [1, 1]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import importlib.util
 import platform
 import shlex
 import sys
@@ -68,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--page-size", type=int, default=16, metavar="N", help="tokens (default: %(default)s)")
     add("--server-flags", type=shlex.split, default=[], metavar="FLAGS", help="further ones, of all arms")
     add("--router", type=int, metavar="N", help="N workers of each arm behind SGLang's own router")
+    add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
 
     add = parser.add_argument_group("load").add_argument
     add("--api", choices=("generate", "chat"), default="generate", help="tokens, or chat completions")
@@ -120,8 +122,13 @@ def _plan(args: argparse.Namespace) -> Plan:
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names):
         raise ValueError(f"--arm, --url: {', '.join(names)}: every arm needs a name of its own")
-    if args.router and args.url:
-        raise ValueError("--router: starts its own servers; give the router's own address as --url")
+    for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
+        if asked and args.url:
+            raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
+    if args.disaggregated and importlib.util.find_spec("nixl") is None:
+        raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
+    if args.router and args.disaggregated:
+        raise ValueError("--disaggregated: has one server of each kind; leave out --router")
     trace = open_trace(**dict(trace_options(args)), texts=args.api == "chat")
     if trace.skipped:
         print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)
@@ -148,12 +155,20 @@ def _plan(args: argparse.Namespace) -> Plan:
             threshold=args.threshold,
             next_prompt_estimate=args.next_prompt_estimate,
             slo_ms=args.slo,
+            servers=_servers(args),
         ),
         pace=Pace(args.loop, args.speed, args.users),
         retries=args.retries,
         timeout_s=args.timeout,
-        host=_routed(args.router) if args.router else launched,
+        host=_routed(args.router) if args.router else _disaggregated if args.disaggregated else launched,
     )
+
+
+def _servers(args: argparse.Namespace) -> str:
+    """What an arm is, if not one server."""
+    if args.disaggregated:
+        return "a prefill and a decode server"
+    return f"{args.router} workers behind a router" if args.router else ""
 
 
 def run_of(name: str, load: Load, arms: Sequence[Arm], common: Sequence[str], **settings: Any) -> Run:
@@ -172,6 +187,14 @@ def _routed(workers: int) -> Callable[[Arm, Sequence[str], str], contextlib.Abst
             yield router
 
     return routed
+
+
+@contextlib.contextmanager
+def _disaggregated(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
+    from eval.disaggregated import Disaggregated
+
+    with Disaggregated([*common, *arm.flags], common, name=name) as pair:
+        yield pair
 
 
 def machine_facts() -> dict[str, Any]:

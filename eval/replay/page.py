@@ -194,6 +194,7 @@ def _lead(folder: Folder, arms: Sequence[ArmSummary]) -> str:
         f"{run.requests:,} requests an arm and repeat · played: "
         + ", ".join(f"{name} {count} of {run.repeats}" for name, count in played.items())
         + f" · {run.loop} loop, {run.api}, ξ = {run.threshold:,}, Q̂ = {run.next_prompt_estimate:,} tokens"
+        + (f" · an arm is {run.servers}" if run.servers else "")
     )
     missing = "".join(f"{name} #{repeat + 1}; " for repeat, name in folder.missing)
     warning = f'<p class="missing">Missing: {escape(missing.rstrip("; "))}. The same command plays it.</p>'

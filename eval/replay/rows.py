@@ -86,6 +86,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     digest: str  # of the load: lengths, times, seed
     arms: dict[str, str]  # flags or URL by name, in order
+    servers: str = ""  # of an arm, where it is not one: "2 workers behind a router"
     repeats: int
     api: str
     loop: str

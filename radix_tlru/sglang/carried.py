@@ -7,7 +7,8 @@ the clock of a rank. A request is stamped once, where it is tokenized.
 
 *What the client says of it* (:mod:`radix_tlru.hints`): ``"tlru": {…}`` among the custom parameters, of
 ``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible endpoints (``extra_body``).
-Hints are checked here, where an error is still an answer, HTTP 400, and the client's own.
+Hints are checked here, where an error is still an answer, HTTP 400, and the client's own; but a prefill server goes on
+without wrong ones.
 
 Both ride in ``sampling_params.custom_params``, which SGLang hands on as they are, through every path there is.
 """
@@ -15,6 +16,7 @@ Both ride in ``sampling_params.custom_params``, which SGLang hands on as they ar
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -32,6 +34,8 @@ HOOKED = (
 )
 """Functions of SGLang that we stand beside: what makes of a client's request what the schedulers get, and what is given
 the requests of the OpenAI-compatible endpoints."""
+
+logger = logging.getLogger(__name__)
 
 KEY = "__radix_tlru"
 """Of ours among the custom parameters."""
@@ -82,11 +86,33 @@ def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
     custom = dict(params.custom_params or {})
     said = custom.pop(HINTS, None)
     # As one string: what SGLang lets travel there may not be nested.
-    hints = None if said is None else Hints.parse(said).dumps()
-    ours = {"stamp": time.monotonic(), "hints": hints}
+    hints = None if said is None else _parsed(said, manager.server_args)
+    ours = {"stamp": time.monotonic(), "hints": hints and hints.dumps()}
     if config.objective_ms is not None:
         ours["first_tokens"] = dumps(_watch(manager).arrived(tokenized.rid, streams=tokenized.stream))
     params.custom_params = {**custom, KEY: ours}
+
+
+def _parsed(said: Any, record: Any) -> Hints | None:
+    """The hints of a client; None where wrong ones are passed over, else ValueError."""
+    try:
+        return Hints.parse(said)
+    except ValueError as error:
+        if not _passes_over(error, record):
+            raise
+        return None
+
+
+def _passes_over(error: object, record: Any) -> bool:
+    """Whether a request with wrong hints is served without them: by a prefill server, which says so in its log.
+
+    The decode server has the same request and knows of no hints. It would wait minutes for KV that never comes, and
+    the client would be told that, not what is wrong.
+    """
+    prefills = bool(record.disaggregation_mode == "prefill")
+    if prefills:
+        logger.warning("radix_tlru: a request is served without its hints: %s", error)
+    return prefills
 
 
 def _watch(manager: Any) -> FirstTokens:
@@ -100,11 +126,16 @@ async def _take_from_top(original: Callable[..., Any], serving: Any, request: An
     """SGLang drops what it does not know of an OpenAI request, so hints are moved to where it lets things through."""
     from radix_tlru.sglang.plugin import config_of
 
-    known = hasattr(request, "custom_params") and config_of(serving.tokenizer_manager.server_args) is not None
+    record = serving.tokenizer_manager.server_args
+    known = hasattr(request, "custom_params") and config_of(record) is not None
     body = await raw_request.body() if known else b""  # read by now
     if f'"{HINTS}"'.encode() in body and HINTS in (top := json.loads(body)):
         custom = request.custom_params or {}
         if HINTS in custom:
-            return serving.create_error_response(f"{HINTS}: must be given once, not in custom_params as well")
-        request.custom_params = {**custom, HINTS: top[HINTS]}
+            twice = f"{HINTS}: must be given once, not in custom_params as well"
+            if not _passes_over(twice, record):
+                return serving.create_error_response(twice)
+            request.custom_params = {key: custom[key] for key in custom if key != HINTS}
+        else:
+            request.custom_params = {**custom, HINTS: top[HINTS]}
     return await original(serving, request, raw_request)

@@ -72,7 +72,6 @@ _CONFLICTS = {
     "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
     "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
     "--radix-cache-backend": ("radix_cache_backend", None),
-    "--disaggregation-mode": ("disaggregation_mode", "null"),
     "--disable-radix-cache": ("disable_radix_cache", False),
     "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-lmcache": ("enable_lmcache", False),
@@ -81,6 +80,7 @@ _CONFLICTS = {
     "--enable-unified-memory": ("enable_unified_memory", False),
     "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
+    "--enable-pd-role-switch": ("enable_pd_role_switch", False),
 }
 
 
@@ -261,6 +261,11 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
             raise _conflict(flag, value, config)
     if config.host_threshold is not None and not record.enable_hierarchical_cache:
         raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --enable-hierarchical-cache")
+    if record.disaggregation_mode == "decode":
+        raise ConfigError(
+            f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "
+            "cached, and evicted, at the prefill servers; give it to them"
+        )
     for flag, wanted, refused in (
         ("--enable-hierarchical-cache", record.enable_hierarchical_cache, host_tier_refusal),
         ("--enable-streaming-session", record.enable_streaming_session, sessions_refusal),

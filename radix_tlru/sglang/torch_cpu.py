@@ -33,11 +33,18 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         # Of SGLang they import what is still half imported above.
-        from radix_tlru.sglang import torch_cpu_dp, torch_cpu_host, torch_cpu_lora, torch_cpu_windows
+        from radix_tlru.sglang import (
+            torch_cpu_dp,
+            torch_cpu_host,
+            torch_cpu_lora,
+            torch_cpu_transfer,
+            torch_cpu_windows,
+        )
 
         torch_cpu_dp.install()
         torch_cpu_host.install()
         torch_cpu_lora.install()
+        torch_cpu_transfer.install()
         torch_cpu_windows.install()
 
     def get_default_attention_backend(self) -> str:
