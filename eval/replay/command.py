@@ -125,10 +125,10 @@ def _plan(args: argparse.Namespace) -> Plan:
     for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
         if asked and args.url:
             raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
-    if args.disaggregated and importlib.util.find_spec("nixl") is None:
-        raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
     if args.router and args.disaggregated:
         raise ValueError("--disaggregated: has one server of each kind; leave out --router")
+    if args.disaggregated and importlib.util.find_spec("nixl") is None:
+        raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
     trace = open_trace(**dict(trace_options(args)), texts=args.api == "chat")
     if trace.skipped:
         print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)

@@ -3,7 +3,8 @@
 *When it came.* Every rank of a model must learn the same, so the time that a conversation was silent cannot be read off
 the clock of a rank. A request is stamped once, where it is tokenized.
 
-*How long earlier ones waited* (:mod:`radix_tlru.sglang.first_tokens`), where ξ is learned from an objective in ms.
+*How long earlier ones waited* (:mod:`radix_tlru.sglang.first_tokens`), where ξ is learned from an objective in ms and
+one process takes all requests in.
 
 *What the client says of it* (:mod:`radix_tlru.hints`): ``"tlru": {…}`` among the custom parameters, of
 ``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible endpoints (``extra_body``).
@@ -26,7 +27,16 @@ from radix_tlru.hints import Hints
 from radix_tlru.sglang.first_tokens import FirstToken, FirstTokens, dumps, loads
 from radix_tlru.sglang.hooks import hook
 
-__all__ = ["HINTS", "HOOKED", "KEY", "Carried", "carried_by", "first_tokens_with", "install"]
+__all__ = [
+    "HINTS",
+    "HOOKED",
+    "KEY",
+    "Carried",
+    "carried_by",
+    "first_tokens_with",
+    "install",
+    "tokenizer_worker_class",
+]
 
 HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
@@ -55,6 +65,15 @@ def install() -> None:
     """
     hook(HOOKED[0], _stamp, f"{FLAGS['policy']}: requests cannot be stamped")
     hook(HOOKED[1], _take_from_top, f"{FLAGS['policy']}: hints cannot be taken", "around")
+
+
+def tokenizer_worker_class() -> type:
+    """What SGLang calls in each process of ``--tokenizer-worker-num``, which load no plugins: its own class, hooked."""
+    from sglang.srt.managers.multi_tokenizer_mixin import TokenizerWorker
+
+    install()
+    worker: type = TokenizerWorker
+    return worker
 
 
 class Carried(NamedTuple):
@@ -88,7 +107,8 @@ def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
     # As one string: what SGLang lets travel there may not be nested.
     hints = None if said is None else _parsed(said, manager.server_args)
     ours = {"stamp": time.monotonic(), "hints": hints and hints.dumps()}
-    if config.objective_ms is not None:
+    # Of several such processes none knows which requests are alone.
+    if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
         ours["first_tokens"] = dumps(_watch(manager).arrived(tokenized.rid, streams=tokenized.stream))
     params.custom_params = {**custom, KEY: ours}
 

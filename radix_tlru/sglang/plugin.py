@@ -65,6 +65,9 @@ _CONFIG = "_radix_tlru_config"
 _FROM_CLI = "_radix_tlru_from_cli"
 """Attribute of a record that came from a command line, which ends with a line and a status, not with a traceback."""
 
+_TOKENIZER_WORKERS = "get_tokenizer_worker_class"
+"""Method of a record that the further processes ask that tokenize. They load no plugins, so there we are let in."""
+
 _RECORD = "sglang.srt.server_args.ServerArgs"
 
 # Flags of SGLang that choose another cache or another order, and what each would have to be.
@@ -274,9 +277,10 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
             raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
     if config.host_threshold is not None and record.hicache_host_memory_mode != "cache":
         raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --hicache-host-memory-mode cache")
-    # Further processes that tokenize do not load plugins: requests came without stamps, or with what a client made up.
     if (workers := getattr(record, "tokenizer_worker_num", 1)) > 1:
-        raise _conflict("--tokenizer-worker-num", workers, config)
+        if not hasattr(record, _TOKENIZER_WORKERS):
+            raise _conflict("--tokenizer-worker-num", workers, config)
+        setattr(record, _TOKENIZER_WORKERS, carried.tokenizer_worker_class)
     if config.return_model is not None:
         predictor(config.return_model)  # or end here, before a model is loaded
     carried.install()

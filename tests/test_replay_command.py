@@ -1,0 +1,77 @@
+"""The flags of a replay, and what a run is known by."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+import pytest
+
+from eval import replay
+from eval.replay.arms import Arm, default_arms, parse_arm, parse_url
+from eval.replay.command import run_of
+from eval.replay.load import Conversation, Load, Segment, Turn
+from eval.replay.rows import Run
+from tests.test_replay import RUN
+
+
+def run_cli(capsys: pytest.CaptureFixture[str], text: str, out: Path) -> tuple[int, str]:
+    parser = argparse.ArgumentParser()
+    replay.add_arguments(parser)
+    status = replay.run(parser.parse_args([*shlex.split(text), "--out", str(out)]))
+    return status, capsys.readouterr().err.strip()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--trace figure1 --users 0", "--users 0: must be 1 or more"),
+        ("--trace figure1 --speed 0", "--speed 0: must be more than 0"),
+        ("--trace figure1 --arm a= --arm a=", "every arm needs a name of its own"),
+        ("--trace nowhere.jsonl", "trace nowhere.jsonl: no such file"),
+        ("--trace figure1 --device gpu", "--device gpu: --model is needed"),
+        ("--trace figure1 --router 2 --url a=http://x", "--router: starts its own servers"),
+        ("--trace figure1 --disaggregated --url a=http://x", "--disaggregated: starts its own servers"),
+        ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: str, message: str
+) -> None:
+    status, error = run_cli(capsys, flags, tmp_path / "out")
+    assert status == 2
+    assert message in error
+    assert error.count("\n") == 0
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("text", ["ours", "=--radix-eviction tlru", "ours='--x"])
+def test_an_arm_is_a_name_and_flags(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_arm(text)
+
+
+@pytest.mark.parametrize("text", ["ours", "ours=127.0.0.1:3000", "=http://a", "ours=http://"])
+def test_a_url_is_a_name_and_an_address(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_url(text)
+
+
+def test_arms_are_parsed_as_a_shell_would() -> None:
+    assert parse_arm("ours = --radix-eviction tlru --x 'a b'") == Arm(
+        "ours", ("--radix-eviction", "tlru", "--x", "a b")
+    )
+    assert parse_url("ours=http://127.0.0.1:3000/") == Arm("ours", url="http://127.0.0.1:3000")
+    assert [arm.name for arm in default_arms(600, 100)] == ["stock lru", "stock tlru", "radix-tlru"]
+
+
+def test_a_run_is_known_by_its_load_and_its_servers() -> None:
+    load = Load((Conversation(0, 0.0, (Turn((Segment(1, 9),), False, 4, 0.0),)),))
+    settings = {**{name: getattr(RUN, name) for name in Run.__struct_fields__[4:]}}
+    same = [run_of("t", load, [Arm("a")], ["--page-size", "1"], **settings) for _ in range(2)]
+    assert same[0] == same[1]
+    assert same[0] != run_of("t", load, [Arm("a")], ["--page-size", "2"], **settings)
+    other = {**settings, "servers": "a prefill and a decode server"}
+    assert same[0] != run_of("t", load, [Arm("a")], ["--page-size", "1"], **other)
+    assert same[0] != run_of("t", Load(load.conversations, seed=1), [Arm("a")], ["--page-size", "1"], **settings)
