@@ -16,6 +16,7 @@ from eval.replay.arms import Arm, facts
 from eval.server import Server, live_members
 from radix_tlru.calibration import EVERY
 from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, flags
+from tests.test_host_tier_live import TIERS, total
 from tests.test_live import ANSWER, A, B, C, Conversation
 from tests.test_shapes_live import assert_unharmed, crowd, evicted, histories
 
@@ -100,3 +101,14 @@ def test_it_says_of_itself_what_the_prefill_server_says(pair: Disaggregated) -> 
     assert (said.pool, said.page_size, said.policy, said.replicas) == (POOL, 1, "ours", 1)
     assert (said.next_prompt_estimate, said.moves) == (NEXT_PROMPT, True)
     assert requests.get(f"{pair.base_url}/health", timeout=30).ok
+
+
+def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
+    both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
+    with Disaggregated([*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS) as pair:
+        told = histories(crowd(pair, [{}] * 12))
+        for name in ("load_back_tokens", "tlru_splits"):
+            assert total(pair.prefill, f"sglang:{name}_total") > 0, name
+        for server in pair.workers:
+            assert_unharmed(server, POOL)
+    assert told == histories(crowd(stock_server, [{}] * 12))
