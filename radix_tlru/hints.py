@@ -13,17 +13,19 @@ Ranges are those of TensorRT-LLM's KvCacheRetentionConfig: priorities from 0 to 
 
 A hint is about the tokens that its conversation does not share, and none can pin memory: no token gets more than four
 times as dear as it would be, no claim holds for longer than an hour, and the contexts with claims that make them dearer
-may fill a quarter of the pool; what would go beyond is not believed.
+may fill a quarter of the pool; what would go beyond is not believed. A longer next prompt is no such claim: at most it
+makes what was safe to take as dear as the rest of its path, as LRU has it.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeGuard
 
 from radix_tlru.config import one_line
@@ -47,6 +49,7 @@ SHARE = 1 / 4
 """Of the pool, that contexts with claims that make them dearer may fill."""
 
 _MOST_RANGES = 16
+_SLACK = 64
 _MOST_TOKENS = 1 << 20
 
 
@@ -158,32 +161,47 @@ def _check_seconds(field: str, value: Any) -> None:
 class Claims:
     """Which hints are believed: those that make tokens dearer only while they fit into their share of the pool.
 
+    A conversation has one claim, that of its last turn.
+
     Args:
         capacity: of the pool, tokens.
     """
 
     def __init__(self, capacity: int) -> None:
         self._room = int(capacity * SHARE)
-        self._held: deque[tuple[float, int]] = deque()  # (until, tokens) in the order they were made
+        self._held: dict[int, tuple[float, int]] = {}  # (until, tokens) by conversation
+        self._ends: list[tuple[float, int]] = []  # (until, conversation) of those, and of some that are no more: a heap
         self.refused = 0
         """Claims that did not fit in."""
 
-    def admit(self, hints: Hints, tokens: int, now: float) -> Hints:
-        """What is believed of hints for a context of ``tokens``, at ``now`` (s)."""
-        if not hints.claims_until_s:
+    def admit(self, hints: Hints | None, tokens: int, now: float, conversation: int) -> Hints | None:
+        """What is believed of hints, or of none, of a conversation with a context of ``tokens``, at ``now`` (s)."""
+        while self._ends and self._ends[0][0] <= now:
+            until, ended = heappop(self._ends)
+            if ended in self._held and self._held[ended][0] <= until:
+                self._room += self._held.pop(ended)[1]
+        if conversation in self._held:
+            self._room += self._held.pop(conversation)[1]
+        if hints is None or not hints.claims_until_s:
             return hints
-        for _ in range(len(self._held)):  # those that hold no more are anywhere among them
-            until, held = self._held.popleft()
-            if until > now:
-                self._held.append((until, held))
-            else:
-                self._room += held
         if tokens > self._room:
             self.refused += 1
             return hints.without_claims()
+        until = now + hints.claims_until_s
         self._room -= tokens
-        self._held.append((now + hints.claims_until_s, tokens))
+        self._held[conversation] = until, tokens
+        if len(self._ends) > 2 * len(self._held) + _SLACK:
+            self._ends = [(until, each) for each, (until, _) in self._held.items()]
+            heapify(self._ends)
+        else:
+            heappush(self._ends, (until, conversation))
         return hints
+
+    def forget(self) -> None:
+        """Every claim ends."""
+        self._room += sum(tokens for _, tokens in self._held.values())
+        self._held.clear()
+        self._ends.clear()
 
 
 # Kinds of leaves within a group of the model that is hinted at: nothing said; a priority; a return that is due.
@@ -200,6 +218,11 @@ class Hinted:
         self._now = 0.0  # in the time of the model
         self._first: tuple[float, float] | None = None  # stamp (s) and time of the model, of the first leaf seen
         self._pace = 1.0  # of the model's time by the s
+
+    def __copy__(self) -> Hinted:
+        ahead = object.__new__(type(self))
+        vars(ahead).update(vars(self), _returns=copy.copy(self._returns))
+        return ahead
 
     @property
     def timeless(self) -> bool:

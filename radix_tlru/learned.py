@@ -9,6 +9,7 @@ told the same learn the same.
 
 from __future__ import annotations
 
+import copy
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -195,6 +196,16 @@ class LearnedReturns:
         self._index: dict[Class, list[float]] = {(): [1.0 / (start + 1.0) for start in BANDS]}
         self._rates: list[float] = []  # by class, in the order of their numbers, and band
         self._runs: list[list[tuple[int, int]]] = []  # of each class
+        self._looks = False  # ahead, and leaves nothing behind
+
+    def __copy__(self) -> LearnedReturns:
+        """For a look ahead, which one rank of several may take: what it comes upon is not noted, on uses neither."""
+        ahead = object.__new__(type(self))
+        vars(ahead).update(vars(self))
+        for name in ("_numbers", "_classes", "_rates", "_runs"):
+            setattr(ahead, name, copy.copy(getattr(self, name)))
+        ahead._looks = True
+        return ahead
 
     def learn(self) -> None:
         """Put rates to what has been seen so far."""
@@ -232,7 +243,7 @@ class LearnedReturns:
             first, end = self._runs[number][end]
             until = stamp + BANDS[end] if end < len(BANDS) else math.inf
         group = Group(number * len(BANDS) + first, until)
-        if use is not None:
+        if use is not None and not self._looks:
             use.group = group
         return group
 

@@ -93,10 +93,11 @@ class Learner:
         conversation = self._conversations.turn(turn, alone)
         if self._predictor is not None:
             self._predictor.observe(turn, conversation)
-        if turn.hints is not None and alone:
-            conversation.hints = self._claims.admit(turn.hints, turn.context, turn.stamp)
-            if not self._hinted:
-                self._take_hints()
+        if turn.hints is not None and alone and not self._hinted:
+            self._take_hints()
+        if self._hinted:  # a turn without hints ends what the last one claimed
+            said = turn.hints if alone else None
+            conversation.hints = self._claims.admit(said, turn.context, turn.stamp, conversation.number)
         self._turns += 1
         self._tokens += turn.context
         self.served.add(turn.prompt - turn.cached, self.policy.threshold)
@@ -115,6 +116,10 @@ class Learner:
             self._follow_median(self.shadows)
             self._enforce(self._chosen(self.shadows))
         return conversation
+
+    def forget_claims(self) -> None:
+        """Nothing is cached any more that clients could have claimed."""
+        self._claims.forget()
 
     @property
     def in_force(self) -> str:

@@ -149,6 +149,9 @@ REFUSED = {
     "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",
     "--radix-eviction tlru --disaggregation-mode decode --disaggregation-decode-enable-radix-cache": "-mode decode",
     "--radix-eviction tlru --enable-lmcache": "together with --enable-lmcache",
+    "--radix-eviction tlru --smg-grpc-mode": "together with --smg-grpc-mode",
+    "--radix-eviction tlru --grpc-mode": "grpc-mode",
+    "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
 }
 
 
@@ -162,6 +165,15 @@ def test_a_wrong_flag_ends_with_status_2_and_one_line(
     last_line = capsys.readouterr().err.strip().splitlines()[-1]
     assert "error: " in last_line
     assert message in last_line
+
+
+def test_a_server_that_takes_requests_in_elsewhere_is_refused(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    with pytest.raises(SystemExit):
+        parse(model, "--radix-eviction", "tlru")
+    assert "not supported together with SGLANG_RUST_SERVER" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("version", ["0.5.9", "0.5.20", "0.5.24", "0.6.0", "(not installed)"])

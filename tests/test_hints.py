@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
-from radix_tlru.hints import LONGEST_S, MOST, SHARE, Hints, HintsError, factor
+from radix_tlru.hints import LONGEST_S, MOST, SHARE, Claims, Hints, HintsError, factor
 from radix_tlru.learned import Turn
 from radix_tlru.learner import Learner
 
@@ -160,3 +160,18 @@ def test_claims_fill_no_more_than_their_share_of_the_pool() -> None:
     assert len(believed) * 1_600 <= SHARE * CAPACITY
     lines.serve(11, LONGEST_S + 3, returns_in_s=60)
     assert lines.leaves[11].known.hints.returns_in_s == 60, "claims that are over leave room for others"
+
+
+def test_a_conversation_has_one_claim() -> None:
+    claims, soon = Claims(capacity=10_000), Hints(returns_in_s=LONGEST_S)
+    for turn in range(20):
+        assert claims.admit(soon, 2_000, float(turn), conversation=1) == soon
+    # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
+    assert claims.admit(soon, 2_000, 20.0, conversation=2) == Hints()
+    assert claims.admit(None, 2_000, 21.0, conversation=1) is None
+    assert claims.admit(soon, 2_000, 22.0, conversation=2) == soon
+    assert claims.refused == 1
+    claims.forget()
+    assert claims.admit(soon, 2_500, 23.0, conversation=3) == soon
+    # Long after, all of it is free again, whoever spoke last.
+    assert claims.admit(soon, 2_500, 3 * LONGEST_S, conversation=4) == soon

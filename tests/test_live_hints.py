@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,3 +69,16 @@ def test_a_conversation_that_has_ended_gives_way_to_an_older_one(our_server: Ser
 
 def test_the_stock_server_takes_what_ours_takes(stock_server: Server) -> None:
     assert generate(stock_server, [1, 2, 3], {"tlru": {"conversation_ends": True}}).ok
+
+
+def test_several_answers_to_one_prompt_are_so_many_requests(our_server: Server) -> None:
+    """SGLang asks for none at first, to have the prompt cached for them: nobody's turn."""
+    served = "sglang:tlru_requests_total"
+    before = our_server.get_metrics()[served]
+    client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
+    reply = client.completions.create(model="default", prompt=[1, 2, 3] * 100, max_tokens=ANSWER, n=3)
+    assert len(reply.choices) == 3
+    deadline = time.monotonic() + 60
+    while our_server.get_metrics()[served] < before + 3 and time.monotonic() < deadline:
+        time.sleep(0.2)  # gauges follow a step behind
+    assert our_server.get_metrics()[served] == before + 3

@@ -19,10 +19,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from radix_tlru.config import FLAGS
+from radix_tlru.config import FLAGS, one_line
 from radix_tlru.hints import Hints
 from radix_tlru.sglang.first_tokens import FirstToken, FirstTokens, dumps, loads
 from radix_tlru.sglang.hooks import hook
@@ -102,15 +102,26 @@ def _stamp(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
     params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
     if params is None or config is None:
         return
-    custom = dict(params.custom_params or {})
+    custom = dict(_object(params.custom_params, manager.server_args))
     said = custom.pop(HINTS, None)
     # As one string: what SGLang lets travel there may not be nested.
     hints = None if said is None else _parsed(said, manager.server_args)
     ours = {"stamp": time.monotonic(), "hints": hints and hints.dumps()}
     # Of several such processes none knows which requests are alone.
     if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
-        ours["first_tokens"] = dumps(_watch(manager).arrived(tokenized.rid, streams=tokenized.stream))
+        streams = getattr(tokenized, "stream", False)  # an embedding does not
+        ours["first_tokens"] = dumps(_watch(manager).arrived(tokenized.rid, streams=streams))
     params.custom_params = {**custom, KEY: ours}
+
+
+def _object(custom_params: Any, record: Any) -> Mapping[str, Any]:
+    """Custom parameters, into which ours go."""
+    if custom_params is None or isinstance(custom_params, Mapping):
+        return custom_params or {}
+    error = one_line(f"custom_params {custom_params!r}: must be an object")
+    if not _passes_over(error, record):
+        raise ValueError(error)
+    return {}
 
 
 def _parsed(said: Any, record: Any) -> Hints | None:
@@ -147,8 +158,9 @@ async def _take_from_top(original: Callable[..., Any], serving: Any, request: An
     from radix_tlru.sglang.plugin import config_of
 
     record = serving.tokenizer_manager.server_args
+    read = getattr(raw_request, "body", None)  # what comes by gRPC has none, and no top
     known = hasattr(request, "custom_params") and config_of(record) is not None
-    body = await raw_request.body() if known else b""  # read by now
+    body = await read() if known and read else b""  # read by now
     if f'"{HINTS}"'.encode() in body and HINTS in (top := json.loads(body)):
         custom = request.custom_params or {}
         if HINTS in custom:

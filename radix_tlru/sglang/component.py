@@ -140,6 +140,8 @@ class TailComponent(FullComponent):
 
     def start_over(self) -> None:
         """The tree was emptied."""
+        if self.learner is not None:
+            self.learner.forget_claims()
         self.order = self._new_order()
 
     def tick(self) -> None:
@@ -160,7 +162,9 @@ class TailComponent(FullComponent):
         if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
             return
         assert insert_params is not None, "what was inserted has a key"
-        if len(insert_params.key) and not is_health_check_generate_req(req):
+        # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
+        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check_generate_req(req)
+        if len(insert_params.key) and is_turn:
             stamp, hints = carried_by(req)
             if stamp is None and self.config.policy == "etlru":
                 warn_unstamped()

@@ -9,6 +9,9 @@ from radix_tlru.config import ConfigError
 
 __all__ = ["hook"]
 
+_placed: set[str] = set()
+"""Functions that ours are in place at, in this process."""
+
 
 def hook(target: str, function: Callable[..., Any], without: str, kind: Literal["after", "around"] = "after") -> None:
     """Have ``function`` called after ``target`` (dotted path), or around it.
@@ -18,8 +21,14 @@ def hook(target: str, function: Callable[..., Any], without: str, kind: Literal[
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
-    if target not in HookRegistry._patched:
-        HookRegistry.register(target, function, HookType(kind), source=HookSource("radix_tlru", "radix-tlru"))
+    if target in _placed:
+        return
+    source = HookSource("radix_tlru", "radix-tlru")
+    if target in HookRegistry._patched:  # by another plugin: SGLang's registry would pass over what comes later
+        HookRegistry._apply_target(target, [(HookType(kind), function, source)])
+    else:
+        HookRegistry.register(target, function, HookType(kind), source=source)
         HookRegistry.apply_hooks()
     if target not in HookRegistry._patched:
         raise ConfigError(f"{without}, SGLang did not hook {target}")
+    _placed.add(target)

@@ -84,6 +84,9 @@ _CONFLICTS = {
     "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
     "--enable-pd-role-switch": ("enable_pd_role_switch", False),
+    # They take requests in without the code that stamps them and checks hints.
+    "--grpc-mode": ("grpc_mode", False),
+    "--smg-grpc-mode": ("smg_grpc_mode", False),
 }
 
 
@@ -257,6 +260,8 @@ def _dest(field: str) -> str:
 
 def _select(record: ServerArgs, config: Config) -> ServerArgs:
     """Make the record one of a server with our cache, or say why it cannot be."""
+    from sglang.srt.environ import envs
+
     check_version(sglang_version() or "(not installed)")
     for flag, (field, neutral) in _CONFLICTS.items():
         value = getattr(record, field, neutral)
@@ -264,6 +269,11 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
             raise _conflict(flag, value, config)
     if config.host_threshold is not None and not record.enable_hierarchical_cache:
         raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --enable-hierarchical-cache")
+    if envs.SGLANG_RUST_SERVER.get():  # likewise
+        raise _conflict("SGLANG_RUST_SERVER", True, config)
+    if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
+        # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
+        raise _conflict("--disaggregation-mode prefill --enable-hierarchical-cache --pp-size", record.pp_size, config)
     if record.disaggregation_mode == "decode":
         raise ConfigError(
             f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "

@@ -1,0 +1,36 @@
+"""To look at what goes next changes nothing that decides: one rank of several may have been looked at."""
+
+from __future__ import annotations
+
+import pytest
+
+from radix_tlru.hazards import BANDS
+from radix_tlru.hints import hinted
+from radix_tlru.learned import Conversation, LearnedReturns
+from radix_tlru.models import FixedPrompt, Leaf, Policy
+from radix_tlru.order import EvictionOrder
+
+LENGTH = 800
+
+
+@pytest.mark.parametrize("with_hints", [False, True])
+def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(with_hints: bool) -> None:
+    returns = LearnedReturns()
+    policy = Policy(returns=returns, prompts=FixedPrompt(100), threshold=600, median_weight=0.0)
+    leaves: dict[int, Leaf] = {}
+    order = EvictionOrder(hinted(policy) if with_hints else policy, 1, leaves.get)
+
+    def add(number: int, cls: tuple[int, ...], stamp: float) -> Conversation:
+        conversation = Conversation(cls, stamp, number, 0, LENGTH, 0)
+        leaves[number] = Leaf(0, LENGTH, LENGTH, float(number), conversation)
+        order.add(number)
+        return conversation
+
+    old = add(1, (0, 0), 0.0)
+    assert order.victim(1) is not None  # which admits it, at its own time
+    group, numbers = old.group, dict(returns._numbers)
+    assert group is not None
+    add(2, (1, 0), BANDS[-1])  # noted, and not admitted before an eviction asks
+    assert len(order.upcoming(2)) == 2
+    assert old.group is group
+    assert returns._numbers == numbers
