@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from types import SimpleNamespace
 
 import pytest
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -13,7 +14,7 @@ from eval.simulator import simulate
 from eval.traces import open_trace
 from radix_tlru.sglang.compat import rust_core_refusal
 from radix_tlru.sglang.offline import Core
-from radix_tlru.sglang.turns import fingerprint_of
+from radix_tlru.sglang.turns import fingerprint_of, turn_of
 
 PAGE, NEXT_PROMPT = 16, 200
 
@@ -54,3 +55,11 @@ def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
     assert first == other(0, 64, 0) != salted(0, 64, 0)
     assert len({first, *(each(64, 65, first) for each in (one, other)), salted(64, 65, salted(0, 64, 0))}) == 4
     assert one(64, 65, first) != one(64, 65, 1), "it stands for all tokens, not for the last ones"
+
+
+@pytest.mark.parametrize(("cached", "answer"), [(400, 50), (480, 80)])
+def test_what_was_thought_is_said_again_only_if_it_was_cached(cached: int, answer: int) -> None:
+    ids = array("q", range(400))
+    req = SimpleNamespace(origin_input_ids=ids, output_ids=array("q", range(80)), reasoning_tokens=30, cached_tokens=0)
+    turn = turn_of(req, RadixKey(array("q", range(cached))), 0.0)
+    assert (turn.prompt, turn.answer, turn.context) == (400, answer, cached)

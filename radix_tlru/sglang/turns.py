@@ -22,11 +22,13 @@ _TOKEN = array("q").itemsize
 
 def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
     """The turn that ``req`` was, with the ``key`` of what was cached of it in the end."""
-    prompt = len(req.origin_input_ids)
+    prompt, answer = len(req.origin_input_ids), len(req.output_ids)
+    if len(key) <= prompt:  # --strip-thinking-cache: the answer is not cached, as no next prompt has what was thought
+        answer -= getattr(req, "reasoning_tokens", 0)
     return Turn(
         stamp=stamp,
         prompt=prompt,
-        answer=len(req.output_ids),
+        answer=answer,
         context=len(key),
         cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
