@@ -54,9 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=tokens, required=True, metavar="TOKENS", help="KV pool of the server")
     parser.add_argument("--slo", type=float, required=True, metavar="MS", help="TTFT objective")
     parser.add_argument("--alpha", type=float, metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
-    parser.add_argument(
-        "--beta", type=float, default=0.0, metavar="MS", help="ms of a request without any (default: 0)"
-    )
+    parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without any (default: 0)")
     parser.add_argument("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
     parser.add_argument("--page-size", type=int, default=1, metavar="N", help="tokens (default: %(default)s)")
     parser.add_argument(
@@ -88,7 +86,9 @@ def _run(args: argparse.Namespace) -> int:
     objective = timing.tokens(args.slo)
     if objective < 1:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: TTFT = {timing.beta:g} ms + α·uncached")
-    if args.page_size < 1 or args.capacity < args.page_size:
+    if args.page_size < 1:
+        raise ValueError(f"--page-size {args.page_size}: must be 1 or more")
+    if args.capacity < args.page_size:
         raise ValueError(f"--capacity {args.capacity}: must be at least one page of {args.page_size} tokens")
     for policy in args.policy:
         if policy not in POLICIES:
@@ -98,6 +98,10 @@ def _run(args: argparse.Namespace) -> int:
     if len(trace.requests) < 4:
         raise ValueError(f"--trace {args.trace}: {len(trace.requests)} requests are too few to choose by")
     estimate = DEFAULT_NEXT_PROMPT if args.next_prompt_estimate is None else args.next_prompt_estimate
+    if objective <= estimate:
+        given = f"--slo {args.slo:g}" + (f" --alpha {args.alpha:g}" if args.alpha is not None else "")
+        allowed = f"more than --next-prompt-estimate {estimate}, or nothing is ever TEL-safe"
+        raise ValueError(f"{given}: is ξ = {objective} tokens, which must be {allowed}")
     base = Cell(trace.name, BASELINE, args.capacity, objective, estimate, 0.0, args.page_size, forced=True)
     settings = tried([base, *_grid(base, args)], objective, options, args.jobs)
     stock, *others = settings
@@ -105,30 +109,45 @@ def _run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = [_row(one, one is chosen) for one in settings]
     (args.out / "tune.json").write_text(json.dumps(rows, indent=1) + "\n")
-    _draw(settings, chosen, args.out / "frontier.png")
+    files = [args.out / "tune.json"]
+    if _draw(settings, chosen, args.out / "frontier.png"):
+        files.append(args.out / "frontier.png")
 
     line = f"TTFT = {timing.beta:g} ms + {timing.alpha:.5g} ms · uncached"
     print(f"{line} ({timing.origin}): {args.slo:g} ms is ξ = {objective:,}")
     console().print(_table(stock, chosen, timing))
     if chosen.second.tel >= stock.second.tel:
-        print("Nothing tried beats stock lru on the half that was not chosen by: keep stock lru, or a larger pool.")
-    print(f"{len(settings)} settings tried; all of them: {args.out / 'tune.json'}, {args.out / 'frontier.png'}")
+        print(_no_better(stock, others))
+    print(f"{len(settings)} settings tried; all of them: {', '.join(map(str, files))}")
     print(f"\n  {flags_of(chosen.cell)}")
     return 0
 
 
 def _timing(args: argparse.Namespace) -> Timing:
     if args.timing is not None:
-        if args.alpha is not None:
-            raise ValueError("--timing, --alpha: give one of them")
+        if args.alpha is not None or args.beta is not None:
+            raise ValueError(f"--timing {args.timing}: not together with --alpha or --beta; give one of them")
         return read(args.timing)
     if args.alpha is None:
+        if args.beta is not None:
+            raise ValueError(f"--beta {args.beta:g}: needs --alpha")
         return ASSUMED
-    return Timing(args.alpha, args.beta, "given")
+    return Timing(args.alpha, args.beta or 0.0, "given")
+
+
+def _no_better(stock: Setting, others: Sequence[Setting]) -> str:
+    """What to do where the recommended setting does not beat stock lru on the half that was not chosen by."""
+    if not stock.second.tel:
+        return "With stock lru no request of the half that was not chosen by is over the SLO: keep stock lru."
+    if all((one.first.mean, one.second.mean) == (stock.first.mean, stock.second.mean) for one in others):
+        return "Whatever is evicted, as many tokens are prefilled as with stock lru: keep stock lru."
+    return "Nothing tried beats stock lru on the half that was not chosen by: keep stock lru, or a larger pool."
 
 
 def _grid(base: Cell, args: argparse.Namespace) -> list[Cell]:
-    thresholds = sorted({max(1, round(base.threshold * factor)) for factor in FACTORS})
+    """Every candidate; thresholds that leave nothing over Q̂ are none."""
+    estimate = base.next_prompt_estimate or 0
+    thresholds = sorted({xi for factor in FACTORS if (xi := round(base.threshold * factor)) > estimate})
     cells = []
     for policy, threshold, weight in itertools.product(args.policy, thresholds, args.median_weight):
         if weight != AUTO and not 0 <= weight <= 1:
@@ -212,16 +231,20 @@ def _table(stock: Setting, chosen: Setting, timing: Timing) -> Table:
     return table
 
 
-def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> None:
-    """TEL against the median, as changes against stock lru, on the half that nothing was chosen by."""
+def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
+    """TEL against the median, as changes against stock lru, on the half that nothing was chosen by.
+
+    Returns whether there is such a figure: not where stock's TEL or median is 0. One of an earlier run is removed.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
     from eval.report.style import INK, RC, look, percent_axis
 
     stock, *others = settings
+    path.unlink(missing_ok=True)
     if not stock.second.tel or not stock.second.p50:
-        return
+        return False
     with mpl.rc_context(RC):
         figure = Figure(figsize=(7.2, 3.6))
         axes = figure.subplots()
@@ -239,14 +262,20 @@ def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> None:
             axes.plot(x[0], y[0], color=style.colour, alpha=shades[threshold], marker=style.marker, markersize=6)
         place = (chosen.second.p50 / stock.second.p50 - 1, chosen.second.tel / stock.second.tel - 1)
         axes.plot(*place, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none",
-                  label=f"recommended, w = {chosen.cell.median_weight}")  # fmt: skip
+                  label=f"recommended, w = {_w(chosen)}")  # fmt: skip
         axes.plot(0, 0, marker="s", color=INK, markersize=4)
         axes.annotate("stock lru", (0, 0), xytext=(5, 3), textcoords="offset points", fontsize=7)
         percent_axis(axes.xaxis)
         percent_axis(axes.yaxis)
         axes.set(xlabel="median uncached tokens against stock lru", ylabel="TEL against stock lru")
-        axes.legend(frameon=False, fontsize=7, title="large marks: w = 0", title_fontsize=7)
+        axes.legend(frameon=False, fontsize=7, title=f"large marks: w = {_w(line[0])}", title_fontsize=7)
         figure.savefig(path, dpi=220)
+    return True
+
+
+def _w(one: Setting) -> str:
+    weight = one.cell.median_weight
+    return AUTO if weight == AUTO else f"{weight:g}"
 
 
 def _ranks(thresholds: Iterable[int]) -> list[tuple[float, int]]:

@@ -74,6 +74,10 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
         ("--slo 100 --timing none.json", "--timing none.json: No such file or directory"),
         ("--slo 100 --policy best", "best"),
         ("--slo 100 --page-size 100000", "--capacity 40000: must be at least one page of 100000 tokens"),
+        ("--slo 100 --page-size 0", "--page-size 0: must be 1 or more"),
+        ("--slo 100 --alpha 0.5", "--slo 100 --alpha 0.5: is ξ = 200 tokens, which must be more than"),
+        ("--slo 100 --beta 30", "--beta 30: needs --alpha"),
+        ("--slo 100 --timing t.json --beta 0", "--timing t.json: not together with --alpha or --beta"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(
@@ -84,3 +88,39 @@ def test_what_cannot_be_done_is_one_line(
     error = capsys.readouterr().err.strip()
     assert message in error
     assert error.count("\n") == 0
+
+
+def test_a_threshold_that_leaves_nothing_over_the_next_prompt_is_not_tried(tmp_path: Path) -> None:
+    words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "200", "--alpha", "0.5"]
+    assert main(["tune", *words, "--median-weight", "0", "--out", str(tmp_path)]) == 0
+    _, *tried = json.loads((tmp_path / "tune.json").read_text())
+    assert [row["threshold"] for row in tried] == [300, 400, 600]  # 0.5 · 400 tokens are no more than Q̂, 200
+
+
+def test_without_a_tail_no_figure_is_named_and_no_larger_pool(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "frontier.png").write_text("of another run")
+    words = ["--trace", "chat-mix:conversations=20", "--capacity", "1M", "--slo", "400", "--median-weight", "0"]
+    assert main(["tune", *words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "no request of the half that was not chosen by is over the SLO: keep stock lru." in printed
+    assert "larger pool" not in printed
+    assert "frontier.png" not in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["tune.json"]
+
+
+def test_where_everything_fits_a_larger_pool_is_no_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--trace", "chat-mix:conversations=20", "--capacity", "1M", "--slo", "60", "--median-weight", "0"]
+    assert main(["tune", *words, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert "as many tokens are prefilled as with stock lru: keep stock lru." in printed
+    assert "larger pool" not in printed
+
+
+def test_the_legend_names_the_weight_of_the_large_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    titles = []
+    monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda self, **given: titles.append(given["title"]))
+    words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "60", "--median-weight"]
+    assert main(["tune", *words, "0.4", "0.2", "auto", "--out", str(tmp_path)]) == 0
+    assert titles == ["large marks: w = 0.2"]
