@@ -6,6 +6,7 @@ Pool 4,000 tokens, ξ = 600, Q̂ = 100. A (2,000 tokens) and B (1,500) are cache
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fill the caches, draw, write."""
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    draw(kept_by_each_cache()).savefig(args.out, dpi=170)
+    """Fill the caches, draw, write; 2 if it cannot be written."""
+    picture = draw(kept_by_each_cache())
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        picture.savefig(args.out, dpi=170)
+    except (OSError, ValueError) as error:  # of matplotlib: no format of that name
+        print(f"eval picture: --out {args.out}: {error}", file=sys.stderr)
+        return 2
     print(args.out)
     return 0
 

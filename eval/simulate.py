@@ -46,6 +46,13 @@ OURS = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real
 WEIGHTED = (*OURS, "etlru-given", "end-aware", "length-aware")
 """Policies that a weight w makes a difference to."""
 
+ESTIMATED = (
+    *WEIGHTED,
+    *("tail-belady", "tail-belady-ends"),
+    *(name for name in REAL_CACHES if name.startswith("sglang-tlru")),
+)
+"""Policies that an estimate Q̂ makes a difference to."""
+
 REFERENCES = ("lru", "tail-belady")
 """TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
 
@@ -98,12 +105,16 @@ def add_arguments(
     parser.epilog = f"policies: {', '.join(policies)}"
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run the cells that are missing and print the table of all; 2 if something asked for cannot be done."""
+def run(args: argparse.Namespace, command: str = "simulate") -> int:
+    """Run the cells that are missing and print the table of all; 2 if something asked for cannot be done.
+
+    Args:
+        command: whose name errors are printed under.
+    """
     try:
         return _run(args)
     except (TraceError, ConfigError, ValueError, OSError) as error:
-        print(f"eval simulate: {error}", file=sys.stderr)
+        print(f"eval {command}: {error}", file=sys.stderr)
         return 2
 
 
@@ -137,6 +148,8 @@ def _run(args: argparse.Namespace) -> int:
 
 def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
     """Every combination of the flags, validated before the first is run."""
+    if args.jobs < 1:
+        raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
     for replicas in args.replicas:
         if replicas < 1:
             raise ValueError(f"--replicas {replicas}: must be 1 or more")
@@ -149,6 +162,8 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         if capacity < page:
             raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
         Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
+        if policy not in ESTIMATED:  # one cell, whatever Q̂ is
+            estimate = args.next_prompt_estimate[0]
         if estimate is None and policy not in OURS:
             estimate = DEFAULT_NEXT_PROMPT
         if policy not in WEIGHTED:
@@ -210,7 +225,7 @@ def _evaluate(
 ) -> None:
     """Run the cells that have no row yet."""
     per_request = args.out if args.per_request and title == "cells" else None
-    missing = [cell for cell in dict.fromkeys(cells) if cell not in rows]
+    missing = [cell for cell in dict.fromkeys(cells) if cell not in rows or not _kept(cell, per_request)]
     with Progress(
         TextColumn("{task.description:12}"),
         BarColumn(),
@@ -224,6 +239,11 @@ def _evaluate(
         for cell, done in _outcomes(missing, options, per_request, args.jobs, args.ray):
             rows.append(row(cell, done))
             progress.advance(bar)
+
+
+def _kept(cell: Cell, folder: Path | None) -> bool:
+    """Whether the requests of a cell are in the folder, if they are to be."""
+    return folder is None or (folder / f"{cell.name}.parquet").is_file()
 
 
 def _outcomes(
@@ -347,7 +367,9 @@ def _write_requests(
             "evicted_lru": phases[:, 1],
         }
     )
-    pyarrow.parquet.write_table(table, path)
+    part = path.with_suffix(".part")  # what a run that is cut off leaves is not taken for the requests of a cell
+    pyarrow.parquet.write_table(table, part)
+    part.replace(path)
 
 
 def _note_command(folder: Path, args: argparse.Namespace) -> None:

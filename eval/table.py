@@ -53,7 +53,7 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     for column in ("hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*_cells(row, base))
+        table.add_row(_name(row, rows), *_figures(row, base))
     return table
 
 
@@ -67,8 +67,15 @@ def _size(row: dict[str, Any]) -> _Size:
     return row["capacity"], row["threshold"], row["page_size"], *fleet
 
 
-def _cells(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
-    yield label(row["policy"], row["median_weight"])
+def _name(row: dict[str, Any], block: Sequence[dict[str, Any]]) -> str:
+    """A policy and its settings; Q̂ where the block has the policy with several."""
+    name, estimate = label(row["policy"], row["median_weight"]), row["next_prompt_estimate"]
+    if len({other["next_prompt_estimate"] for other in block if other["policy"] == row["policy"]}) == 1:
+        return name
+    return f"{name} Q̂ learned" if estimate is None else f"{name} Q̂={estimate:,}"
+
+
+def _figures(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
     yield f"{row['hit_ratio']:.1%}"
     for figure in ("p50", "p95", "p99", "tel"):
         yield _short(row[figure]) if figure == "tel" else f"{row[figure]:,.0f}"

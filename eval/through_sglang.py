@@ -26,7 +26,11 @@ from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import ConfigError
 
-SIMULATED = {"real-tlru": "tlru", "real-etlru": "etlru", "sglang-lru": "lru", "sglang-lru-python": "lru"}
+SIMULATED = {
+    f"{real}{core}": simulated
+    for real, simulated in (("real-tlru", "tlru"), ("real-etlru", "etlru"), ("sglang-lru", "lru"))
+    for core in ("", "-python")
+}
 """Real caches that the simulator has a counterpart of."""
 
 
@@ -38,14 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cells, then hold them against the simulator; 2 if something asked for cannot be done."""
-    if status := simulate.run(args):
+    if status := simulate.run(args, "through-sglang"):
         return status
     if args.no_agreement:
         return 0
     try:
         trace = open_trace(**dict(trace_options(args)))
         cells = [cell for cell in simulate.grid(trace.name, args) if cell.policy in SIMULATED]
-        console().print(agreement(cells, trace.requests))
+        if cells:
+            console().print(agreement(cells, trace.requests))
     except (TraceError, ConfigError, ValueError, OSError) as error:
         print(f"eval through-sglang: {error}", file=sys.stderr)
         return 2
@@ -55,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
     """Real and simulated, side by side."""
     table = Table(title="Real cache and simulator", title_justify="left")
-    for column in ("policy", "replicas", "capacity", "ξ", "page", "p95 real", "p95 simulated", "requests that differ"):
+    sizes = ("replicas", "capacity", "ξ", "Q̂", "page")
+    for column in ("policy", *sizes, "p95 real", "p95 simulated", "requests that differ"):
         table.add_column(column, justify="left" if column == "policy" else "right")
     knowledge = TraceKnowledge(requests)
     for cell in cells:
@@ -64,7 +70,9 @@ def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
         simulated = replay(simulate.cache_for(counterpart, knowledge), requests)
         p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
         differ = sum(one != other for one, other in zip(real, simulated, strict=True))
-        where = (f"{cell.capacity:,}", f"{cell.threshold:,}", f"{cell.page_size:,}")
+        estimate = "learned" if cell.next_prompt_estimate is None else f"{cell.next_prompt_estimate:,}"
+        estimate = estimate if cell.policy in simulate.ESTIMATED else "–"
+        where = (f"{cell.capacity:,}", f"{cell.threshold:,}", estimate, f"{cell.page_size:,}")
         fleet = f"{cell.replicas}, {cell.routing}" if cell.routing else "1"
         table.add_row(label(cell.policy, cell.median_weight), fleet, *where, *p95, f"{differ:,} of {len(requests):,}")
     return table

@@ -162,6 +162,8 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--capacity", "100"), "--capacity 100: must be at least one page of 512 tokens"),
         (("--threshold", "100"), "--tlru-threshold 100: must be more than --tlru-next-prompt-estimate 200"),
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
+        (("--jobs", "0"), "--jobs 0: must be 1 or more"),
+        (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
         (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
         (("--policy", "lru", "end-aware", "--median-weight", "auto"), "--median-weight auto: end-aware does not learn"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
@@ -178,6 +180,56 @@ def test_a_wrong_flag_is_one_line_and_status_2(
     assert status == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
     assert not (tmp_path / "cells.jsonl").exists(), "nothing is run that cannot be run whole"
+
+
+def test_an_estimate_is_of_the_policies_that_look_at_it_and_named_where_there_are_several(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    estimates = ("--next-prompt-estimate", "100", "400")
+    assert simulate(trace, tmp_path, "--policy", "lru", "tlru", *estimates, "--capacity", "40k") == 0
+    assert [(row["policy"], row["next_prompt_estimate"]) for row in rows(tmp_path) if row["threshold"] == 4096] == [
+        ("lru", 100),
+        ("tlru", 100),
+        ("tlru", 400),
+    ]
+    printed = capsys.readouterr().out
+    assert printed.count("tlru Q̂=100 ") == printed.count("tlru Q̂=400 ") == 2
+    assert printed.count("Q̂") == 4
+    assert simulate(trace, tmp_path, "--policy", "lru", "tlru", "--capacity", "40k") == 0
+    assert "Q̂" not in capsys.readouterr().out
+
+
+def test_requests_that_were_not_kept_are_kept_when_asked_for(trace: Path, tmp_path: Path) -> None:
+    cells = ("--policy", "tlru", "--capacity", "40k", "--threshold", "1024")
+    assert simulate(trace, tmp_path, *cells) == 0
+    assert simulate(trace, tmp_path, *cells, "--per-request") == 0
+    (row,) = rows(tmp_path)
+    kept = tmp_path / f"{row['cell']}.parquet"
+    assert pyarrow.parquet.read_table(kept).num_rows == row["requests"]
+    before = kept.stat().st_mtime_ns
+    assert simulate(trace, tmp_path, *cells, "--per-request") == 0
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_each_real_cache_of_ours_is_held_against_the_simulator(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ("--policy", "real-tlru-python", "--capacity", "40k", "--threshold", "1024", "--next-prompt-estimate")
+    assert simulate(trace, tmp_path, *cells, "100", "400", command="through-sglang") == 0
+    *_, first, second = (line for line in capsys.readouterr().out.splitlines() if "real-tlru-python" in line)
+    assert "0 of 150" in first
+    assert " 100 " in first
+    assert " 400 " in second
+
+
+def test_without_a_counterpart_there_is_no_table_of_agreement(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = ("--policy", "sglang-slru", "--capacity", "40k", "--threshold", "1024")
+    assert simulate(trace, tmp_path, *cells, command="through-sglang") == 0
+    assert "Real cache and simulator" not in capsys.readouterr().out
+    assert simulate(trace, tmp_path, *cells, "--page-size", "0", command="through-sglang") == 2
+    assert capsys.readouterr().err.startswith("eval through-sglang: --page-size 0")
 
 
 def test_results_of_another_trace_are_not_mixed_in(

@@ -140,6 +140,8 @@ def test_the_real_trace() -> None:
         ("x.jsonl", {"format": "figure1"}, "trace x.jsonl: is not made by figure1, whose source is 'figure1'"),
         ("figure1:seed=1", {}, "figure1: 'seed=1': takes no parameters"),
         ("synthetic:birth_rate=-1", {}, "birth_rate: -1.0, must be from 1e-09 to 1e+09"),
+        ("agents:runs=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
+        ("chat-mix:conversations=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
         ("synthetic:prompt_lengths=5/0", {}, "prompt_lengths: 0, must be from 1 to 1e+06"),
         ("synthetic:births=1", {}, "synthetic: 'births=1' is not key=value with a key of birth_rate, "),
         ("synthetic:conversations=many", {}, "synthetic: conversations=many: Expected `int`, got `str`"),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cells import Cell, Outcome
-from eval.simulate import WEIGHTED
+from eval.simulate import ESTIMATED, WEIGHTED
 from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
@@ -21,8 +21,6 @@ __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_r
 CELLS = "cells.jsonl"
 REFERENCES = "references.jsonl"
 """LRU and the optimum of every cell, which `simulate` runs whether they were asked for or not."""
-
-ESTIMATED = (*WEIGHTED, "tail-belady", "tail-belady-ends", "sglang-tlru", "sglang-tlru-python")
 
 
 class ReportError(ValueError):

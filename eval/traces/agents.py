@@ -60,6 +60,7 @@ _ALLOWED = {
     "popularity": (0, 10),
     "_sigma": (0, 5),
     "_median": (1, 1e6),
+    "wait_median_s": (1e-6, 1e9),
     "_probability": (0, 0.999),
     "seed": (0, 2**63),
 }

@@ -53,6 +53,7 @@ _ALLOWED = {
     "conversations": (1, 1e6),
     "first_prompt_median": (1, 1e6),
     "first_prompt_sigma": (0, 5),
+    "wait_median_s": (1e-6, 1e9),
     "wait_sigma": (0, 5),
     "continue_probability": (0, 0.999),
     "max_turns": (1, 1000),
