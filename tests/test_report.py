@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.__main__ import main
+from eval.report.grids import heat_maps
 from eval.report.rows import ReportError, read_rows
-from eval.report.scene import Scene, groups
+from eval.report.scene import Missing, Scene, groups
 from eval.report.style import compact, percent, spread
 from eval.report.tables import all_cells, arms_by_cell, cards
 
@@ -212,6 +213,70 @@ def test_other_page_sizes_are_in_the_table_and_said_not_to_be_in_the_figures(tmp
     assert main(["report", str(tmp_path)]) == 0
     assert "not in the figures: t, page size 512. Choose with --page-size." in page(tmp_path)
     assert "1,234" in page(tmp_path)
+
+
+def test_each_group_that_is_not_in_the_figures_can_be_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    routed = {"replicas": 4, "routing": "prefix-aware"}
+    written(
+        tmp_path,
+        *(cell("lru", 1000), cell("tlru", 900), cell("lru", 2000, forced=False)),
+        *(cell("lru", 3000, **routed), cell("lru", 4000, **{**routed, "replicas": 2})),
+    )
+    assert main(["report", str(tmp_path)]) == 0
+    assert "Choose with --replicas, --routing, --optional-caching." in page(tmp_path)
+    for flags, shown in (
+        (["--replicas", "2"], "2 replicas of the capacity, prefix-aware"),
+        (["--routing", "prefix-aware"], "4 replicas of the capacity, prefix-aware"),
+        (["--optional-caching"], "optional caching"),
+    ):
+        assert main(["report", str(tmp_path), *flags]) == 0
+        assert f"Cards and figures: t, page size 16, {shown}, capacity" in page(tmp_path)
+        assert " ".join(["report", str(tmp_path), *flags]) in page(tmp_path)
+    for flags, message in (
+        (["--replicas", "3"], "--replicas 3: no such cells; there are 1, 2, 4"),
+        (["--replicas", "1", "--routing", "random"], "--routing random: no such cells; there are none"),
+        (["--replicas", "2", "--optional-caching"], "--optional-caching: no such cells; there are --no-optional-cachi"),
+    ):
+        assert main(["report", str(tmp_path), *flags]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_the_cell_that_is_shown_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [cell("lru", 1000, capacity=size, threshold=xi) for size, xi in ((10_000, 2048), (20_000, 768))]
+    shown = scene(tmp_path, *rows)
+    assert (shown.capacity, shown.threshold) == (20_000, 768)
+    assert main(["report", str(tmp_path), "--threshold", "2048"]) == 0
+    assert "capacity 10\N{NO-BREAK SPACE}k tokens, ξ 2,048 tokens" in page(tmp_path)
+    assert main(["report", str(tmp_path), "--capacity", "10k", "--threshold", "768"]) == 2
+    error = capsys.readouterr().err
+    assert "--capacity 10000 --threshold 768: no such cells; with that capacity there are 2048" in error
+
+
+@pytest.mark.parametrize("policy", ["sglang-tlru", "sglang-tlru-python", "sglang-tlru-swa", "sglang-tlru-mamba"])
+def test_cells_that_differ_in_the_estimate_are_all_shown(policy: str, tmp_path: Path) -> None:
+    table = all_cells(scene(tmp_path, *(cell(policy, 900 + q, next_prompt_estimate=q) for q in (100, 200))))
+    assert "Q̂ = 100" in table
+    assert "Q̂ = 200" in table
+
+
+def test_a_weight_that_is_not_0_is_named_where_it_is_the_only_one(tmp_path: Path) -> None:
+    auto = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight="auto"), cell("etlru", 800))
+    assert "ours (tlru), w = auto" in all_cells(auto)
+    assert "<code>tlru</code>, w = auto" in cards(auto)
+    assert "etlru, w" not in all_cells(auto)
+
+
+def test_without_a_map_of_the_gap_the_reason_is_true(tmp_path: Path) -> None:
+    def reason(*cells: dict[str, Any]) -> str:
+        with pytest.raises(Missing) as missing:
+            heat_maps(scene(tmp_path, *cells), "gap")
+        return str(missing.value)
+
+    same = (cell("lru", 1000, gap_closed=0.0), cell("etlru", 1000, gap_closed=0.0, median_weight="auto"))
+    assert reason(*same) == "every policy here has the figures of lru or tail-belady in every cell"
+    assert "gap_closed is null" in reason(cell("lru", 1000), cell("tlru", 1000), cell("tail-belady", 1000))
 
 
 GOOD = json.dumps(cell("lru", 1000))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from eval.arguments import tokens
 from eval.report.rows import ReportError, read_rows
-from eval.report.scene import Group, Latency, Scene, groups
+from eval.report.scene import CHOICES, Group, Latency, Scene, groups
 
 __all__ = ["add_arguments", "run"]
 
@@ -36,7 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     middle = "of the cell that single-cell figures show (default: the middle one)"
     parser.add_argument("--capacity", type=tokens, metavar="TOKENS", help=middle)
     parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"ξ {middle}")
-    parser.add_argument("--page-size", type=tokens, metavar="N", help="of the figures (default: that of most cells)")
+    most = "of the figures (default: that of most cells)"
+    parser.add_argument("--page-size", type=tokens, metavar="N", help=most)
+    parser.add_argument("--replicas", type=int, metavar="N", help=most)
+    parser.add_argument("--routing", metavar="R", help=most)
+    parser.add_argument("--optional-caching", action=argparse.BooleanOptionalAction, help=most)
     parser.add_argument("--alpha", type=float, metavar="MS", help="ms a prefilled token: distributions become TTFT")
     parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without any; given with --alpha")
 
@@ -54,7 +58,7 @@ def _run(args: argparse.Namespace) -> int:
     latency = _latency(args.alpha, args.beta)
     rows = read_rows(args.folder)
     found = groups(rows)
-    chosen = _group(args.page_size, found)
+    chosen = _group(args, found)
     capacity, threshold = (-1 if value is None else value for value in (args.capacity, args.threshold))
     scene = Scene(args.folder, chosen, rows, capacity, threshold, latency)
     others = [Scene(args.folder, group, rows, latency=latency) for group in found if group != chosen]
@@ -84,17 +88,31 @@ def _latency(alpha: float | None, beta: float | None) -> Latency | None:
     return Latency(alpha, beta)
 
 
-def _group(page_size: int | None, found: Sequence[Group]) -> Group:
-    chosen = [group for group in found if page_size in (None, group.page_size)]
-    if not chosen:
-        there = ", ".join(str(size) for size in sorted({group.page_size for group in found}))
-        raise ReportError(f"--page-size {page_size}: no such cells; there are {there}")
-    return chosen[0]
+def _group(args: argparse.Namespace, found: Sequence[Group]) -> Group:
+    """The first that is as asked for."""
+    for name in CHOICES:
+        if (value := getattr(args, name)) is None:
+            continue
+        kept = [group for group in found if getattr(group, name) == value]
+        if not kept:
+            there = sorted({other for group in found if (other := getattr(group, name)) is not None})
+            names = ", ".join(_words(name, other)[-1] for other in there) or "none"
+            raise ReportError(f"{' '.join(_words(name, value))}: no such cells; there are {names}")
+        found = kept
+    return found[0]
 
 
 def _command(args: argparse.Namespace) -> str:
     words = ["python", "-m", "eval", "report", str(args.folder)]
     for name, value in vars(args).items():
         if name not in ("folder", "command_line") and value is not None:
-            words += [f"--{name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+            words += _words(name, value)
     return shlex.join(words)
+
+
+def _words(name: str, value: object) -> list[str]:
+    """A flag as it is given."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]

@@ -93,6 +93,8 @@ def heat_maps(scene: Scene, shown: Literal["saved", "gap"]) -> Figure:
         if not np.isnan(grid).all():
             maps[variant] = np.array(grid)
     if not maps:
+        if all(variant.policy in trivial for variant in scene.drawn):
+            raise Missing(f"every policy here has the figures of {' or '.join(trivial)} in every cell")
         why = {
             "saved": "there are no cells of lru to compare with, or none of its requests is over ξ",
             "gap": "gap_closed is null in every cell: at these sizes hindsight does no better than lru",

@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 
 from eval.report.gallery import Picture
-from eval.report.scene import Scene
+from eval.report.scene import CHOICES, Scene
 from eval.report.style import compact
 from eval.report.tables import all_cells, arms_by_cell, cards
 
@@ -46,7 +46,7 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
     parts = [
         f"<h1>{escape(title)}</h1>",
         f'<p class="lead">{requests:,} requests · {cells} cells<br>Cards and figures: {where}</p>',
-        *([_others(others)] if others else []),
+        *([_others(scene, others)] if others else []),
         cards(scene),
         f"<h2>How to read this</h2>{_HOW_TO_READ}",
         "<h2>Stock, ours and the oracle, side by side</h2>"
@@ -71,11 +71,11 @@ def _code(text: str) -> str:
     return re.sub(r"`([^`]*)`", r"<code>\1</code>", escape(text))
 
 
-def _others(others: Sequence[Scene]) -> str:
+def _others(scene: Scene, others: Sequence[Scene]) -> str:
     names = "; ".join(escape(str(one.group)) for one in others)
-    return (
-        f'<p class="missing">Only in the table of all cells, not in the figures: {names}. Choose with --page-size.</p>'
-    )
+    differ = [name for name in CHOICES if any(getattr(one.group, name) != getattr(scene.group, name) for one in others)]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in differ)
+    return f'<p class="missing">Only in the table of all cells, not in the figures: {names}. Choose with {flags}.</p>'
 
 
 def _figure(picture: Picture) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from eval.policies import ORACLES
 from eval.report.rows import ReportError, Requests, Row, Variant, read_requests
 from radix_tlru import Config
 
-__all__ = ["ARMS", "Arm", "Group", "Latency", "Missing", "Scene", "groups", "is_online", "is_ours"]
+__all__ = ["ARMS", "CHOICES", "Arm", "Group", "Latency", "Missing", "Scene", "groups", "is_online", "is_ours"]
 
 BASELINE, OPTIMUM = "lru", "tail-belady"
 
@@ -29,6 +29,11 @@ class Group(NamedTuple):
     forced: bool
     replicas: int
     routing: str | None
+
+    @property
+    def optional_caching(self) -> bool:
+        """Whether a context may be trimmed as soon as it is served."""
+        return not self.forced
 
     @classmethod
     def of(cls, cell: Cell) -> Group:
@@ -50,6 +55,10 @@ class Arm(NamedTuple):
     title: str
     policies: tuple[str, ...]  # the first that is there speaks for the arm
     run: str  # what to run where none is there
+
+
+CHOICES = ("page_size", "replicas", "routing", "optional_caching")
+"""What a group is chosen by, each with a flag of its name."""
 
 
 ARMS = (
@@ -100,7 +109,8 @@ class Scene:
     """The cells of one group, by variant and place.
 
     Args:
-        capacity, threshold: of the cell that single-cell figures show; negative: the middle of those there are.
+        capacity, threshold: of the cell that single-cell figures show; negative: the middle of those there are with
+            the other.
 
     Raises:
         ReportError: there is no such cell.
@@ -127,8 +137,26 @@ class Scene:
         self.thresholds = sorted({row.cell.threshold for row in mine})
         self.variants = sorted(dict.fromkeys(row.variant for row in mine), key=_rank)
         self.twins = self._twins()
-        self.capacity = _chosen("--capacity", self.capacity, self.capacities)
-        self.threshold = _chosen("--threshold", self.threshold, self.thresholds)
+        self.capacity, self.threshold = self._place({(row.cell.capacity, row.cell.threshold) for row in mine})
+
+    def _place(self, there: Set[tuple[int, int]]) -> tuple[int, int]:
+        """The chosen capacity and ξ; not every capacity need be there with every ξ."""
+        capacity, threshold = self.capacity, self.threshold
+        for flag, value, values in (
+            ("--capacity", capacity, self.capacities),
+            ("--threshold", threshold, self.thresholds),
+        ):
+            if value >= 0 and value not in values:
+                raise ReportError(f"{flag} {value}: no such cells; there are {', '.join(map(str, values))}")
+        if capacity < 0:
+            capacity = _middle([size for size in self.capacities if threshold < 0 or (size, threshold) in there])
+        thresholds = [xi for xi in self.thresholds if (capacity, xi) in there]
+        if threshold < 0:
+            threshold = _middle(thresholds)
+        if threshold not in thresholds:
+            beside = f"with that capacity there are {', '.join(map(str, thresholds))}"
+            raise ReportError(f"--capacity {capacity} --threshold {threshold}: no such cells; {beside}")
+        return capacity, threshold
 
     @property
     def drawn(self) -> list[Variant]:
@@ -221,9 +249,5 @@ def _rank(variant: Variant) -> tuple[bool, int, str, float, int]:
     return not is_online(variant), rank, policy, variant.rank, variant.estimate or 0
 
 
-def _chosen(flag: str, value: int, there: list[int]) -> int:
-    if value < 0:
-        return there[len(there) // 2]
-    if value not in there:
-        raise ReportError(f"{flag} {value}: no such cells; there are {', '.join(map(str, there))}")
-    return value
+def _middle(values: Sequence[int]) -> int:
+    return values[len(values) // 2]

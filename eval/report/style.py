@@ -124,11 +124,11 @@ def ink(policy: str) -> str:
 
 
 def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
-    """What a variant is called; its settings are named where ``among`` has the policy with others."""
+    """What a variant is called: w where it is not 0, and settings that ``among`` has the policy with others of."""
     policy = variant.policy
     kin = [other for other in among if other.policy == policy]
     name = _NAMES.get(policy, policy.replace("sglang-", "stock ").replace("-python", " (Python core)"))
-    if len({other.weight for other in kin}) > 1:
+    if variant.weight or len({other.weight for other in kin}) > 1:
         name += f", w = {variant.w}"
     if len({other.estimate for other in kin}) > 1:
         name += ", Q̂ learned" if variant.estimate is None else f", Q̂ = {variant.estimate:,}"

@@ -25,6 +25,7 @@ def _card(scene: Scene, arm: Arm) -> str:
     if variant is None or row is None:
         return f'<div class="card absent"><h3>{arm.title}</h3><p>Not in this folder: {_code(arm.run)}</p></div>'
     done, colour = row.outcome, ink(variant.policy)
+    name = f"<code>{escape(variant.policy)}</code>" + (f", w = {variant.w}" if variant.weight else "")
     lines = [
         ("gap closed", percent(scene.gap_closed(row))),
         ("p50 uncached", _figure(scene, row, "p50")),
@@ -32,7 +33,7 @@ def _card(scene: Scene, arm: Arm) -> str:
         ("over ξ", f"{done.violations:,} <small>{percent(done.violations / done.requests)}</small>"),
     ]
     return (
-        f'<div class="card" style="--policy:{colour}"><h3>{arm.title} <code>{escape(variant.policy)}</code></h3>'
+        f'<div class="card" style="--policy:{colour}"><h3>{arm.title} {name}</h3>'
         f'<p class="big">{percent(scene.tel_saved(row))}</p><p class="unit">of the TEL of lru saved</p>'
         f"<dl>{''.join(f'<dt>{name}</dt><dd>{text}</dd>' for name, text in lines)}</dl></div>"
     )
