@@ -62,7 +62,8 @@ def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
     table = Table(title="Real cache and simulator", title_justify="left")
     sizes = ("replicas", "capacity", "ξ", "Q̂", "page")
     for column in ("policy", *sizes, "p95 real", "p95 simulated", "requests that differ"):
-        table.add_column(column, justify="left" if column == "policy" else "right")
+        first = column == "policy"
+        table.add_column(column, justify="left" if first else "right", no_wrap=first)
     knowledge = TraceKnowledge(requests)
     for cell in cells:
         real = replay(simulate.cache_for(cell, knowledge), requests)
