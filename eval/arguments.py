@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from decimal import Decimal
 from typing import Any
 
 from eval.traces import SOURCES
@@ -20,10 +21,11 @@ def tokens(text: str) -> int:
     """A number of tokens: 65536, 64k (64,000) or 2M (2,000,000)."""
     factor = _FACTORS.get(text[-1:], 1)
     try:
-        value = float(text[:-1]) * factor if factor > 1 else int(text)
-    except ValueError:
+        # Not as a float: 16.1 thousand would be a little more than 16,100.
+        value = Decimal(text[:-1]) * factor if factor > 1 else Decimal(int(text))
+    except (ValueError, ArithmeticError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of tokens, such as 65536, 64k or 2M") from None
-    if not 0 <= value < 2**53 or value != int(value):
+    if not value.is_finite() or not 0 <= value < 2**53 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of tokens, 0 or more")
     return int(value)
 
