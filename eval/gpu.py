@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from eval import replay
 from eval.arguments import tokens
 from eval.paper.calibrate import LENGTHS, calibrate
-from eval.paper.timing import Timing, TimingError, write
+from eval.paper.timing import Timing, TimingError, read, write
 from eval.replay.arms import Arm, base_flags, default_arms, launched
 from eval.replay.command import machine_facts
 from eval.replay.rows import Folder, FolderError
@@ -64,12 +65,12 @@ def run(args: argparse.Namespace) -> int:
     """Calibrate, play, write; 1 if something failed or decoding is slower than allowed; 2 if it cannot be done."""
     try:
         return _run(args)
+    except NoResultError as error:  # a ValueError, as the others
+        print(f"eval gpu: {error}", file=sys.stderr)
+        return 1
     except (ValueError, FolderError, TimingError, ServerError, OSError) as error:
         print(f"eval gpu: {error}", file=sys.stderr)
         return 2
-    except NoResultError as error:
-        print(f"eval gpu: {error}", file=sys.stderr)
-        return 1
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -105,7 +106,15 @@ def _run(args: argparse.Namespace) -> int:
     if status == 2:
         return 2
 
-    verdicts = decode_verdicts(summarise(Folder(args.out / "decode")))
+    decoded = summarise(Folder(args.out / "decode"))
+    played = {arm.name for arm in decoded}
+    if missing := [arm.name for arm in (baseline, ours) if arm.name not in played]:
+        print(
+            f"eval gpu: {args.out / 'decode'}: {', '.join(missing)} not played; the same command goes on",
+            file=sys.stderr,
+        )
+        return 1
+    verdicts = decode_verdicts(decoded)
     for _, line in verdicts:
         print(line)
     facts = {**machine_facts(), "gpu": gpu, **_versions()}
@@ -138,11 +147,21 @@ def _model(device: str) -> Path:
 
 
 def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
-    """α and β, measured on a stock server."""
+    """α and β, measured on a stock server. Another measurement would be another ξ, and so another run: what the folder
+    has is taken, so that a run that was cut off can go on."""
+    path: Path = args.out / "timing.json"
+    on = {"device": args.device, "model": str(model), "pool": args.pool, "page_size": args.page_size}
+    if path.is_file():
+        timing, known = read(path), json.loads(path.read_bytes())
+        for name, now in on.items():
+            if known.get(name) != now:
+                raise ValueError(f"{path}: measured with {name} {known.get(name)!r}, not {now!r}; give another --out")
+        print(f"{path}: α and β as they were measured before")
+        return timing
     flags = base_flags(args.device, model, args.pool, args.page_size)
     with launched(Arm("stock lru"), flags, "gpu-calibrate") as server:
         timing = calibrate(server.base_url, args.lengths)
-    write(args.out / "timing.json", timing)
+    write(path, timing, **on)
     return timing
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from rich.console import Console
@@ -133,8 +134,6 @@ def test_half_a_line_is_not_a_row_and_not_a_part(tmp_path: Path) -> None:
 
 
 def test_a_folder_belongs_to_one_run(folder: Folder) -> None:
-    import msgspec
-
     other = msgspec.structs.replace(RUN, threshold=700)
     with pytest.raises(FolderError, match="holds a run with threshold 600, not 700; give another folder"):
         Folder(folder.path, other)
@@ -218,6 +217,19 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
     assert median.startswith("The median gained too")
+
+
+def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, msgspec.structs.replace(RUN, arms={"etlru [auto]": ""}))
+    played(folder, "etlru [auto]", 0, ROWS)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(comparison_table(summarise(folder)))
+    assert "etlru [auto]" in captured.get()
+
+
+def test_of_nothing_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert summarise(Folder(tmp_path, RUN)) == []
 
 
 def test_the_units_of_what_was_sent_have_the_lengths_that_the_server_counted() -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -112,6 +112,6 @@ def read(path: Path) -> Timing:
     return Timing(found.alpha, found.beta, found.origin or f"from {path}", found.r2, tuple(found.points))
 
 
-def write(path: Path, timing: Timing) -> None:
-    """As JSON, with the points."""
-    path.write_text(json.dumps(asdict(timing)) + "\n")
+def write(path: Path, timing: Timing, **measured_on: Any) -> None:
+    """As JSON, with the points, and with what else is to be known of them."""
+    path.write_text(json.dumps({**asdict(timing), **measured_on}) + "\n")

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from rich import box
+from rich.markup import escape
 from rich.table import Table
 
 from eval.replay.rows import Folder, Row
@@ -102,7 +103,7 @@ latency. Requests: violations (of ξ), slo_violations (of the TTFT objective in 
 
 
 def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
-    """The figures of every arm that was played at least once, the baseline first.
+    """The figures of every arm that was played at least once, the baseline first; none if none was.
 
     Raises:
         NoResultError: no request of an arm succeeded.
@@ -110,6 +111,8 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
     run = folder.run
     rows = {arm: [row for _, row in folder.finished_rows(arm)] for arm in run.arms}
     rows = {arm: found for arm, found in rows.items() if found}
+    if not rows:
+        return []
     names = sorted({row.conversation for found in rows.values() for row in found})
     conversations = {name: index for index, name in enumerate(names)}
     samples: dict[str, _Sample] = {}
@@ -121,14 +124,14 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
         samples[arm] = _Sample(succeeded, conversations, repeats, run.threshold)
 
     draws = np.random.default_rng(seed).multinomial(
-        len(conversations), np.full(len(conversations), 1 / max(len(conversations), 1)), size=RESAMPLES
+        len(conversations), np.full(len(conversations), 1 / len(conversations)), size=RESAMPLES
     )
     values = {arm: _values(sample, np.ones_like(sample.ttft), run.slo_ms) for arm, sample in samples.items()}
     resampled = {
         arm: [_values(sample, drawn[sample.conversation].astype(np.float64), run.slo_ms) for drawn in draws]
         for arm, sample in samples.items()
     }
-    baseline = next(iter(samples), None)
+    baseline = next(iter(samples))
     return [
         ArmSummary(
             name=arm,
@@ -138,10 +141,10 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
             figures={name: _interval(values[arm][name], [one[name] for one in resampled[arm]]) for name in MEASURES},
             changes={
                 name: _interval(
-                    _change(values[arm][name], values[baseline][name]),  # type: ignore[index]
+                    _change(values[arm][name], values[baseline][name]),
                     [
                         _change(one[name], base[name])
-                        for one, base in zip(resampled[arm], resampled[baseline], strict=True)  # type: ignore[index]
+                        for one, base in zip(resampled[arm], resampled[baseline], strict=True)
                     ],
                 )
                 for name in MEASURES
@@ -200,7 +203,7 @@ def comparison_table(arms: Sequence[ArmSummary]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
     table.add_column("", no_wrap=True)
     for arm in arms:
-        table.add_column(arm.name, justify="right", no_wrap=True)
+        table.add_column(escape(arm.name), justify="right", no_wrap=True)
     for title, (first, *others), changes in table_rows(arms):
         pairs = zip(others, changes, strict=True)
         table.add_row(title, first, *(f"{value}\n[dim]{change}[/dim]" for value, change in pairs))
