@@ -8,6 +8,7 @@ evicted, and enough is worth keeping.
 from __future__ import annotations
 
 import argparse
+import shlex
 from pathlib import Path
 
 from eval import replay
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     flags = {**FLAGS, "--repeats": str(args.repeats), "--out": str(args.out or _new_folder())}
     flags["--trace"] += f":seed={args.seed}"
     words = [word for pair in flags.items() for word in pair]
-    print("python -m eval replay " + " ".join(words))
+    print("python -m eval replay " + shlex.join(words))
     parser = argparse.ArgumentParser()
     replay.add_arguments(parser)
     return replay.run(parser.parse_args(words))

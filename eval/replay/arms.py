@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -15,11 +16,25 @@ from typing import Any, Literal, Protocol
 import requests
 
 from eval.server import RunningServer, Server, ServerError, cpu_flags, ensure_demo_model
-from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.config import AUTO, Config, MedianWeight
 
-__all__ = ["Arm", "Facts", "Host", "base_flags", "default_arms", "facts", "launched", "parse_arm", "parse_url"]
+__all__ = [
+    "STARTUP_S",
+    "Arm",
+    "Facts",
+    "Host",
+    "base_flags",
+    "default_arms",
+    "facts",
+    "launched",
+    "parse_arm",
+    "parse_url",
+]
 
 Device = Literal["cpu", "gpu"]
+
+STARTUP_S = 900.0
+"""How long a server may take to load a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +106,12 @@ def parse_url(text: str) -> Arm:
 
 
 def default_arms(threshold: int, next_prompt_estimate: int) -> list[Arm]:
-    """Stock lru, the baseline; stock tlru; ours."""
+    """Stock lru, the baseline; stock tlru; ours.
+
+    Raises:
+        ConfigError: ours would not be served with these.
+    """
+    Config(threshold=threshold, next_prompt_estimate=next_prompt_estimate)  # before any server is started
     stock = json.dumps({"threshold": threshold, "next_prompt_estimate": next_prompt_estimate})
     ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(threshold))
     return [
@@ -102,15 +122,21 @@ def default_arms(threshold: int, next_prompt_estimate: int) -> list[Arm]:
 
 
 def base_flags(device: Device, model: Path | None, pool: int | None, page_size: int) -> list[str]:
-    """What all arms have in common: the model, the pool (tokens; None: all that fits) and the reports that are read."""
+    """What all arms have in common: the model, the pool (tokens; None: all that fits) and the reports that are read.
+
+    Raises:
+        ValueError: a pool of no tokens, or no model for a GPU.
+    """
+    if pool is not None and pool < 1:
+        raise ValueError(f"--pool {pool}: must be 1 or more")
     if device == "cpu":
-        return cpu_flags(model or ensure_demo_model(), pool or 20_480, page_size)
+        return cpu_flags(model or ensure_demo_model(), 20_480 if pool is None else pool, page_size)
     if model is None:
         raise ValueError("--device gpu: --model is needed")
     return [
         *("--model-path", str(model), "--page-size", str(page_size), "--attention-backend", "flashinfer"),
         *(("--load-format", "dummy") if _has_no_weights(model) else ()),
-        *(("--max-total-tokens", str(pool)) if pool else ()),
+        *(("--max-total-tokens", str(pool)) if pool is not None else ()),
         "--enable-cache-report",
         "--enable-metrics",
     ]
@@ -131,7 +157,7 @@ def launched(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
     if arm.url is not None:
         yield RunningServer(arm.url)
         return
-    with Server([*common, *arm.flags], name=name, startup_s=900.0) as server:
+    with Server([*common, *arm.flags], name=name, startup_s=STARTUP_S) as server:
         yield server
 
 
@@ -148,9 +174,11 @@ def facts(host: Host, arm: Arm) -> Facts:
     except ServerError:
         info, metrics = host.server_info(), {}  # a server without --enable-metrics
     states = info.get("internal_states") or [{}]
-    pool = metrics.get("sglang:max_total_num_tokens") or info.get("max_total_num_tokens")
-    replicas = len(info.get("workers") or [info])
-    pool = pool or states[0].get("memory_usage", {}).get("token_capacity")
+    workers = info.get("workers") or [info]
+    replicas = sum(int(worker.get("dp_size") or 1) for worker in workers)
+    each = info.get("max_total_num_tokens") or states[0].get("memory_usage", {}).get("token_capacity")
+    # What a server says of one pool, if it does: every rank has a gauge of its own, and their sum counts a pool twice.
+    pool = each * replicas if each else metrics.get("sglang:max_total_num_tokens")
     if not pool:
         raise ServerError(
             f"{arm.name}: {host.base_url} does not say how large its pool is; start it with --enable-metrics"
@@ -163,7 +191,8 @@ def facts(host: Host, arm: Arm) -> Facts:
     if ours:
         policy = "ours"
         compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
-        threshold = metrics.get("sglang:tlru_threshold_tokens", 0) / replicas or None  # a router adds up its workers'
+        if total := metrics.get("sglang:tlru_threshold_tokens"):  # of all workers of a router and all ranks of each
+            threshold = round(total / (len(workers) * _ranks(host, "sglang:tlru_threshold_tokens")))
         estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
     elif policy == "tlru":
         config = info.get("radix_eviction_policy_config") or {}
@@ -188,6 +217,11 @@ def facts(host: Host, arm: Arm) -> Facts:
         return_model=_flag(arm.flags, "--tlru-return-model"),
         trim_chunk=None if trim is None else int(trim),
     )
+
+
+def _ranks(host: Host, name: str) -> int:
+    """How many ranks of a server have a metric of that name."""
+    return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
 def _weight(arm: Arm, compared: Sequence[str]) -> MedianWeight:

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from eval.arguments import add_trace_arguments, tokens, trace_options
-from eval.replay.arms import Arm, Host, base_flags, default_arms, facts, launched, parse_arm, parse_url
+from eval.replay.arms import STARTUP_S, Arm, Host, base_flags, default_arms, facts, launched, parse_arm, parse_url
 from eval.replay.load import Load, load_from
 from eval.replay.play import Pace, ReplayError, Sent, play, warm_up
 from eval.replay.rows import Folder, FolderError, Part, Row, Run, risen
@@ -100,28 +100,32 @@ def run(args: argparse.Namespace) -> int:
         folder = Folder(args.out, plan.run, machine_facts())
         whole = play_all(plan, folder)
         return max(finish(plan, folder), int(not whole))
+    except NoResultError as error:  # a ValueError, as the others
+        print(f"eval replay: {error}", file=sys.stderr)
+        return 1
     except (ValueError, FolderError, TraceError, OSError) as error:
         print(f"eval replay: {error}", file=sys.stderr)
         return 2
-    except NoResultError as error:
-        print(f"eval replay: {error}", file=sys.stderr)
-        return 1
 
 
 def _plan(args: argparse.Namespace) -> Plan:
     for flag, value, least in (
         *(("--users", args.users, 1), ("--repeats", args.repeats, 1), ("--retries", args.retries, 0)),
-        *(("--page-size", args.page_size, 1), ("--token-ids", args.token_ids, 1), ("--router", args.router or 1, 1)),
+        *(("--page-size", args.page_size, 1), ("--token-ids", args.token_ids, 1)),
+        ("--router", 1 if args.router is None else args.router, 1),
     ):
         if value < least:
             raise ValueError(f"{flag} {value}: must be {least} or more")
-    for flag, value in (("--speed", args.speed), ("--timeout", args.timeout), ("--slo", args.slo or 1.0)):
+    slo = 1.0 if args.slo is None else args.slo
+    for flag, value in (("--speed", args.speed), ("--timeout", args.timeout), ("--slo", slo)):
         if not 0 < value < float("inf"):
             raise ValueError(f"{flag} {value:g}: must be more than 0")
     arms = [*args.url, *args.arm] or default_arms(args.threshold, args.next_prompt_estimate)
     names = [arm.name for arm in arms]
     if len(set(names)) < len(names):
         raise ValueError(f"--arm, --url: {', '.join(names)}: every arm needs a name of its own")
+    if len({arm.stem for arm in arms}) < len(names):
+        raise ValueError(f"--arm, --url: {', '.join(names)}: two of them would name the same file")
     for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
         if asked and args.url:
             raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
@@ -135,9 +139,9 @@ def _plan(args: argparse.Namespace) -> Plan:
     load = load_from(trace.requests, args.seed, args.token_ids)
     if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
         raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
-    common = [*base_flags(args.device, args.model, args.pool, args.page_size), *args.server_flags]
-    if all(arm.url for arm in arms):
-        common = []
+    common: list[str] = []
+    if any(arm.url is None for arm in arms):
+        common = [*base_flags(args.device, args.model, args.pool, args.page_size), *args.server_flags]
     return Plan(
         load=load,
         arms=arms,
@@ -183,7 +187,7 @@ def _routed(workers: int) -> Callable[[Arm, Sequence[str], str], contextlib.Abst
 
     @contextlib.contextmanager
     def routed(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
-        with Router([*common, *arm.flags], workers=workers, name=name) as router:
+        with Router([*common, *arm.flags], workers=workers, name=name, startup_s=STARTUP_S) as router:
             yield router
 
     return routed
@@ -193,7 +197,7 @@ def _routed(workers: int) -> Callable[[Arm, Sequence[str], str], contextlib.Abst
 def _disaggregated(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
     from eval.disaggregated import Disaggregated
 
-    with Disaggregated([*common, *arm.flags], common, name=name) as pair:
+    with Disaggregated([*common, *arm.flags], common, name=name, startup_s=STARTUP_S) as pair:
         yield pair
 
 
@@ -281,7 +285,7 @@ def _metrics(host: Host) -> dict[str, float]:
 def _progress() -> Progress:
     # On stderr, so that the table alone goes where the output is sent.
     return Progress(
-        TextColumn("{task.description:32}"),
+        TextColumn("{task.description:32}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("requests"),
@@ -295,23 +299,24 @@ def _progress() -> Progress:
 
 def finish(plan: Plan, folder: Folder) -> int:
     """Print the table, write the page; 1 if a request failed."""
-    if not folder.parts:
+    arms = summarise(folder)
+    if not arms:
         return 1
     from eval.replay.page import write_page
 
-    arms = summarise(folder)
     console = Console(highlight=False)
     console.width = max(console.width, TABLE_WIDTH)
     console.print(comparison_table(arms))
     for sentence in sentences(arms):
-        console.print(sentence, soft_wrap=True)
+        console.print(sentence, soft_wrap=True, markup=False)
     (folder.path / "table.md").write_text(markdown(arms) + "\n")
     for line in write_page(folder, plan.load, arms):
-        console.print(line, soft_wrap=True)
+        console.print(line, soft_wrap=True, markup=False)
     failed = [arm for arm in arms if arm.errors]
     for arm in failed:
         first = next(row.error for _, row in folder.finished_rows(arm.name) if row.error)
-        console.print(f"{arm.name}: {arm.errors} requests failed and are in no figure above; the first: {first}")
+        said = f"{arm.name}: {arm.errors} requests failed and are in no figure above; the first: {first}"
+        console.print(said, markup=False)
     retried = sum(arm.retries for arm in arms)
     if retried:
         console.print(f"{retried} retries")
