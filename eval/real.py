@@ -130,7 +130,7 @@ class RealCache:
             named = "lru" if policy == "tlru" else policy
             cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), named)
         self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
-        self._pages = pages
+        self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
 
     @property
@@ -160,10 +160,15 @@ def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: 
 
     if hybrid == "swa":
         window = -(-WINDOW_TOKENS // page_size) * tokens_a_page
-        kept = Hybrid(window=window, window_pool=int(WINDOW_SHARE * pages) * tokens_a_page)
+        kept = Hybrid(window=window, window_pool=_window_pool(pages) * tokens_a_page)
     else:
         kept = Hybrid(states=max(pages * page_size // STATE_TOKENS, 2))
     return hybrid_params(capacity, kept, tokens_a_page, core)
+
+
+def _window_pool(pages: int) -> int:
+    """Pages of the windowed layers, of a pool with so many; a context is here in both at once, until it is cached."""
+    return int(WINDOW_SHARE * pages)
 
 
 def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
