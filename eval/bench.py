@@ -40,6 +40,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    for flag, value, least in (
+        *(("--leaves", min(args.leaves), 1), ("--samples", args.samples, 1)),
+        ("--turns", args.turns, 10),  # a line for each tenth
+    ):
+        if value < least:
+            raise ValueError(f"{flag} {value}: must be {least} or more")
     # The simulator first: its peak memory is that of the process.
     if args.only in (None, "simulator"):
         from eval import bench_simulator

@@ -105,13 +105,13 @@ def flatness(turns: int) -> Table:
         table.add_column(column, justify="right")
     first = 0.0
     for tenth in track(range(10), "long trace", console=Console(stderr=True), transient=True):
-        requests = list(islice(stream, turns // 10))
+        before, done = tenth * turns // 10, (tenth + 1) * turns // 10
+        requests = list(islice(stream, done - before))
         spent = _spent(cache, requests)
         first = first or spent
         entries = cache.order.entries / max(len(cache.order), 1)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        done = f"{(tenth + 1) * (turns // 10):,}"
-        table.add_row(done, f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB")
+        table.add_row(f"{done:,}", f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB")
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -116,7 +117,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line for each tenth; a step that loses something ends it with the AssertionError that says what."""
+    """Print a line for each tenth; a step that loses something ends it with the AssertionError that says what.
+
+    2 if there are too few for tenths.
+    """
+    for flag, value in (("--steps", args.steps), ("--requests", args.requests)):
+        if 0 < value < 10:
+            print(f"eval soak: {flag} {value}: must be 10 or more, or 0 for none", file=sys.stderr)
+            return 2
     if args.steps:
         soak(args.steps, args.seed)
     if args.requests:
@@ -132,7 +140,8 @@ def soak(steps: int, seed: int) -> None:
     for part in range(100):
         shape = shapes[part % len(shapes)]
         audited = audited_cache(shape)
-        for number, step in enumerate(steps_of(audited, seed + part, steps // 100)):
+        done, wanted = part * steps // 100, (part + 1) * steps // 100
+        for number, step in enumerate(steps_of(audited, seed + part, wanted - done)):
             try:
                 step()
             except BaseException as error:
@@ -141,7 +150,7 @@ def soak(steps: int, seed: int) -> None:
         counts += audited.cache.tail.counts
         if part % 10 == 9:
             evicted = counts["tel_safe"] + counts["lru"]
-            lines.add((part + 1) * steps // 100, f"{evicted:,}", f"{counts['splits']:,}")
+            lines.add(wanted, f"{evicted:,}", f"{counts['splits']:,}")
 
 
 class Names(dict[int, int]):
@@ -157,8 +166,9 @@ def serve(requests: int, core: Core) -> None:
     cache = RealCache("ours", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
     lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")
-    for tenth in range(1, 11):
-        for request in islice(stream, requests // 10):
+    for tenth in range(10):
+        done, wanted = tenth * requests // 10, (tenth + 1) * requests // 10
+        for request in islice(stream, wanted - done):
             cache.request(request)
         order = cache.cache.tail.order
-        lines.add(tenth * requests // 10, f"{order.entries / max(len(order), 1):.2f}", f"{len(order):,}")
+        lines.add(wanted, f"{order.entries / max(len(order), 1):.2f}", f"{len(order):,}")

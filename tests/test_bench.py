@@ -13,7 +13,7 @@ from eval.bench_decision import Clock, decisions
 from eval.bench_scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
 from eval.bench_served import AGAIN as AGAIN_SERVED
 from eval.bench_served import OURS, STOCK, caches_compared, context_of, played, served
-from eval.bench_simulator import POLICIES
+from eval.bench_simulator import POLICIES, flatness
 from eval.policies import simulated_cache
 from eval.simulator import simulate
 from eval.traces import open_trace
@@ -66,6 +66,27 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
     ):
         assert main(["bench", "--only", "scheduler", flag, value]) == 2
         assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--only", "eviction", "--samples", "0"], "--samples 0: must be 1 or more"),
+        (["--only", "eviction", "--leaves", "10", "0"], "--leaves 0: must be 1 or more"),
+        (["--only", "simulator", "--turns", "9"], "--turns 9: must be 10 or more"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *flags]) == 2
+    assert capsys.readouterr().err == f"eval bench: {said}\n"
+
+
+def test_the_tenths_of_a_long_trace_are_all_of_it() -> None:
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(flatness(15))
+    done = [line.split()[0] for line in printed.get().splitlines() if "MiB" in line]
+    assert done == ["1", "3", "4", "6", "7", "9", "10", "12", "13", "15"]
 
 
 def test_what_was_there_before_fills_the_pool_which_by_default_is_trimmed_by_a_share_of_it() -> None:

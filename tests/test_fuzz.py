@@ -6,7 +6,7 @@ Hypothesis looks for the sequence that breaks it, and makes it short; `make soak
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
+from eval import soak
 from eval.__main__ import main
 from eval.audit import AuditedCache, Shape
 from eval.audit_hybrids import audited as audited_cache
@@ -184,3 +185,30 @@ def test_a_soak_prints_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str])
     assert done == ["audited", *(f"{tenth}00" for tenth in range(1, 10)), "1,000", "requests"] + [
         f"{50 * tenth}" for tenth in range(1, 11)
     ]
+
+
+def test_a_soak_takes_as_many_steps_as_it_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
+        taken.append(count)
+        return iter(())
+
+    monkeypatch.setattr(soak, "steps_of", counted)
+    assert main(["soak", "--steps", "155", "--requests", "15"]) == 0
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert (sum(taken), lines[10], lines[-1]) == (155, "155", "15")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "5"], "--steps 5: must be 10 or more, or 0 for none"),
+        (["--steps", "0", "--requests", "5"], "--requests 5: must be 10 or more, or 0 for none"),
+    ],
+)
+def test_of_too_few_steps_there_are_no_tenths(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", *flags]) == 2
+    assert capsys.readouterr().err == f"eval soak: {said}\n"
