@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from eval.arguments import add_trace_arguments, tokens, trace_options
+from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import Cell
 from eval.later import Figures, figures
 from eval.policies import TraceKnowledge
@@ -34,6 +34,7 @@ from eval.table import console
 from eval.traces import open_trace
 from eval.traces.request import Path, Request, TraceError
 from radix_tlru import ConfigError
+from radix_tlru.config import AUTO
 
 __all__ = ["Attack", "attacks", "damage", "requests_of"]
 
@@ -137,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
     parser.add_argument("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
     parser.add_argument("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (%(default)s)")
-    parser.add_argument("--median-weight", type=float, default=0.0, metavar="W", help="w of tlru, etlru (default: 0)")
+    parser.add_argument("--median-weight", type=median_weight, default=0.0, metavar="W", help="w, or auto (default: 0)")
     parser.add_argument("--page-size", type=tokens, default=16, metavar="N", help="tokens (default: %(default)s)")
     parser.add_argument("--strength", nargs="+", type=float, default=[0.25, 1.0], metavar="S", help="(default: 0.25 1)")
 
@@ -155,10 +156,11 @@ def run(args: argparse.Namespace) -> int:
         honest = open_trace(**dict(trace_options(args))).requests
         if honest[0].arrival_s == honest[-1].arrival_s:
             raise ValueError(f"--trace {args.trace}: lasts no time, in which an attacker could do anything")
+        weight = AUTO if args.median_weight == AUTO else f"{args.median_weight:g}"
         for strength in args.strength:
             print(
                 f"Uncached tokens of {len(honest):,} honest requests; {args.capacity:,} tokens of cache, page "
-                f"{args.page_size}, ξ = {args.threshold:,}, w = {args.median_weight:g}.\n"
+                f"{args.page_size}, ξ = {args.threshold:,}, w = {weight}.\n"
                 f"An attacker sends {strength:g} times as many prompt tokens; the worst of what it tries:\n"
             )
             for kind, tried in _by_kind(attacks(args.capacity)).items():

@@ -18,11 +18,12 @@ from rich.table import Table
 from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import uncached_tokens
 from eval.policies import POLICIES, TraceKnowledge, simulated_cache
+from eval.simulate import WEIGHTED
 from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
-from radix_tlru import ConfigError
+from radix_tlru import Config, ConfigError
 from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["Figures", "figures"]
@@ -70,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--from {args.share:g}: must be a share from 0 to less than 1")
         if not 1 <= args.page_size <= min(args.capacity):
             raise ValueError(f"--page-size {args.page_size}: must be 1 to the {min(args.capacity)} tokens of the cache")
+        for weight in args.median_weight:
+            Config(median_weight=weight)  # raises ConfigError for what no policy takes
         trace = open_trace(**dict(trace_options(args)))
         table = compare(trace.requests, args)
     except (TraceError, ConfigError, ValueError, OSError) as error:
@@ -105,8 +108,9 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for column in ("policy", "w", "gap closed", "TEL", "p50", "p95", "worst p95", "mean", "gap closed, cell by cell"):
         table.add_column(column, justify="left" if column == "policy" else "right")
-    for policy, weight in itertools.product(args.policy, args.median_weight):
-        done = {cell: serve(policy, *cell, weight) for cell in cells}
+    asked = itertools.product(args.policy, args.median_weight)
+    for policy, weight in dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked):
+        done = {cell: serve(policy, *cell, weight or 0.0) for cell in cells}
         closed = [
             (lru[cell].tel - done[cell].tel) / gap if (gap := lru[cell].tel - optimum[cell].tel) > 0 else 0.0
             for cell in cells
@@ -115,7 +119,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         mean = [float(np.mean(column)) for column in zip(*changes, strict=True)]
         table.add_row(
             policy,
-            weight if weight == AUTO else f"{weight:g}",
+            "–" if weight is None else weight if weight == AUTO else f"{weight:g}",
             f"{np.mean(closed):.1%}",
             *(f"{change:+.1%}" for change in mean[:3]),
             f"{max(change.p95 for change in changes):+.1%}",

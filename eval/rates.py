@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,13 +58,13 @@ class Setting:
 
 
 class Difference(NamedTuple):
-    """A relative difference: the mean over seeds, give or take so much for an interval of 95 %."""
+    """A relative difference: the mean over seeds, give or take so much for an interval of 95 %; NaN against nothing."""
 
     mean: float
     reach: float
 
     def __str__(self) -> str:
-        return f"{self.mean:+.1%} ± {self.reach:.1%}"
+        return "–" if math.isnan(self.mean) else f"{self.mean:+.1%} ± {self.reach:.1%}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +118,7 @@ def compare(args: argparse.Namespace) -> Table:
                 f"{spread:g}",
                 f"{capacity:,}",
                 f"{threshold:,}",
-                *(f"{sum(one.tel for one in done[policy]) / lru - 1:+.1%}" for policy in _POLICIES[1:]),
+                *(f"{sum(one.tel for one in done[policy]) / lru - 1:+.1%}" if lru else "–" for policy in _POLICIES[1:]),
                 *(str(each) for each in difference(done["etlru"], done["etlru-given"])),
             )
     return table
@@ -150,6 +151,7 @@ def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forc
 
 def difference(ours: Sequence[Tail], theirs: Sequence[Tail]) -> list[Difference]:
     """Of TEL, p95 and p99, relative to ``theirs``, trace by trace."""
-    relative = np.array(ours) / np.array(theirs) - 1.0
+    base = np.array(theirs, dtype=np.float64)
+    relative = np.divide(np.array(ours), base, out=np.full_like(base, np.nan), where=base != 0) - 1.0
     reach = stats.t.ppf(0.975, len(relative) - 1) * stats.sem(relative, axis=0)
     return list(map(Difference, relative.mean(axis=0).tolist(), reach.tolist()))

@@ -42,7 +42,7 @@ class Served:
 
     config: Config
     uncached: NDArray[np.int64]  # tokens, of each request
-    thresholds: list[int]  # ξ in force at each look
+    thresholds: list[int]  # ξ in force at the start and after each look
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +80,7 @@ def serve(requests: Sequence[Request], config: Config, capacity: int, page_size:
     followed = percentile(config.target)
     quantile = None if followed is None else UncachedQuantile(followed)
     threshold = Threshold(config.start_threshold, config.next_prompt, page_size)
-    cached, thresholds = [], []
+    cached, thresholds = [], [threshold.tokens]
     for number, request in enumerate(requests, start=1):
         cached.append(cache.request(request))
         if quantile is not None:

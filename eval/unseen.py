@@ -30,6 +30,7 @@ from eval.policies import TraceKnowledge, simulated_cache
 from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace
+from radix_tlru import Config
 from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["KINDS", "TOLERATED", "Arm", "Change", "Kind", "Paid", "against_lru", "leads"]
@@ -119,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
         if min(args.seeds) < 0:
             raise ValueError(f"--seeds {min(args.seeds)}: must be 0 or more")
+        for weight in args.median_weight:
+            Config(median_weight=weight)  # raises ConfigError for what no policy takes
     except ValueError as error:
         print(f"eval unseen: {error}", file=sys.stderr)
         return 2

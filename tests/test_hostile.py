@@ -81,6 +81,12 @@ def test_the_command_prints_a_block_for_each_strength(capsys: pytest.CaptureFixt
     assert printed.count(" tlru ") == 2 * 4
 
 
+def test_a_weight_may_be_learned(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--trace", SMALL, "--limit", "30", "--capacity", "8k", "--strength", "0.5"]
+    assert main(["hostile", *small, "--policy", "lru", "tlru", "--median-weight", "auto"]) == 0
+    assert "ξ = 768, w = auto." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [

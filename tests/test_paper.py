@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from eval.__main__ import main
-from eval.paper import sources
+from eval.paper import command, sources
 from eval.paper.grid import BOTH, Results, Study, improvement, missing, run_batches
 from eval.paper.published import HEADLINE, SHAREGPT, TABLES, WILDCHAT
 from eval.paper.sheet import per_cent
@@ -126,6 +126,11 @@ def test_a_cell_of_a_table_is_what_two_runs_of_the_simulator_say(source: Source,
     assert results.fewer("lru", 10_000, 100.0) == pytest.approx((over_before - over_after) / over_before)
     assert per_cent(expected) in relative_latency(results, "lru").lines[0].cells
     assert per_cent(results.fewer("lru", 10_000, 100.0)) in violations(results).lines[0].cells
+
+
+def test_pages_are_as_large_where_rates_are_learned() -> None:
+    studies = command._learned(Reading(), ASSUMED, command._QUICK, 0.0, page_size=16)
+    assert {study.page_size for study in studies} == {16}
 
 
 def test_a_request_without_uncached_tokens_counts_with_beta(source: Source, tmp_path: Path) -> None:

@@ -32,6 +32,17 @@ def test_a_difference_is_a_mean_over_traces_with_students_interval() -> None:
     assert str(tel) == "+20.0% ± 127.1%"
 
 
+def test_against_nothing_there_is_no_difference() -> None:
+    ours, theirs = [Tail(0, 100, 10), Tail(5, 100, 10)], [Tail(0, 100, 10), Tail(10, 100, 10)]
+    assert list(map(str, difference(ours, theirs))) == ["–", "+0.0% ± 0.0%", "+0.0% ± 0.0%"]
+
+
+def test_where_all_fits_there_is_no_tail(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rates", "--model", "wildchat", "--capacity", "10M", "--seeds", "2", "--turns", "100"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines() if line.lstrip().startswith("wildchat")]
+    assert any(line.count("–") == 4 for line in lines)
+
+
 def test_the_command_prints_a_line_for_each_setting(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--model", "wildchat", "--capacity", "4k", "--seeds", "2", "--turns", "200"]
     assert main(["rates", *small]) == 0

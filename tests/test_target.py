@@ -41,6 +41,12 @@ def test_the_command_prints_a_table_for_each_capacity(capsys: pytest.CaptureFixt
     assert printed.count("follows p99") == 2
 
 
+def test_of_a_short_trace_the_first_threshold_is_in_force(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["target", "--trace", "figure1", "--capacity", "100"]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[2:4] for line in lines if line[:1] == ["follows"]] == [["2,048", "0"]] * 3
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [

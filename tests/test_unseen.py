@@ -72,6 +72,7 @@ def test_auto_holds_the_p95_that_the_tail_alone_raises(capsys: pytest.CaptureFix
         (["--kinds", "0"], f"--kinds 0: must be 1 to {len(KINDS)}"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--seeds", "-1"], "--seeds -1: must be 0 or more"),
+        (["--median-weight", "2"], "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
     ],
 )
 def test_a_wrong_flag_is_one_line(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -106,7 +106,7 @@ def _run(args: argparse.Namespace) -> int:
         _study(data, wanted, reading, timing, scale, args.page_size)
         for data, wanted in ((WILDCHAT, args.trace), (SHAREGPT, args.sharegpt))
     ]
-    learned = [_learned(reading, timing, scale, sigma) for sigma in _SPREADS]
+    learned = [_learned(reading, timing, scale, sigma, args.page_size) for sigma in _SPREADS]
     rows = Rows(folder / CELLS)
     _fill(rows, [*studies, *chain(*learned)], args.jobs)
 
@@ -147,6 +147,8 @@ def _scale(args: argparse.Namespace) -> Scale:
         scale = replace(scale, capacities=tuple(sorted(set(args.capacity))))
     if scale.capacities[0] < args.page_size:
         raise ValueError(f"--capacity {scale.capacities[0]}: must be at least one page of {args.page_size} tokens")
+    if (least := min(scale.learned_capacities)) < args.page_size:
+        raise ValueError(f"--page-size {args.page_size}: must be at most {least}, the least capacity of Table B")
     return scale
 
 
@@ -185,7 +187,7 @@ def _study(data: DataSet, wanted: str | None, reading: Reading, timing: Timing, 
     )
 
 
-def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float) -> list[Study]:
+def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float, page_size: int) -> list[Study]:
     """ET-LRU where it is optimal: on the model, with its own rates given; a study for each seed."""
     thresholds_ms = tuple(ms for ms in scale.thresholds_ms if ms in FIGURE_THRESHOLDS_MS)
     studies = []
@@ -200,6 +202,7 @@ def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float) -> li
                 scale.learned_capacities,
                 thresholds_ms,
                 source.next_prompt_estimate,
+                page_size,
                 others=("etlru-given", "tail-belady"),
                 death_rate=1 / model.mean_life_s,
             )

@@ -1,0 +1,26 @@
+"""`python -m eval later`: policies on the later part of a trace."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.__main__ import main
+
+SMALL = ["--trace", "synthetic:conversations=40", "--capacity", "5k", "--threshold", "600"]
+
+
+def test_a_policy_without_a_weight_has_one_line_and_no_weight(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["later", *SMALL, "--policy", "lru", "tlru", "tail-belady", "--median-weight", "0", "auto"]) == 0
+    lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
+    named = ("lru", "tlru", "tail-belady")
+    assert [line for line in lines if line and line[0] in named] == [
+        ["lru", "–"],
+        ["tlru", "0"],
+        ["tlru", "auto"],
+        ["tail-belady", "–"],
+    ]
+
+
+def test_a_weight_that_no_policy_takes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["later", *SMALL, "--policy", "lru", "--median-weight", "2"]) == 2
+    assert capsys.readouterr().err == "eval later: --tlru-median-weight 2.0: must be a number from 0 to 1, or auto\n"
