@@ -145,7 +145,8 @@ class RealCache:
             cached = self._cache.request(ids) * self.page_size
         else:
             tokens = tokens_of(ids, self._tokens_a_page)
-            cached = self._cache.request(tokens, request.prompt_tokens, request.arrival_s, request.output_tokens)
+            said = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
+            cached = self._cache.request(tokens, *said)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 

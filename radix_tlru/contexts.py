@@ -70,6 +70,14 @@ class Contexts:
             rung = known
         return rung
 
+    def number(self, fingerprint: Fingerprint, tokens: int) -> int:
+        """What stands for a context's first ``tokens``, down to where its last rung would be."""
+        depth = number = 0
+        while tokens - depth >= _STEPS[0]:
+            start, depth = depth, depth + _STEPS[bisect_right(_STEPS, tokens - depth) - 1]
+            number = fingerprint(start, depth, number)
+        return number
+
     def along(self, fingerprint: Fingerprint, tokens: int) -> Iterator[Rung]:
         """The rungs of other contexts that this one goes through within its first ``tokens``, the deepest first."""
         return self._along(fingerprint, 0, 0, tokens)

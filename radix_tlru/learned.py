@@ -27,6 +27,7 @@ __all__ = ["Conversation", "Conversations", "LearnedReturns", "RecentTurns", "Tu
 _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
 _WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
+_KEEPING = 0.05  # by which each return moves the share of those whose prompts have what was thought
 
 
 class Turn(NamedTuple):
@@ -41,22 +42,48 @@ class Turn(NamedTuple):
     hints: Hints | None = None  # what the client said of the conversation
     asked: Sequence[int] = ()  # token ids of the prompt and of the answer, where they are known
     answered: Sequence[int] = ()
+    thought: int = 0  # tokens of the answer that came before what was said, which many chat templates then leave out
 
 
 class Conversation(Use):
     """A conversation as of its last turn."""
 
-    __slots__ = ("hints", "kind", "length", "noted", "number", "prefix", "remainder", "served", "shared", "turn")
+    __slots__ = (
+        "hints",
+        "kind",
+        "length",
+        "noted",
+        "number",
+        "prefix",
+        "reach",
+        "remainder",
+        "served",
+        "shared",
+        "turn",
+        "whole",
+    )
 
     def __init__(
-        self, cls: Class, stamp: float, number: int, turn: int, length: int, shared: int, remainder: int = 0
+        self,
+        cls: Class,
+        stamp: float,
+        number: int,
+        turn: int,
+        length: int,
+        shared: int,
+        remainder: int = 0,
+        reach: int | None = None,
     ) -> None:
         super().__init__(cls, stamp)
         self.number = number  # of the conversation, in order of first turns
         self.turn = turn  # turns before this one
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
-        self.remainder = remainder  # tokens said that could not be cached: the next prompt has them for certain
+        self.reach = length if reach is None else reach  # tokens of its context that the next prompt begins with
+        self.whole: int | None = None  # what stands for all of it, where that is more
+        # Tokens said that could not be cached: the next prompt has them for certain. Less those of its context that no
+        # next prompt has.
+        self.remainder = remainder
         self.kind = kind_of(turn, length)  # by which its next prompt is judged
         self.served = 0  # turns, of all conversations, up to this one
         self.prefix: SharedPrefix | None = None  # that it began with, if others did, too
@@ -68,13 +95,18 @@ class Conversations:
     """Recognises conversations by their contexts. Memory: the last 50,000."""
 
     def __init__(
-        self, hazards: Hazards, prompts: LearnedPrompts | None = None, prefixes: Hazards | None = None
+        self,
+        hazards: Hazards,
+        prompts: LearnedPrompts | None = None,
+        prefixes: Hazards | None = None,
+        page_size: int = 1,
     ) -> None:
-        self._hazards = hazards
+        self._hazards, self._page_size = hazards, page_size
         self._contexts = Contexts()
         self._prefixes = SharedPrefixes(self._contexts, prefixes or Hazards())
         self._prompts = prompts or LearnedPrompts()
         self._begun = self._served = 0
+        self._keeping = 0.0  # of returns to conversations that thought, the share whose prompts had the thoughts
         self._known: dict[Rung, Conversation] = {}  # by where it ends, the longest silent first
 
     def turn(self, turn: Turn, alone: bool) -> Conversation:
@@ -87,6 +119,9 @@ class Conversations:
         before, prefix = self._before(turn)
         if before is not None:
             self._hazards.returned(before, turn.stamp)
+            if before.whole is not None:
+                kept = self._contexts.number(turn.fingerprint, min(before.length, turn.context)) == before.whole
+                self._keeping += _KEEPING * (kept - self._keeping)
             said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
             if 2 * said > turn.prompt:
                 self._prompts.add(max(turn.prompt - said, 0), before.kind)
@@ -95,7 +130,7 @@ class Conversations:
             number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
             cls: Class = (0, 0)
             prefix = self._shared(turn, shared, prefix)
-        elif 2 * before.length > turn.prompt:
+        elif 2 * min(before.length, before.length + before.remainder) > turn.prompt:
             number, turns, shared = before.number, before.turn + 1, before.shared
             cls = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
         else:
@@ -103,8 +138,13 @@ class Conversations:
             # returns is learned as of a first turn; what was cached of it was cached for either.
             number, turns, shared = before.number, 0, before.shared
             cls = (-1, 0)
-        remainder = turn.prompt + turn.answer - turn.context
-        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder)
+        remainder, reach = turn.prompt + turn.answer - turn.context, turn.context
+        if turn.thought and self._keeping < 0.5:
+            remainder -= turn.thought
+            reach = min(turn.context, turn.prompt // self._page_size * self._page_size)
+        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach)
+        if turn.thought and turn.context > turn.prompt:
+            conversation.whole = self._contexts.number(turn.fingerprint, turn.context)
         self._served += 1
         conversation.served = self._served
         if prefix is not None:
@@ -122,7 +162,7 @@ class Conversations:
         prefix = None
         for rung in self._contexts.along(turn.fingerprint, turn.context):
             conversation = rung.conversation
-            if conversation is not None and conversation.length <= turn.prompt:
+            if conversation is not None and conversation.reach <= turn.prompt:
                 return self._part(rung), conversation.prefix
             prefix = prefix or rung.prefix
         return None, prefix
@@ -140,7 +180,7 @@ class Conversations:
 
     def _remember(self, conversation: Conversation, turn: Turn) -> None:
         """By its context, whose end nobody else has gone beyond."""
-        rung = self._contexts.at(turn.fingerprint, turn.context)
+        rung = self._contexts.at(turn.fingerprint, conversation.reach)
         if rung is None:
             return
         if rung.conversation is not None:

@@ -54,7 +54,8 @@ class Learner:
         self._returns = LearnedReturns()
         self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
         self._next_prompts: NextPrompts | None = None
-        self._conversations = Conversations(self._returns.hazards, self._prompts, self._returns.prefixes)
+        rates = self._returns
+        self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
         self._foretells = config.policy == "etlru"  # who comes back
         self._learns = self._foretells or self._prompts is not None
         self._auto = config.median_weight == AUTO

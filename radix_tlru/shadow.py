@@ -61,7 +61,9 @@ class Shadow:
         start = held = conversation.shared
         leaf_id, front = self._ids.pop(conversation.number, 0), None
         if leaf_id:
-            held = self._withdraw(leaf_id).end
+            leaf = self._withdraw(leaf_id)
+            held = min(leaf.end, leaf.known.reach)
+            self._resident -= (leaf.end - held) * self._one_in  # what was thought goes with it
         elif conversation.prefix is not None and start:
             front = self._taken_up(conversation.prefix.number)
             held = min(front.end, start)

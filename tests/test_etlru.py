@@ -57,9 +57,8 @@ def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
     assert one(64, 65, first) != one(64, 65, 1), "it stands for all tokens, not for the last ones"
 
 
-@pytest.mark.parametrize(("cached", "answer"), [(400, 50), (480, 80)])
-def test_what_was_thought_is_said_again_only_if_it_was_cached(cached: int, answer: int) -> None:
+def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
     ids = array("q", range(400))
     req = SimpleNamespace(origin_input_ids=ids, output_ids=array("q", range(80)), reasoning_tokens=30, cached_tokens=0)
-    turn = turn_of(req, RadixKey(array("q", range(cached))), 0.0)
-    assert (turn.prompt, turn.answer, turn.context) == (400, answer, cached)
+    turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
+    assert (turn.prompt, turn.answer, turn.thought, turn.context) == (400, 80, 30, 480)

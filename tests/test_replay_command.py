@@ -46,6 +46,7 @@ def planned(*words: str) -> command.Plan:
         ("--trace figure1 --device gpu", "--device gpu: --model is needed"),
         ("--trace figure1 --router 2 --url a=http://x", "--router: starts its own servers"),
         ("--trace figure1 --disaggregated --url a=http://x", "--disaggregated: starts its own servers"),
+        ("--trace chat-mix:thought_range=10/20", "has thoughts, which a replay cannot have a model think"),
         ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
     ],
 )

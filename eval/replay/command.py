@@ -136,6 +136,8 @@ def _plan(args: argparse.Namespace) -> Plan:
     trace = open_trace(**dict(trace_options(args)), texts=args.api == "chat")
     if trace.skipped:
         print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)
+    if any(request.thought_tokens for request in trace.requests):
+        raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
     load = load_from(trace.requests, args.seed, args.token_ids)
     if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
         raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")

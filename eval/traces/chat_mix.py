@@ -1,7 +1,8 @@
 """A chat mix for small servers: questions and long documents, a few turns each, with time to read between them.
 
 First prompts are log-normal: most are questions, some bring a long document. The number of turns is geometric. Waits
-between turns are log-normal: people read before they answer, and some come back much later.
+between turns are log-normal: people read before they answer, and some come back much later. A model may think before
+it answers (``thought_range``); later prompts have its answer, and not what it thought, as chat templates have it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class ChatMix:
     first_prompt_range: tuple[int, int] = (200, 3000)  # longer and shorter ones are clipped to it
     next_prompt_range: tuple[int, int] = (20, 200)  # uniform
     answer_range: tuple[int, int] = (8, 48)  # uniform
+    thought_range: tuple[int, int] = (0, 0)  # uniform
     continue_probability: float = 0.75  # that another turn follows
     max_turns: int = 6
     wait_median_s: float = 1.8
@@ -41,8 +43,9 @@ class ChatMix:
         for field in fields(self):
             value = getattr(self, field.name)
             if field.name.endswith("_range"):
-                if not 1 <= value[0] <= value[1] <= 1_000_000:
-                    raise TraceError(f"{field.name}: {value[0]}/{value[1]}, must be low/high from 1 to 1000000")
+                least = 0 if field.name == "thought_range" else 1
+                if not least <= value[0] <= value[1] <= 1_000_000:
+                    raise TraceError(f"{field.name}: {value[0]}/{value[1]}, must be low/high from {least} to 1000000")
                 continue
             low, high = _ALLOWED.get(field.name, (0, 1e9))
             if not low <= value <= high:
@@ -87,4 +90,10 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
         asked = (*ends, (ends[-1] if ends else 0) + prompt_tokens)
         ends = (*asked, asked[-1] + answer_tokens)
         units = range(first_unit, first_unit + len(ends))
-        yield Request(arrival_s, str(index), Path(units[:-1], asked), Path(units, ends), asked[-1], answer_tokens)
+        prompt, context, output_tokens = Path(units[:-1], asked), Path(units, ends), answer_tokens
+        if thought := int(rng.integers(*mix.thought_range, endpoint=True)) if mix.thought_range[1] else 0:
+            # What comes behind a thought is in no later prompt, not as the same tokens of a prefix.
+            last = 2 * mix.max_turns * mix.conversations + index * mix.max_turns + turn
+            output_tokens += thought
+            context = Path((*units[:-1], last), (*asked, asked[-1] + output_tokens))
+        yield Request(arrival_s, str(index), prompt, context, asked[-1], output_tokens, thought_tokens=thought)

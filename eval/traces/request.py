@@ -63,3 +63,4 @@ class Request:
     messages: tuple[
         tuple[str, str], ...
     ] = ()  # (role, text) that this turn adds, where they were asked for and are known
+    thought_tokens: int = 0  # of the output: before the answer, and in no later prompt

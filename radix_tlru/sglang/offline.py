@@ -163,7 +163,12 @@ class OfflineCache:
         return self.cache.token_to_kv_pool_allocator
 
     def request(
-        self, tokens: Iterable[int], prompt: int = 0, stamp: float | None = None, answer: int | None = None
+        self,
+        tokens: Iterable[int],
+        prompt: int = 0,
+        stamp: float | None = None,
+        answer: int | None = None,
+        thought: int = 0,
     ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
@@ -171,6 +176,7 @@ class OfflineCache:
             tokens: of the context.
             prompt: how many tokens the prompt has: the first of them.
             answer: how many the answer has; None: the others.
+            thought: of them, how many no later prompt has.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
@@ -196,7 +202,7 @@ class OfflineCache:
             if stamp is not None and length:
                 found = min(cached, prompt)
                 answered = len(context) - prompt if answer is None else answer
-                turn = Turn(stamp, prompt, answered, length, found, fingerprint_of(key))
+                turn = Turn(stamp, prompt, answered, length, found, fingerprint_of(key), thought=thought)
                 self.cache.components[ComponentType.FULL].served(node, turn)
         finally:
             self.unlock(lock)

@@ -22,19 +22,18 @@ _TOKEN = array("q").itemsize
 
 def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
     """The turn that ``req`` was, with the ``key`` of what was cached of it in the end."""
-    prompt, answer = len(req.origin_input_ids), len(req.output_ids)
-    if len(key) <= prompt:  # --strip-thinking-cache: the answer is not cached, as no next prompt has what was thought
-        answer -= getattr(req, "reasoning_tokens", 0)
+    prompt = len(req.origin_input_ids)
     return Turn(
         stamp=stamp,
         prompt=prompt,
-        answer=answer,
+        answer=len(req.output_ids),
         context=len(key),
         cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
         hints=hints,
         asked=req.origin_input_ids,
         answered=req.output_ids,
+        thought=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
     )
 
 
