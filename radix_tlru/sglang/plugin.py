@@ -269,7 +269,7 @@ def _select(record: ServerArgs, config: Config) -> ServerArgs:
             raise _conflict(flag, value, config)
     if config.host_threshold is not None and not record.enable_hierarchical_cache:
         raise ConfigError(f"{FLAGS['host_threshold']} {config.host_threshold}: needs --enable-hierarchical-cache")
-    if envs.SGLANG_RUST_SERVER.get():  # likewise
+    if envs.SGLANG_RUST_SERVER.get():  # it takes requests in elsewhere, too
         raise _conflict("SGLANG_RUST_SERVER", True, config)
     if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
         # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
