@@ -13,6 +13,7 @@ sglang-tlru       nodes beyond the budget first, then lru (paper, Algorithm 1, o
 sglang-slru       nodes that only one request has used first, then lru in each of the two segments
 sglang-lfu        nodes that the fewest requests have used first, then lru
 sglang-priority   lowest priority of a request first, then lru; requests of a trace have none, so it is lru
+…-strip-thinking  lru or tlru, and of an answer that was thought over nothing is cached (``--strip-thinking-cache``)
 vllm              :class:`VllmCache`
 trtllm            :class:`TensorRTCache`, without hints
 ================  ====================================================================================================
@@ -234,6 +235,7 @@ def _trtllm(capacity: int, threshold: int, next_prompt_estimate: int, page_size:
 
 BASELINES: dict[str, Callable[[int, int, int, int], Cache]] = {
     **{f"sglang-{policy}": REAL_CACHES[f"sglang-{policy}"] for policy in STOCK_POLICIES},
+    **{name: cache for name, cache in REAL_CACHES.items() if name.endswith("-strip-thinking")},
     "vllm": _vllm,
     "trtllm": _trtllm,
 }

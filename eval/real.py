@@ -81,6 +81,7 @@ class RealCache:
             many as a server takes that has a pool of ``capacity``.
         units: names of the units met so far, as of :func:`page_ids`; they grow with the trace.
         hybrid: of a hybrid model, which finds nothing but what it keeps at the ends of prefill chunks and of contexts.
+        strip_thinking: of an answer that was thought over nothing is cached (SGLang's ``--strip-thinking-cache``).
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class RealCache:
         trim_chunk: int | None = 1,
         units: dict[int, int] | None = None,
         hybrid: Kind | None = None,
+        strip_thinking: bool = False,
     ) -> None:
         from radix_tlru import Config, policy_for
         from radix_tlru.tel import round_up
@@ -132,6 +134,7 @@ class RealCache:
         self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
+        self._strips_thinking = strip_thinking
 
     @property
     def cache(self) -> UnifiedRadixCache:
@@ -140,7 +143,8 @@ class RealCache:
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
-        ids = page_ids(request.context, self.page_size, self._units)[: self._pages]
+        context = request.prompt if self._strips_thinking and request.thought_tokens else request.context
+        ids = page_ids(context, self.page_size, self._units)[: self._pages]
         if not self._learns:
             cached = self._cache.request(ids) * self.page_size
         else:
@@ -179,7 +183,9 @@ def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
     return (HybridCache if len(cache.tree_components) > 1 else OfflineCache)(cache, chunk)
 
 
-def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[..., RealCache]:
+def _factory(
+    policy: str, core: Core, hybrid: Kind | None = None, strip_thinking: bool = False
+) -> Callable[..., RealCache]:
     def build(
         capacity: int,
         threshold: int,
@@ -196,6 +202,7 @@ def _factory(policy: str, core: Core, hybrid: Kind | None = None) -> Callable[..
             page_size=page_size,
             core=core,
             hybrid=hybrid,
+            strip_thinking=strip_thinking,
         )
 
     return build
@@ -209,9 +216,10 @@ REAL_CACHES: dict[str, Callable[..., RealCache]] = {
     "real-etlru": _factory("etlru", "rust"),
     "real-etlru-python": _factory("etlru", "python"),
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
-    **{f"sglang-{policy}-python": _factory(policy, "python") for policy in ("lru", "tlru")},
+    **{f"sglang-{policy}-python": _factory(policy, "python") for policy in _BESIDE},
+    **{f"sglang-{policy}-strip-thinking": _factory(policy, "rust", strip_thinking=True) for policy in _BESIDE},
     **{f"real-{name}-{kind}": _factory(policy, "python", kind) for name, policy in _OURS for kind in get_args(Kind)},
     **{f"sglang-{policy}-{kind}": _factory(policy, "rust", kind) for policy in _BESIDE for kind in get_args(Kind)},
 }
 """Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens, and ours from w: ours, and stock on either
-core; of models of full attention, and of hybrids."""
+core; of models of full attention, and of hybrids; stock with ``--strip-thinking-cache``."""

@@ -8,7 +8,7 @@ same, for what they would have cost under lru. With both, the weight w can be le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, Config
@@ -20,6 +20,7 @@ from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
+from radix_tlru.thoughts import without_thoughts
 
 __all__ = ["Learner"]
 
@@ -84,7 +85,8 @@ class Learner:
         """One of each policy, and with ``auto`` one of what was in force, whichever it was."""
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
-        self._claims, self._hinted = Claims(capacity), False
+        self._claims = Claims(capacity)
+        self._wrappers: list[Callable[[Policy], Policy]] = []  # of every policy, the first innermost
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._next_lesson = _ENOUGH
@@ -94,9 +96,11 @@ class Learner:
         conversation = self._conversations.turn(turn, alone)
         if self._predictor is not None:
             self._predictor.observe(turn, conversation)
-        if turn.hints is not None and alone and not self._hinted:
-            self._take_hints()
-        if self._hinted:  # a turn without hints ends what the last one claimed
+        if turn.hints is not None and alone:
+            self._wrap(hinted)
+        if conversation.reach < turn.context and (self._learns or self._auto):  # what is pinned stays as published
+            self._wrap(without_thoughts)
+        if hinted in self._wrappers:  # a turn without hints ends what the last one claimed
             said = turn.hints if alone else None
             conversation.hints = self._claims.admit(said, turn.context, turn.stamp, conversation.number)
         self._turns += 1
@@ -144,10 +148,11 @@ class Learner:
             if self._auto and self.shadows is not None:
                 self.shadows.use(len(self._policies), policy)
 
-    def _take_hints(self) -> None:
-        """From the first hint on: servers whose clients give none do without the steps it takes to ask for them."""
-        self._hinted = True
-        self._replace([hinted(policy) for policy in self._policies])
+    def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
+        """From the first use on: servers that have none do without the steps it takes to ask."""
+        if wrapper not in self._wrappers:
+            self._wrappers.append(wrapper)
+            self._replace([wrapper(policy) for policy in self._policies])
 
     def _weighed(self, policy: Policy) -> list[Policy]:
         """The settings of a policy."""
@@ -183,11 +188,13 @@ class Learner:
         prompts = self._prompts.distribution(self._next_prompts) if self._prompts else None
         if prompts is not None and prompts is not self._next_prompts:
             self._next_prompts = prompts
-            model: PromptModel = HintedPrompt(prompts) if self._hinted else prompts
+            model: PromptModel = HintedPrompt(prompts) if hinted in self._wrappers else prompts
             learned = self._weighed(replace(self._policies[0], prompts=model))
             if self._foretells:
                 recent = replace(self._policies[tlru], returns=RecentTurns(), prompts=prompts)
-                learned.append(hinted(recent) if self._hinted else recent)
+                for wrapper in self._wrappers:
+                    recent = wrapper(recent)
+                learned.append(recent)
             self._replace(learned)
 
     def _follow_median(self, shadows: Shadows) -> None:

@@ -227,7 +227,9 @@ def _victims(rank: Rank) -> Table:
         table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
     for victim in _next(rank):
         exceed = victim["exceed_probability"]
-        if exceed == 0.0:
+        if victim["return_rate"] == 0.0:
+            why, style = "in no later prompt", "green"
+        elif exceed == 0.0:
             why, style = "free: with what stays the next turn is within ξ", "green"
         elif exceed < _SELDOM:
             why, style = "few next prompts are long enough to miss it", "green"

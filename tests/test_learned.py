@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from random import Random
 
 import pytest
@@ -16,6 +17,7 @@ from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.prefixes import SharedPrefix, Use
 from radix_tlru.tel import keep_within_budget
+from radix_tlru.thoughts import without_thoughts
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100
 hazard_curves = st.lists(st.floats(1e-6, 10.0), min_size=len(BANDS), max_size=len(BANDS))
@@ -243,14 +245,16 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             order.add(last_id)
 
 
-@pytest.mark.parametrize("wrapped", [False, True], ids=["as it is", "taking hints"])
-def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(wrapped: bool) -> None:
+@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, without_thoughts])
+def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(
+    wrapper: Callable[[Policy], Policy],
+) -> None:
     conversation = Conversation((0,), 0.0, 1, 0, 640, shared=320)
     conversation.prefix = SharedPrefix(0, 320)
     conversation.prefix.last = Use((1,), 0.0)
     policy = Policy(Rising({(0,): [1.0] * len(BANDS), (1,): [2.0] * len(BANDS)}), AnyPrompt(), THRESHOLD, 1.0)
     leaves = {1: Leaf(0, 640, 640, 1.0, conversation)}
-    order = EvictionOrder(hinted(policy) if wrapped else policy, PAGE, leaves.get)
+    order = EvictionOrder(wrapper(policy), PAGE, leaves.get)
     order.add(1)
     for end, keep, rate in ((640, 320, 1.0), (320, 0, 2.0)):
         (foreseen,) = order.upcoming(1)

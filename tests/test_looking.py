@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from radix_tlru.hazards import BANDS
@@ -9,16 +11,17 @@ from radix_tlru.hints import hinted
 from radix_tlru.learned import Conversation, LearnedReturns
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
+from radix_tlru.thoughts import without_thoughts
 
 LENGTH = 800
 
 
-@pytest.mark.parametrize("with_hints", [False, True])
-def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(with_hints: bool) -> None:
+@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, without_thoughts])
+def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(wrapper: Callable[[Policy], Policy]) -> None:
     returns = LearnedReturns()
     policy = Policy(returns=returns, prompts=FixedPrompt(100), threshold=600, median_weight=0.0)
     leaves: dict[int, Leaf] = {}
-    order = EvictionOrder(hinted(policy) if with_hints else policy, 1, leaves.get)
+    order = EvictionOrder(wrapper(policy), 1, leaves.get)
 
     def add(number: int, cls: tuple[int, ...], stamp: float) -> Conversation:
         conversation = Conversation(cls, stamp, number, 0, LENGTH, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,13 +11,20 @@ import pytest
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.policies import simulated_cache
+from eval.real import REAL_CACHES, RealCache
 from eval.simulator import simulate
 from eval.traces import open_trace
+from eval.traces.request import Request
+from radix_tlru import Config
+from radix_tlru.config import MedianWeight
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations, Turn
-from radix_tlru.models import Leaf
+from radix_tlru.learned import Conversation, Conversations, LearnedReturns, RecentTurns, Turn
+from radix_tlru.learner import Learner
+from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, ReturnModel
+from radix_tlru.order import EvictionOrder
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.sglang.turns import fingerprint_of
+from radix_tlru.thoughts import WithoutThoughts, without_thoughts
 
 THOUGHT, SAID, ASKED = 1_500, 200, 100
 
@@ -88,22 +95,83 @@ def test_an_answer_that_is_not_cached_at_all_comes_back_without_its_thoughts() -
     assert (known.remainder, known.reach) == (SAID, turn.prompt)
 
 
-def test_who_knows_of_thoughts_has_a_shorter_tail() -> None:
-    trace = (
-        "chat-mix:conversations=300,arrival_span_s=1800,answer_range=100/600,wait_median_s=60,thought_range=500/3000"
-    )
-    told = open_trace(trace).requests
+THINKS = "chat-mix:conversations=300,arrival_span_s=1800,answer_range=100/600,wait_median_s=60,thought_range=500/3000"
+
+
+def tel(policy: str, requests: Sequence[Request], weight: float = 0.0) -> int:
+    cache = simulated_cache(policy, 60_000, threshold=1_000, page_size=16, median_weight=weight)
+    found = zip(requests, simulate(cache, requests), strict=True)
+    return sum(max(request.prompt_tokens - cached - 1_000, 0) for request, cached in found)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5])
+def test_who_knows_of_thoughts_has_a_shorter_tail(weight: float) -> None:
+    told = open_trace(THINKS).requests
     assert all(request.thought_tokens for request in told)
     untold = [replace(request, thought_tokens=0) for request in told]
-    tel = [
-        sum(
-            max(request.prompt_tokens - cached - 1_000, 0)
-            for request, cached in zip(
-                requests,
-                simulate(simulated_cache("etlru", 60_000, threshold=1_000, page_size=16), requests),
-                strict=True,
-            )
-        )
-        for requests in (told, untold)
-    ]
-    assert tel[0] < tel[1] / 2
+    assert tel("etlru", told, weight) < tel("etlru", untold, weight) / 2
+
+
+@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+@pytest.mark.parametrize("weight", [0.5, "auto"])
+def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: MedianWeight) -> None:
+    requests = open_trace(THINKS).requests
+    sizes = {"threshold": 1_000, "next_prompt_estimate": None, "page_size": 16, "median_weight": weight}
+    real = RealCache("ours" if policy == "tlru" else policy, 60_000, **sizes)
+    expected = simulate(simulated_cache(policy, 60_000, **sizes), requests)
+    assert simulate(real, requests) == expected
+    assert without_thoughts in real.cache.tail.learner._wrappers
+
+
+def test_stock_may_cache_no_answer_that_was_thought_over() -> None:
+    requests = open_trace(THINKS).requests
+    silent = [replace(request, context=request.prompt) for request in requests]
+    stripped, stock = (REAL_CACHES[name] for name in ("sglang-lru-strip-thinking", "sglang-lru"))
+    assert simulate(stripped(60_000, 1_000, 200, 16), requests) == simulate(stock(60_000, 1_000, 200, 16), silent)
+    untold = [replace(request, thought_tokens=0) for request in requests]
+    assert simulate(stripped(60_000, 1_000, 200, 16), untold) == simulate(stock(60_000, 1_000, 200, 16), requests)
+
+
+def chat(number: int, length: int, reach: int, start: int = 0, last_access: float = 0.0) -> Leaf:
+    known = Conversation((0, 0), last_access, number, 0, length, 0, reach=reach)
+    known.served = number
+    return Leaf(start, length, length, last_access, known)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("returns", [RecentTurns, LearnedReturns])
+def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_free(
+    weight: float, returns: Callable[[], ReturnModel]
+) -> None:
+    policy = without_thoughts(Policy(returns(), FixedPrompt(100), threshold=600, median_weight=weight))
+    leaves = {1: chat(1, 2_000, 2_000), 2: chat(2, 2_000, 800, last_access=9.0), 3: chat(3, 2_000, 2_100)}
+    order = EvictionOrder(policy, 1, leaves.get)
+    for leaf_id in leaves:
+        order.add(leaf_id)
+    foreseen = order.upcoming(2)
+    assert foreseen[0].victim.leaf_id == 2
+    assert (foreseen[0].return_rate, foreseen[0].cost) == (0.0, 0.0)
+    gone = 2_000
+    while (victim := order.victim(500)) is not None and victim.leaf_id == 2 and gone > 800:
+        order.discard(2)
+        gone = victim.keep
+        leaves[2] = victim.leaf._replace(end=gone)
+        order.add(2)
+    assert gone == 800
+    following = order.upcoming(9)
+    assert all(each.return_rate > 0 for each in following)
+    assert following[0].victim.leaf_id != 2, "what is left of it is as any other"
+
+
+def test_a_leaf_that_goes_whole_is_never_said_again_only_if_all_of_it_is_not() -> None:
+    model = without_thoughts(Policy(RecentTurns(), AnyPrompt(), 600, 1.0)).returns
+    half, all_of_it = (chat(1, 2_000, 800, start=start)._replace(rest=start) for start in (500, 800))
+    assert model.rate(model.group(all_of_it, 5.0).number, 1.0, 5.0) == 0.0
+    assert model.rate(model.group(half, 5.0).number, 1.0, 5.0) == RecentTurns().rate(0, 1.0, 5.0)
+
+
+def test_what_is_pinned_stays_as_published() -> None:
+    for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (100, "auto", True)):
+        learner = Learner(Config("tlru", 1_000, estimate, weight), 100_000, 16)
+        learner.observe(Chat(0, keeps=False).turn())
+        assert isinstance(learner.policy.returns, WithoutThoughts) is asks
