@@ -19,7 +19,7 @@ from rich.progress import track
 from rich.table import Table
 
 from eval.bench_simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN, change, excess
-from eval.real import CHUNK_TOKENS, page_ids, tokens_of
+from eval.real import CHUNK_TOKENS, tokens_of
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
@@ -86,7 +86,7 @@ def caches_compared() -> dict[str, OfflineCache]:
 
 def context_of(request: Request, units: dict[int, int]) -> array[int]:
     """What a cache can keep of a context; ``units``: as of :func:`~eval.real.page_ids`."""
-    return tokens_of(page_ids(request.context, PAGE, units)[: CAPACITY // PAGE], PAGE)
+    return tokens_of(request.context, PAGE, units)[: CAPACITY // PAGE * PAGE]
 
 
 def played(

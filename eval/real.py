@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -52,9 +52,9 @@ def page_ids(path: Path, page_size: int, units: dict[int, int]) -> list[int]:
     return ids
 
 
-def tokens_of(pages: Sequence[int], page_size: int) -> array[int]:
-    """Token ids of pages, which two paths share where they share pages."""
-    return array("q", (page * page_size + token for page in pages for token in range(page_size)))
+def tokens_of(path: Path, page_size: int, units: dict[int, int]) -> array[int]:
+    """Token ids of the whole pages of a path, which two paths share as far as they share units."""
+    return array("q", page_ids(path, 1, units)[: len(path) // page_size * page_size])
 
 
 Kind = Literal["swa", "mamba"]
@@ -144,11 +144,10 @@ class RealCache:
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
         context = request.prompt if self._strips_thinking and request.thought_tokens else request.context
-        ids = page_ids(context, self.page_size, self._units)[: self._pages]
         if not self._learns:
-            cached = self._cache.request(ids) * self.page_size
+            cached = self._cache.request(page_ids(context, self.page_size, self._units)[: self._pages]) * self.page_size
         else:
-            tokens = tokens_of(ids, self._tokens_a_page)
+            tokens = tokens_of(context, self.page_size, self._units)[: self._pages * self.page_size]
             said = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
             cached = self._cache.request(tokens, *said)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)

@@ -35,14 +35,15 @@ class Fingerprint(Protocol):
 class Rung:
     """A depth at which contexts are known, what ends there and what is known of it."""
 
-    __slots__ = ("above", "below", "conversation", "depth", "number", "prefix")
+    __slots__ = ("above", "asker", "below", "conversation", "depth", "number", "prefix")
 
     def __init__(self, above: Rung | None, depth: int, number: int) -> None:
         self.above = above
         self.depth = depth  # tokens
         self.number = number  # that stands for them
         self.below = 0  # rungs, next below
-        self.conversation: Conversation | None = None
+        self.conversation: Conversation | None = None  # whose context ends there
+        self.asker: Conversation | None = None  # whose prompt does
         self.prefix: SharedPrefix | None = None
 
 
@@ -70,14 +71,6 @@ class Contexts:
             rung = known
         return rung
 
-    def number(self, fingerprint: Fingerprint, tokens: int) -> int:
-        """What stands for a context's first ``tokens``, down to where its last rung would be."""
-        depth = number = 0
-        while tokens - depth >= _STEPS[0]:
-            start, depth = depth, depth + _STEPS[bisect_right(_STEPS, tokens - depth) - 1]
-            number = fingerprint(start, depth, number)
-        return number
-
     def along(self, fingerprint: Fingerprint, tokens: int) -> Iterator[Rung]:
         """The rungs of other contexts that this one goes through within its first ``tokens``, the deepest first."""
         return self._along(fingerprint, 0, 0, tokens)
@@ -96,7 +89,7 @@ class Contexts:
     def tidy(self, rung: Rung) -> None:
         """Forget a rung that nothing is known of, and those above that were kept for it."""
         last: Rung | None = rung
-        while last is not None and not (last.below or last.conversation or last.prefix):
+        while last is not None and not (last.below or last.conversation or last.asker or last.prefix):
             del self._rungs[last.depth, last.number]
             last = last.above
             if last is not None:

@@ -27,7 +27,7 @@ __all__ = ["Conversation", "Conversations", "LearnedReturns", "RecentTurns", "Tu
 _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
 _WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
-_KEEPING = 0.05  # by which each return moves the share of those whose prompts have what was thought
+_MOVES = 0.05  # by which each return moves the shares of those whose prompts have the last answer
 
 
 class Turn(NamedTuple):
@@ -45,12 +45,23 @@ class Turn(NamedTuple):
     thought: int = 0  # tokens of the answer that came before what was said, which many chat templates then leave out
 
 
+class Prompt(NamedTuple):
+    """What was asked, where more is cached: the last rung within it, and what stands for it to its end."""
+
+    rung: Rung
+    end: int  # tokens
+    number: int
+    said: int  # tokens of the answer, less what is known to be thought
+
+
 class Conversation(Use):
     """A conversation as of its last turn."""
 
     __slots__ = (
+        "asked",
         "hints",
         "kind",
+        "known",
         "length",
         "noted",
         "number",
@@ -59,8 +70,8 @@ class Conversation(Use):
         "remainder",
         "served",
         "shared",
+        "thought",
         "turn",
-        "whole",
     )
 
     def __init__(
@@ -80,10 +91,12 @@ class Conversation(Use):
         self.length = length  # tokens of its context
         self.shared = shared  # tokens of it that its first turn found cached
         self.reach = length if reach is None else reach  # tokens of its context that the next prompt begins with
-        self.whole: int | None = None  # what stands for all of it, where that is more
         # Tokens said that could not be cached: the next prompt has them for certain. Less those of its context that no
         # next prompt has.
         self.remainder = remainder
+        self.thought = False  # before it answered
+        self.known: Rung | None = None  # by which it is
+        self.asked: Prompt | None = None  # likewise, if the next prompt has another answer than was cached
         self.kind = kind_of(turn, length)  # by which its next prompt is judged
         self.served = 0  # turns, of all conversations, up to this one
         self.prefix: SharedPrefix | None = None  # that it began with, if others did, too
@@ -92,7 +105,12 @@ class Conversation(Use):
 
 
 class Conversations:
-    """Recognises conversations by their contexts. Memory: the last 50,000."""
+    """Recognises conversations by their contexts, or by their prompts alone. Memory: the last 50,000.
+
+    Chat templates leave out what was thought, or write an answer, a call of a tool say, otherwise than it was said. How
+    many of the next prompts have the last answer as it was cached is learned, of those with thoughts and of the others.
+    Where most have not, nothing behind the prompt is worth a place.
+    """
 
     def __init__(
         self,
@@ -106,8 +124,10 @@ class Conversations:
         self._prefixes = SharedPrefixes(self._contexts, prefixes or Hazards())
         self._prompts = prompts or LearnedPrompts()
         self._begun = self._served = 0
-        self._keeping = 0.0  # of returns to conversations that thought, the share whose prompts had the thoughts
-        self._known: dict[Rung, Conversation] = {}  # by where it ends, the longest silent first
+        # Of returns, the share that has the last answer as it was cached, by whether it was thought over; of those that
+        # have not, the share that is long enough to have it otherwise.
+        self._keeping, self._saying = {False: 1.0, True: 0.0}, 1.0
+        self._known: dict[Conversation, None] = {}  # the longest silent first
 
     def turn(self, turn: Turn, alone: bool) -> Conversation:
         """The conversation that has just taken a turn, as of now.
@@ -119,9 +139,6 @@ class Conversations:
         before, prefix = self._before(turn)
         if before is not None:
             self._hazards.returned(before, turn.stamp)
-            if before.whole is not None:
-                kept = self._contexts.number(turn.fingerprint, min(before.length, turn.context)) == before.whole
-                self._keeping += _KEEPING * (kept - self._keeping)
             said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
             if 2 * said > turn.prompt:
                 self._prompts.add(max(turn.prompt - said, 0), before.kind)
@@ -139,12 +156,12 @@ class Conversations:
             number, turns, shared = before.number, 0, before.shared
             cls = (-1, 0)
         remainder, reach = turn.prompt + turn.answer - turn.context, turn.context
-        if turn.thought and self._keeping < 0.5:
-            remainder -= turn.thought
-            reach = min(turn.context, turn.prompt // self._page_size * self._page_size)
+        if self._keeping[turn.thought > 0] < 0.5:
+            unsaid = turn.answer if self._saying < 0.5 else 0  # for the most part: no parser has told of thoughts
+            remainder -= turn.thought or unsaid
+            reach = min(turn.context, self._whole_pages(turn.prompt))
         conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach)
-        if turn.thought and turn.context > turn.prompt:
-            conversation.whole = self._contexts.number(turn.fingerprint, turn.context)
+        conversation.thought = turn.thought > 0
         self._served += 1
         conversation.served = self._served
         if prefix is not None:
@@ -162,10 +179,26 @@ class Conversations:
         prefix = None
         for rung in self._contexts.along(turn.fingerprint, turn.context):
             conversation = rung.conversation
-            if conversation is not None and conversation.reach <= turn.prompt:
-                return self._part(rung), conversation.prefix
+            if conversation is not None and conversation.length <= turn.prompt:
+                if conversation.asked is not None:
+                    self._returned(conversation, 1.0)
+                return self._part(conversation), conversation.prefix
+            conversation = rung.asker
+            if conversation is not None and conversation.asked is not None and _goes_on(turn, conversation.asked):
+                self._returned(conversation, 0.0)
+                said = turn.prompt >= conversation.asked.end + conversation.asked.said
+                self._saying += _MOVES * (said - self._saying)
+                conversation.reach = min(conversation.reach, self._whole_pages(conversation.asked.end))
+                return self._part(conversation), conversation.prefix
             prefix = prefix or rung.prefix
         return None, prefix
+
+    def _whole_pages(self, tokens: int) -> int:
+        return tokens // self._page_size * self._page_size
+
+    def _returned(self, conversation: Conversation, kept: float) -> None:
+        """With its last answer as that was cached, or not."""
+        self._keeping[conversation.thought] += _MOVES * (kept - self._keeping[conversation.thought])
 
     def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:
         """The prefix of a first turn, which found ``shared`` tokens cached and is known to begin with that one."""
@@ -179,23 +212,48 @@ class Conversations:
         return known
 
     def _remember(self, conversation: Conversation, turn: Turn) -> None:
-        """By its context, whose end nobody else has gone beyond."""
-        rung = self._contexts.at(turn.fingerprint, conversation.reach)
+        """By its context, whose end nobody else has gone beyond, and by its prompt."""
+        rung = self._contexts.at(turn.fingerprint, turn.context)
+        if rung is not None and rung.conversation is not None:
+            self._hazards.forget(self._part(rung.conversation))
+            rung = self._contexts.at(turn.fingerprint, turn.context)
         if rung is None:
             return
-        if rung.conversation is not None:
-            self._hazards.forget(self._known.pop(rung))
-        rung.conversation = self._known[rung] = conversation
+        rung.conversation, conversation.known = conversation, rung
+        self._known[conversation] = None
+        if turn.prompt < turn.context:
+            self._remember_prompt(conversation, turn)
         self._hazards.watch(conversation)
         if len(self._known) > _MOST_REMEMBERED:
             self._hazards.forget(self._part(next(iter(self._known))))
 
-    def _part(self, rung: Rung) -> Conversation:
-        """With the conversation that is known by a rung."""
-        conversation = self._known.pop(rung)
-        rung.conversation = None
-        self._contexts.tidy(rung)
+    def _remember_prompt(self, conversation: Conversation, turn: Turn) -> None:
+        """Of those who asked the same, the last one."""
+        rung = self._contexts.at(turn.fingerprint, turn.prompt)
+        if rung is None:
+            return
+        if rung.asker is not None:
+            rung.asker.asked = None
+        rung.asker = conversation
+        number = turn.fingerprint(rung.depth, turn.prompt, rung.number)
+        conversation.asked = Prompt(rung, turn.prompt, number, turn.answer - turn.thought)
+
+    def _part(self, conversation: Conversation) -> Conversation:
+        """With a conversation that is known."""
+        del self._known[conversation]
+        assert conversation.known is not None, "or it would not be found"
+        conversation.known.conversation = None
+        self._contexts.tidy(conversation.known)
+        if conversation.asked is not None:
+            conversation.asked.rung.asker = None
+            self._contexts.tidy(conversation.asked.rung)
         return conversation
+
+
+def _goes_on(turn: Turn, prompt: Prompt) -> bool:
+    """Whether a turn, which has the last rung of a prompt, has all of it and more: else it was asked again."""
+    rung = prompt.rung
+    return prompt.end < turn.prompt and turn.fingerprint(rung.depth, prompt.end, rung.number) == prompt.number
 
 
 class RecentTurns(Recency):

@@ -101,7 +101,9 @@ def test_rungs_are_kept_for_what_is_known_alone() -> None:
     for number, cached in enumerate((1_000, 1_001, 1_009, 500, 2_000, 1_990)):
         told = turn([*tokens[:2_500], *[10**6 + number] * 100], 2_550, float(number), cached)
         conversations.turn(told, alone=True)
-    known = [*conversations._known, *(prefix.rung for prefix in conversations._prefixes._known.values())]
+    known = [prefix.rung for prefix in conversations._prefixes._known.values()]
+    for conversation in conversations._known:
+        known += [conversation.known, *([conversation.asked.rung] if conversation.asked else [])]
     held = {depth_number for rung in known for depth_number in chain(rung)}
     assert held == set(conversations._contexts._rungs)
 

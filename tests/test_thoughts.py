@@ -30,10 +30,10 @@ THOUGHT, SAID, ASKED = 1_500, 200, 100
 
 
 class Chat:
-    """A conversation whose template keeps thoughts, or does not."""
+    """A conversation whose template keeps thoughts, or does not; ``told``: by a reasoning parser."""
 
-    def __init__(self, seed: int, *, keeps: bool) -> None:
-        self._random, self._keeps = Random(seed), keeps
+    def __init__(self, seed: int, *, keeps: bool, told: bool = True) -> None:
+        self._random, self._keeps, self._told = Random(seed), keeps, told
         self._history: list[int] = []
         self._at = float(seed)
 
@@ -47,7 +47,9 @@ class Chat:
         context = [*prompt, *thought, *said]
         self._history = context if self._keeps else [*prompt, *said]
         length, answer = len(context), THOUGHT + SAID
-        return Turn(self._at, len(prompt), answer, length, 0, fingerprint(context), thought=THOUGHT)
+        return Turn(
+            self._at, len(prompt), answer, length, 0, fingerprint(context), thought=THOUGHT if self._told else 0
+        )
 
 
 def fingerprint(tokens: Sequence[int]) -> object:
@@ -58,20 +60,56 @@ def lengths(prompts: LearnedPrompts) -> list[int]:
     return [tokens for tokens, _ in prompts._lengths]
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("keeps", [False, True])
-def test_a_conversation_is_known_again_whether_or_not_its_thoughts_come_back(keeps: bool) -> None:
+def test_a_conversation_is_known_again_whether_or_not_its_thoughts_come_back(keeps: bool, told: bool) -> None:
     prompts = LearnedPrompts()
     conversations = Conversations(Hazards(), prompts)
-    chats = [Chat(seed, keeps=keeps) for seed in range(20)]
+    chats = [Chat(seed, keeps=keeps, told=told) for seed in range(20)]
     begun = [conversations.turn(chat.turn(), alone=True).number for chat in chats]
     for turn in range(1, 6):
         found = [conversations.turn(chat.turn(), alone=True) for chat in chats]
         assert [each.number for each in found] == begun
         # Until it is known that thoughts are kept, a prompt that has them is mostly new.
-        assert keeps or {each.turn for each in found} == {turn}
-    # Of what is said again nothing is new.
-    assert lengths(prompts)[-20:] == [ASKED] * 20
+        assert not told or keeps or {each.turn for each in found} == {turn}
+    # Of what is said again nothing is new; how much that is nobody tells without a parser.
+    assert lengths(prompts)[-20:] == [ASKED if told or keeps else SAID + ASKED] * 20
     assert {each.reach < each.length for each in found} == {not keeps}
+
+
+def turn_of(prompt: list[int], answer: list[int], at: float) -> Turn:
+    context = [*prompt, *answer]
+    return Turn(at, len(prompt), len(answer), len(context), 0, fingerprint(context))
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_the_same(rewritten: bool) -> None:
+    """As a tool call may be by a chat template, or what was sampled in other tokens than a tokenizer has."""
+    prompts, random = LearnedPrompts(), Random(0)
+    conversations = Conversations(Hazards(), prompts)
+    histories: list[list[int]] = [[] for _ in range(30)]
+    for number in range(6 * 30):
+        history = histories[number % 30]
+        history += [random.randrange(1 << 30) for _ in range(ASKED)]
+        answer = [random.randrange(1 << 30) for _ in range(SAID)]
+        known = conversations.turn(turn_of(history, answer, float(number)), alone=True)
+        assert (known.number, known.turn) == (number % 30 + 1, number // 30)
+        assert known.length + known.remainder == len(history) + SAID
+        history += [7, *answer[1:]] if rewritten else answer
+    assert lengths(prompts) == [ASKED] * 5 * 30
+    # Where most answers come back otherwise, what is cached of the last one is worth nothing.
+    assert (known.reach < known.length) is rewritten
+
+
+def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_conversation() -> None:
+    template, answer = list(range(500)), list(range(1_000, 1_100))
+    conversations = Conversations(Hazards())
+    for number in range(20):
+        told = turn_of([*template, 10_000 + number], [number, *answer], float(number))
+        assert conversations.turn(told, alone=True).number == number + 1
+    again = turn_of([*template, 10_000], [50, *answer], 30.0)
+    assert conversations.turn(again, alone=True).number == 21
+    assert conversations.turn(turn_of([*template, 10_000, *answer, 1], answer, 40.0), alone=True).number == 21
 
 
 def test_thoughts_that_are_left_out_cost_nothing() -> None:
@@ -105,11 +143,11 @@ def tel(policy: str, requests: Sequence[Request], weight: float = 0.0) -> int:
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_who_knows_of_thoughts_has_a_shorter_tail(weight: float) -> None:
+def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(weight: float) -> None:
     told = open_trace(THINKS).requests
     assert all(request.thought_tokens for request in told)
     untold = [replace(request, thought_tokens=0) for request in told]
-    assert tel("etlru", told, weight) < tel("etlru", untold, weight) / 2
+    assert tel("etlru", told, weight) < tel("etlru", untold, weight) < tel("lru", told) / 3
 
 
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
