@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path as FilePath
 from typing import Any
@@ -140,6 +141,8 @@ def test_the_real_trace() -> None:
         ("x.jsonl", {"format": "figure1"}, "trace x.jsonl: is not made by figure1, whose source is 'figure1'"),
         ("figure1:seed=1", {}, "figure1: 'seed=1': takes no parameters"),
         ("synthetic:birth_rate=-1", {}, "birth_rate: -1.0, must be from 1e-09 to 1e+09"),
+        ("agents:runs=5,rewritten_probability=1.5", {}, "rewritten_probability: 1.5, must be from 0 to 1"),
+        ("chat-mix:conversations=5,thoughts_told=2", {}, "thoughts_told: 2, must be from 0 to 1"),
         ("agents:runs=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
         ("chat-mix:conversations=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
         ("synthetic:prompt_lengths=5/0", {}, "prompt_lengths: 0, must be from 1 to 1e+06"),
@@ -282,3 +285,14 @@ def test_the_command_prints_a_table_and_what_was_skipped(tmp_path: FilePath) -> 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "eval", "trace", *arguments], capture_output=True, text=True)
+
+
+def test_answers_that_are_rewritten_are_cached_otherwise_than_they_are_asked_again() -> None:
+    said, rewritten = (open_trace(f"agents:runs=50,rewritten_probability={share}").requests for share in (0, 1))
+    for one, other in zip(said, rewritten, strict=True):
+        assert replace(one, context=other.context) == other
+        assert one.context.ids[:-1] == other.context.ids[:-1]
+        assert one.context.ends == other.context.ends
+    asked = {unit for request in rewritten for unit in request.prompt.ids}
+    assert len(rewritten) > 50
+    assert not asked & {request.context.ids[-1] for request in rewritten}

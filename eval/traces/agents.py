@@ -2,6 +2,7 @@
 
 A template is a system prompt and the tools that it describes. What a run adds to it is its own; many runs are a single
 call, the others take a call for each step, which comes when a tool has answered. All lengths and waits are log-normal.
+An answer may come back otherwise than it was cached, as templates write tool calls in their own way.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ class Agents:
     next_prompt_sigma: float = 1.0
     answer_median: float = 100.0
     answer_sigma: float = 0.8
+    rewritten_probability: float = 0.0  # that the next prompt has an answer, a tool call say, in other tokens
     wait_median_s: float = 15.0
     wait_sigma: float = 1.0
     seed: int = 0
@@ -61,6 +63,7 @@ _ALLOWED = {
     "_sigma": (0, 5),
     "_median": (1, 1e6),
     "wait_median_s": (1e-6, 1e9),
+    "rewritten_probability": (0, 1),
     "_probability": (0, 0.999),
     "seed": (0, 2**63),
 }
@@ -80,7 +83,7 @@ def generate(agents: Agents) -> Iterator[Request]:
     made: list[Request] = []
     for run, seed in enumerate(seeds):
         made += _run(agents, run, unit, templates, shares, default_rng(seed))
-        unit = made[-1].context.ids[-1] + 1
+        unit = abs(made[-1].context.ids[-1]) + 1
     yield from sorted(made, key=lambda request: request.arrival_s)
 
 
@@ -90,6 +93,7 @@ def _run(
     """The calls of one run; ``unit``: the first number that no text has yet."""
     arrival_s = float(rng.uniform(0.0, agents.arrival_span_s))
     template = min(int(np.searchsorted(shares, rng.random(), side="right")), agents.templates - 1)
+    rewrites = rng.spawn(1)[0]  # all else is drawn as if nothing were
     steps = 1 if rng.random() < agents.single_probability else 1 + int(rng.geometric(1.0 - agents.continue_probability))
     ids: tuple[int, ...] = (template,)
     ends: tuple[int, ...] = (templates[template],)
@@ -105,7 +109,9 @@ def _run(
         answer = _length(rng, agents.answer_median, agents.answer_sigma)
         ends, ids = (*asked, asked[-1] + answer), (*ids, unit, unit + 1)
         unit += 2
-        yield Request(arrival_s, str(run), Path(ids[:-1], asked), Path(ids, ends), asked[-1], answer)
+        rewritten = rewrites.random() < agents.rewritten_probability
+        cached = (*ids[:-1], -ids[-1] if rewritten else ids[-1])
+        yield Request(arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer)
 
 
 def _length(rng: Generator, median: float, sigma: float) -> int:

@@ -33,6 +33,7 @@ class ChatMix:
     next_prompt_range: tuple[int, int] = (20, 200)  # uniform
     answer_range: tuple[int, int] = (8, 48)  # uniform
     thought_range: tuple[int, int] = (0, 0)  # uniform
+    thoughts_told: int = 1  # whether a server's reasoning parser counts them
     continue_probability: float = 0.75  # that another turn follows
     max_turns: int = 6
     wait_median_s: float = 1.8
@@ -61,6 +62,7 @@ _ALLOWED = {
     "continue_probability": (0, 0.999),
     "max_turns": (1, 1000),
     "seed": (0, 2**63),
+    "thoughts_told": (0, 1),
 }
 
 
@@ -96,4 +98,6 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
             last = 2 * mix.max_turns * mix.conversations + index * mix.max_turns + turn
             output_tokens += thought
             context = Path((*units[:-1], last), (*asked, asked[-1] + output_tokens))
-        yield Request(arrival_s, str(index), prompt, context, asked[-1], output_tokens, thought_tokens=thought)
+        yield Request(
+            arrival_s, str(index), prompt, context, asked[-1], output_tokens, thought_tokens=thought * mix.thoughts_told
+        )
