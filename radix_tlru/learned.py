@@ -128,6 +128,8 @@ class Conversations:
         # have not, the share that is long enough to have it otherwise.
         self._keeping, self._saying = {False: 1.0, True: 0.0}, 1.0
         self._known: dict[Conversation, None] = {}  # the longest silent first
+        self.continued = {True: 0, False: 0}
+        """Conversations that went on, by whether with the last answer as it was cached, where one was."""
 
     def turn(self, turn: Turn, alone: bool) -> Conversation:
         """The conversation that has just taken a turn, as of now.
@@ -181,11 +183,11 @@ class Conversations:
             conversation = rung.conversation
             if conversation is not None and conversation.length <= turn.prompt:
                 if conversation.asked is not None:
-                    self._returned(conversation, 1.0)
+                    self._returned(conversation, kept=True)
                 return self._part(conversation), conversation.prefix
             conversation = rung.asker
             if conversation is not None and conversation.asked is not None and _goes_on(turn, conversation.asked):
-                self._returned(conversation, 0.0)
+                self._returned(conversation, kept=False)
                 said = turn.prompt >= conversation.asked.end + conversation.asked.said
                 self._saying += _MOVES * (said - self._saying)
                 conversation.reach = min(conversation.reach, self._whole_pages(conversation.asked.end))
@@ -196,8 +198,9 @@ class Conversations:
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
 
-    def _returned(self, conversation: Conversation, kept: float) -> None:
+    def _returned(self, conversation: Conversation, *, kept: bool) -> None:
         """With its last answer as that was cached, or not."""
+        self.continued[kept] += 1
         self._keeping[conversation.thought] += _MOVES * (kept - self._keeping[conversation.thought])
 
     def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:

@@ -136,6 +136,11 @@ class Learner:
         """Who returned when; estimated from, and foretelling, only where it is learned."""
         return self._returns.hazards
 
+    @property
+    def continued(self) -> dict[bool, int]:
+        """Conversations that went on, by whether with the last answer as it was cached."""
+        return self._conversations.continued
+
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
         self._replace([replace(policy, threshold=threshold) for policy in self._policies])

@@ -128,6 +128,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"),
         "by how much, all together: tail excess latency",
     )
+    row("answers said again", _said_again, "by next prompts, as they were cached; others are not kept, if few are")
     row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
     row(
         "over budget",
@@ -137,6 +138,12 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
     row("evicted, free", evicted("tel_safe"), "tokens beyond their budget")
     row("evicted, not free", evicted("lru"), "tokens that may be missed")
     return table
+
+
+def _said_again(rank: Rank) -> str | None:
+    continued = rank.by("continued_total", "answer")
+    total = sum(continued.values())
+    return f"{continued['as_cached'] / total:.1%} of {total:,.0f}" if total else None
 
 
 def _whole(value: float | None, unit: str = "") -> str:

@@ -91,6 +91,8 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
         zip(learner.names, learner.shadows.excess, strict=True)
     )
     assert sum(rank.by("returns_total", "silent").values()) > 100
+    assert rank.by("continued_total", "answer") == {"as_cached": learner.continued[True], "otherwise": 0.0}
+    assert learner.continued[True] > 100
     (all_ages,) = learner.hazards.forecast.calibration(learner.hazards.now, (0.0,))
     assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.expected)
 
@@ -139,6 +141,7 @@ def test_a_frame_shows_what_is_in_force_spent_foretold_and_next(
     assert f"{rank.value('excess_tokens_total'):,.0f} tokens" in text
     assert f"{rank.policy} ◂ in force" in text
     assert "512 to 2048 s" in text
+    assert f"100.0% of {sum(rank.by('continued_total', 'answer').values()):,.0f}" in text
     assert text.count("/s)") == 2  # evicted, in either phase
     assert "/s)" not in shown(now)
     assert max(map(len, text.splitlines())) <= 120

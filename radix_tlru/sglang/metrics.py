@@ -152,6 +152,13 @@ class _LearnerMetrics:
             "sglang:tlru_expected_returns_total", "Returns foretold for that time.", "silent", spans
         )
         self._returns = make.counters("sglang:tlru_returns_total", "Returns seen in that time.", "silent", spans)
+        self._continued = make.counters(
+            "sglang:tlru_continued_total",
+            "Conversations that went on, by their last answer: as_cached; or otherwise, without what was thought or as "
+            "a chat template writes it, when what was cached of it was of no use.",
+            "answer",
+            ("as_cached", "otherwise"),
+        )
 
     def report(self) -> None:
         learner = self._learner
@@ -168,6 +175,8 @@ class _LearnerMetrics:
             self._shadow_requests.follow(learner.shadows.sampled)
             for counter, tokens in zip(self._shadow_excess.values(), learner.shadows.excess, strict=True):
                 counter.follow(tokens)
+        self._continued["as_cached"].follow(learner.continued[True])
+        self._continued["otherwise"].follow(learner.continued[False])
         found = learner.hazards.forecast.calibration(learner.hazards.now, _SPANS)
         metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)
         for counters, calibration in zip(metrics, found, strict=True):
