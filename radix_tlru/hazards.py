@@ -25,7 +25,7 @@ from itertools import accumulate, pairwise
 
 from radix_tlru.forecast import Forecast
 
-__all__ = ["BANDS", "Class", "Hazards", "Watched", "band_of", "gittins", "runs"]
+__all__ = ["BANDS", "Class", "Hazards", "Unasked", "Watched", "band_of", "gittins", "runs"]
 
 Class = tuple[int, ...]
 """What a conversation has in common with others, from the coarse to the fine."""
@@ -259,3 +259,17 @@ class Hazards:
         for counts in self._counts.values():
             counts.returns = [value * factor for value in counts.returns]
             counts.exposure = [value * factor for value in counts.exposure]
+
+
+class Unasked(Hazards):
+    """Of a policy that does not ask who returns: counts that somebody did, and nothing else."""
+
+    def watch(self, conversation: Watched) -> None:
+        self.now = conversation.stamp = max(self.now, conversation.stamp)
+
+    def returned(self, conversation: Watched, stamp: float) -> None:
+        self.now = max(self.now, stamp)
+        self.returns += 1
+
+    def forget(self, conversation: Watched) -> None:
+        pass

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from radix_tlru.contexts import Contexts, Fingerprint, Rung
-from radix_tlru.hazards import BANDS, Class, Hazards, band_of, gittins, runs
+from radix_tlru.hazards import BANDS, Class, Hazards, Unasked, band_of, gittins, runs
 from radix_tlru.hints import Hints
 from radix_tlru.models import Group, Leaf, Recency
 from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
@@ -281,14 +281,17 @@ class LearnedReturns:
 
     ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf. Where that shares the leaf with
     others it is worth what its prefix promises, if that is more.
+
+    Args:
+        asked: whether rates will be.
     """
 
     timeless = True
 
-    def __init__(self) -> None:
-        self.hazards = Hazards()
+    def __init__(self, asked: bool = True) -> None:
+        self.hazards = Hazards() if asked else Unasked()
         """Of conversations."""
-        self.prefixes = Hazards()
+        self.prefixes = Hazards() if asked else Unasked()
         """Of what they have in common."""
         self.version = 0
         """Counts the times that rates have changed."""

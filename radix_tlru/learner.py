@@ -52,12 +52,12 @@ class Learner:
     """
 
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
-        self._returns = LearnedReturns()
+        self._foretells = config.policy == "etlru"  # who comes back
+        self._returns = LearnedReturns(asked=self._foretells)
         self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
         self._next_prompts: NextPrompts | None = None
         rates = self._returns
         self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
-        self._foretells = config.policy == "etlru"  # who comes back
         self._learns = self._foretells or self._prompts is not None
         self._auto = config.median_weight == AUTO
         tail = policy_for(config)
