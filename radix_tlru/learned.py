@@ -225,15 +225,17 @@ class Conversations:
         rung.conversation, conversation.known = conversation, rung
         self._known[conversation] = None
         if turn.prompt < turn.context:
-            self._remember_prompt(conversation, turn)
+            self._remember_prompt(conversation, rung, turn)
         self._hazards.watch(conversation)
         if len(self._known) > _MOST_REMEMBERED:
             self._hazards.forget(self._part(next(iter(self._known))))
 
-    def _remember_prompt(self, conversation: Conversation, turn: Turn) -> None:
-        """Of those who asked the same, the last one."""
+    def _remember_prompt(self, conversation: Conversation, context: Rung, turn: Turn) -> None:
+        """Of those who asked the same, the last one; not where the last rung is no further up than the context's."""
         rung = self._contexts.at(turn.fingerprint, turn.prompt)
-        if rung is None:
+        if rung is None or rung.depth >= context.depth:
+            if rung is not None:
+                self._contexts.tidy(rung)
             return
         if rung.asker is not None:
             rung.asker.asked = None
