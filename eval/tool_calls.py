@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from radix_tlru.learned import Conversation, Turn
+from radix_tlru.conversations import Conversation, Turn
 from radix_tlru.models import Group, Leaf, Recency
 
 __all__ = ["AfterToolCalls"]

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from radix_tlru.learned import Conversation
+    from radix_tlru.conversations import Conversation
     from radix_tlru.prefixes import SharedPrefix
 
 __all__ = ["Contexts", "Fingerprint", "Rung"]

@@ -21,6 +21,7 @@ import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
 from radix_tlru.forecast import Forecast
@@ -98,17 +99,15 @@ def _nearby(counts: Sequence[float]) -> list[float]:
     return [low + high - count for low, high, count in zip(below, above, counts, strict=True)]
 
 
+@dataclass(eq=False, slots=True)
 class Watched:
-    """A conversation that may return: its class, and the stamp (s) of its last turn."""
+    """A conversation that may return."""
 
-    __slots__ = ("band", "cls", "counts", "hazard", "stamp")
-
-    def __init__(self, cls: Class, stamp: float) -> None:
-        self.cls = cls
-        self.stamp = stamp
-        self.band = -1  # that it is counted in; -1 while nobody watches
-        self.counts: _Counts | None = None
-        self.hazard: float | None = None  # in that band, as it was foretold
+    cls: Class
+    stamp: float  # of its last turn, s
+    band: int = field(default=-1, init=False)  # that it is counted in; -1 while nobody watches
+    counts: _Counts | None = field(default=None, init=False)
+    hazard: float | None = field(default=None, init=False)  # in that band, as it was foretold
 
 
 class _Counts:

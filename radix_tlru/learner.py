@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, Config
+from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import Hazards
 from radix_tlru.hints import Claims, HintedPrompt, hinted
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, RecentTurns, Turn
+from radix_tlru.learned import LearnedReturns, RecentTurns
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from radix_tlru.config import FLAGS, ConfigError, one_line
-from radix_tlru.learned import Conversation, Turn
+from radix_tlru.conversations import Conversation, Turn
 from radix_tlru.models import ReturnModel
 
 __all__ = ["GROUP", "Predictor", "predictor"]

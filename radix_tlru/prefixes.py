@@ -8,9 +8,10 @@ conversations, by how often the prefix was used and how long ago the time before
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass, field
 
 from radix_tlru.contexts import Contexts, Rung
-from radix_tlru.hazards import Class, Hazards, Watched
+from radix_tlru.hazards import Hazards, Watched
 from radix_tlru.models import Group
 
 __all__ = ["SharedPrefix", "SharedPrefixes", "Use"]
@@ -21,26 +22,21 @@ _USES = 5  # doublings, beyond which prefixes are alike
 _WAITS = (4.0, 16.0, 64.0, 256.0)  # s, between the buckets of the time between the last two uses
 
 
+@dataclass(eq=False, slots=True)
 class Use(Watched):
-    """What may be followed by another of its kind, and the group that the order has it in until it grows out of it."""
+    """What may be followed by another of its kind."""
 
-    __slots__ = ("group",)
-
-    def __init__(self, cls: Class, stamp: float) -> None:
-        super().__init__(cls, stamp)
-        self.group: Group | None = None
+    group: Group | None = field(default=None, init=False)  # that the order has it in until it grows out of it
 
 
+@dataclass(eq=False, slots=True)
 class SharedPrefix:
     """A prefix that more than one conversation began with."""
 
-    __slots__ = ("last", "number", "rung", "uses")
-
-    def __init__(self, number: int, rung: Rung) -> None:
-        self.number = number  # in order of discovery
-        self.rung = rung  # the last one within it
-        self.uses = 0
-        self.last: Use | None = None
+    number: int  # in order of discovery
+    rung: Rung  # the last one within it
+    uses: int = field(default=0, init=False)
+    last: Use | None = field(default=None, init=False)
 
 
 class SharedPrefixes:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from radix_tlru.calibration import UncachedQuantile
-from radix_tlru.learned import Conversation, Turn
+from radix_tlru.conversations import Conversation, Turn
 from radix_tlru.models import Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.tel import excess

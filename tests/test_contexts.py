@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radix_tlru.contexts import Contexts, Fingerprint, Rung
+from radix_tlru.conversations import Conversations, Turn
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversations, Turn
 
 STEP = 16  # the shortest
 

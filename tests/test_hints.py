@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
+from radix_tlru.conversations import Turn
 from radix_tlru.hints import LONGEST_S, MOST, SHARE, Claims, Hints, HintsError, factor
-from radix_tlru.learned import Turn
 from radix_tlru.learner import Learner
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64

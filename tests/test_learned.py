@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import BANDS, Hazards, Watched, gittins, runs
 from radix_tlru.hints import hinted
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.prefixes import SharedPrefix, Use

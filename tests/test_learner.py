@@ -15,8 +15,9 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
+from radix_tlru.conversations import Conversation, Conversations
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations, RecentTurns
+from radix_tlru.learned import RecentTurns
 from radix_tlru.learner import Learner
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.shadow import Shadows
@@ -65,7 +66,7 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radix_tlru.learned._MOST_REMEMBERED", 50)
+    monkeypatch.setattr("radix_tlru.conversations._MOST_REMEMBERED", 50)
     monkeypatch.setattr("radix_tlru.hazards._MOST_WATCHED", 80)
     cache = learning(50_000)
     learner = cache._learner

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from radix_tlru.conversations import Conversation
 from radix_tlru.hazards import BANDS
 from radix_tlru.hints import hinted
-from radix_tlru.learned import Conversation, LearnedReturns
+from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.thoughts import without_thoughts

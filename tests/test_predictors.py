@@ -6,7 +6,7 @@ import pytest
 
 from eval.tool_calls import AfterToolCalls
 from radix_tlru import Config, ConfigError, EvictionOrder, Leaf
-from radix_tlru.learned import Turn
+from radix_tlru.conversations import Turn
 from radix_tlru.learner import Learner
 from radix_tlru.predictors import predictor
 

@@ -9,8 +9,9 @@ from eval.policies import simulated_cache
 from eval.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
 from radix_tlru.contexts import Contexts, Rung
+from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import BANDS, Hazards
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.prefixes import SharedPrefixes
 from radix_tlru.shadow import Shadow

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, Turn
+from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import Leaf, Policy
 from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
 

@@ -17,8 +17,9 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
+from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import Hazards
-from radix_tlru.learned import Conversation, Conversations, LearnedReturns, RecentTurns, Turn
+from radix_tlru.learned import LearnedReturns, RecentTurns
 from radix_tlru.learner import Learner
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, ReturnModel
 from radix_tlru.order import EvictionOrder

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.learned import Turn
+    from radix_tlru.conversations import Turn
     from radix_tlru.models import Policy
 
 __all__ = ["EvictionCounts", "TailComponent", "component_for"]

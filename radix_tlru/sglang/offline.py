@@ -26,7 +26,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from radix_tlru.learned import Turn
+from radix_tlru.conversations import Turn
 from radix_tlru.sglang import torch_cpu_host
 from radix_tlru.sglang.compat import insert_params
 from radix_tlru.sglang.turns import fingerprint_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
-from radix_tlru.learned import Turn
+from radix_tlru.conversations import Turn
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey

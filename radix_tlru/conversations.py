@@ -1,0 +1,233 @@
+"""Which conversation a request continues, and what is known of it from before.
+
+Nothing of the content is looked at: a conversation is known by a fingerprint of its tokens, so that one whose tokens
+were all evicted is still recognised when it returns. Time is in stamps that travel with the requests (s), and "now" is
+the newest stamp seen: who is told the same learns the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from radix_tlru.contexts import Contexts, Fingerprint, Rung
+from radix_tlru.hazards import Class, Hazards
+from radix_tlru.hints import Hints
+from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
+from radix_tlru.prompts import LearnedPrompts, kind_of
+
+__all__ = ["Conversation", "Conversations", "Prompt", "Turn"]
+
+_MOST_REMEMBERED = 50_000  # conversations
+_TURNS = 5  # from the 5th return on, conversations are alike
+_WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
+_MOVES = 0.05  # by which each return moves the shares of those whose prompts have the last answer
+_ALL = 1 << 60  # tokens, more than any context has
+
+
+class Turn(NamedTuple):
+    """A request that has been served. Lengths in tokens."""
+
+    stamp: float  # when it arrived, s
+    prompt: int  # its prompt, the history included
+    answer: int
+    context: int  # what of both can be cached, in whole pages
+    cached: int  # what of the prompt was found cached
+    fingerprint: Fingerprint  # of the context
+    hints: Hints | None = None  # what the client said of the conversation
+    asked: Sequence[int] = ()  # token ids of the prompt and of the answer, where they are known
+    answered: Sequence[int] = ()
+    thought: int = 0  # tokens of the answer that came before what was said, which many chat templates then leave out
+
+
+class Prompt(NamedTuple):
+    """What was asked, where more is cached: the last rung within it, and what stands for it to its end."""
+
+    rung: Rung
+    end: int  # tokens
+    number: int
+    said: int  # tokens of the answer, less what is known to be thought
+
+
+@dataclass(eq=False, slots=True)
+class Conversation(Use):
+    """A conversation as of its last turn. Lengths in tokens."""
+
+    number: int  # of the conversation, in order of first turns
+    turn: int  # turns before this one
+    length: int  # of its context
+    shared: int  # of that, what its first turn found cached
+    remainder: int = 0
+    """What was said and could not be cached: the next prompt has it for certain. Less what no next prompt has."""
+    reach: int = _ALL
+    """Of its context, what the next prompt begins with."""
+    thought: bool = False  # before it answered
+    kind: int = field(init=False)  # by which its next prompt is judged
+    served: int = field(default=0, init=False)  # turns, of all conversations, up to this one
+    known: Rung | None = field(default=None, init=False)  # by which it is
+    asked: Prompt | None = field(default=None, init=False)  # likewise, if its next prompt has another answer
+    prefix: SharedPrefix | None = field(default=None, init=False)  # that it began with, if others did, too
+    hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
+    noted: Any = field(default=None, init=False)  # by a predictor
+
+    def __post_init__(self) -> None:
+        self.kind = kind_of(self.turn, self.length)
+
+
+class Conversations:
+    """Recognises conversations by their contexts, or by their prompts alone. Memory: the last 50,000.
+
+    Chat templates leave out what was thought, or write an answer, a call of a tool say, otherwise than it was said. How
+    many of the next prompts have the last answer as it was cached is learned, of those with thoughts and of the others.
+    Where most have not, nothing behind the prompt is worth a place.
+    """
+
+    def __init__(
+        self,
+        hazards: Hazards,
+        prompts: LearnedPrompts | None = None,
+        prefixes: Hazards | None = None,
+        page_size: int = 1,
+    ) -> None:
+        self._hazards, self._page_size = hazards, page_size
+        self._contexts = Contexts()
+        self._prefixes = SharedPrefixes(self._contexts, prefixes or Hazards())
+        self._prompts = prompts or LearnedPrompts()
+        self._begun = self._served = 0
+        # Of returns, the share that has the last answer as it was cached, by whether it was thought over; of those that
+        # have not, the share that is long enough to have it otherwise.
+        self._keeping, self._saying = {False: 1.0, True: 0.0}, 1.0
+        self._known: dict[Conversation, None] = {}  # the longest silent first
+        self.continued = {True: 0, False: 0}
+        """Conversations that went on, by whether with the last answer as it was cached, where one was."""
+
+    def turn(self, turn: Turn, alone: bool) -> Conversation:
+        """The conversation that has just taken a turn, as of now.
+
+        Args:
+            alone: whether nothing that is cached continues its context. If something does, the context may be the
+                beginning of many conversations (a system prompt), and who continues it is nobody's return.
+        """
+        before, prefix = self._before(turn)
+        if before is not None:
+            self._hazards.returned(before, turn.stamp)
+            said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
+            if 2 * said > turn.prompt:
+                self._prompts.add(max(turn.prompt - said, 0), before.kind)
+        if before is None:
+            self._begun += 1
+            number, turns, shared = self._begun, 0, min(turn.cached, turn.context)
+            cls: Class = (0, 0)
+            prefix = self._shared(turn, shared, prefix)
+        elif 2 * min(before.length, before.length + before.remainder) > turn.prompt:
+            number, turns, shared = before.number, before.turn + 1, before.shared
+            cls = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
+        else:
+            # Most of the prompt is new. A document or template may have been taken up by another conversation, so who
+            # returns is learned as of a first turn; what was cached of it was cached for either.
+            number, turns, shared = before.number, 0, before.shared
+            cls = (-1, 0)
+        remainder, reach = turn.prompt + turn.answer - turn.context, _ALL
+        thought = turn.thought > 0
+        if self._keeping[thought] < 0.5:
+            unsaid = turn.answer if self._saying < 0.5 else 0  # for the most part: no parser has told of thoughts
+            remainder -= turn.thought or unsaid
+            reach = min(turn.context, self._whole_pages(turn.prompt))
+        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach, thought)
+        self._served += 1
+        conversation.served = self._served
+        if prefix is not None:
+            self._prefixes.use(prefix, turn.stamp)
+            conversation.prefix = prefix
+        if alone:
+            self._remember(conversation, turn)
+        return conversation
+
+    def _before(self, turn: Turn) -> tuple[Conversation | None, SharedPrefix | None]:
+        """The conversation that this request continues, which is no longer known by what it was, and its prefix.
+
+        Of a request that continues none, the longest shared prefix that is known.
+        """
+        prefix = None
+        for rung in self._contexts.along(turn.fingerprint, turn.context):
+            conversation = rung.conversation
+            if conversation is not None and conversation.length <= turn.prompt:
+                if conversation.asked is not None:
+                    self._returned(conversation, kept=True)
+                return self._part(conversation), conversation.prefix
+            conversation = rung.asker
+            if conversation is not None and conversation.asked is not None and _goes_on(turn, conversation.asked):
+                self._returned(conversation, kept=False)
+                said = turn.prompt >= conversation.asked.end + conversation.asked.said
+                self._saying += _MOVES * (said - self._saying)
+                conversation.reach = min(conversation.reach, self._whole_pages(conversation.asked.end))
+                return self._part(conversation), conversation.prefix
+            prefix = prefix or rung.prefix
+        return None, prefix
+
+    def _whole_pages(self, tokens: int) -> int:
+        return tokens // self._page_size * self._page_size
+
+    def _returned(self, conversation: Conversation, *, kept: bool) -> None:
+        """With its last answer as that was cached, or not."""
+        self.continued[kept] += 1
+        self._keeping[conversation.thought] += _MOVES * (kept - self._keeping[conversation.thought])
+
+    def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:
+        """The prefix of a first turn, which found ``shared`` tokens cached and is known to begin with that one."""
+        if known is not None and known.rung.depth >= shared:
+            return known
+        rung = self._contexts.at(turn.fingerprint, shared)
+        if rung is not None and (known is None or known.rung.depth < rung.depth):
+            return rung.prefix or self._prefixes.add(rung)
+        if rung is not None:
+            self._contexts.tidy(rung)
+        return known
+
+    def _remember(self, conversation: Conversation, turn: Turn) -> None:
+        """By its context, whose end nobody else has gone beyond, and by its prompt."""
+        rung = self._contexts.at(turn.fingerprint, turn.context)
+        if rung is not None and rung.conversation is not None:
+            self._hazards.forget(self._part(rung.conversation))
+            rung = self._contexts.at(turn.fingerprint, turn.context)
+        if rung is None:
+            return
+        rung.conversation, conversation.known = conversation, rung
+        self._known[conversation] = None
+        if turn.prompt < turn.context:
+            self._remember_prompt(conversation, rung, turn)
+        self._hazards.watch(conversation)
+        if len(self._known) > _MOST_REMEMBERED:
+            self._hazards.forget(self._part(next(iter(self._known))))
+
+    def _remember_prompt(self, conversation: Conversation, context: Rung, turn: Turn) -> None:
+        """Of those who asked the same, the last one; not where the last rung is no further up than the context's."""
+        rung = self._contexts.at(turn.fingerprint, turn.prompt)
+        if rung is None or rung.depth >= context.depth:
+            if rung is not None:
+                self._contexts.tidy(rung)
+            return
+        if rung.asker is not None:
+            rung.asker.asked = None
+        rung.asker = conversation
+        number = turn.fingerprint(rung.depth, turn.prompt, rung.number)
+        conversation.asked = Prompt(rung, turn.prompt, number, turn.answer - turn.thought)
+
+    def _part(self, conversation: Conversation) -> Conversation:
+        """With a conversation that is known."""
+        del self._known[conversation]
+        assert conversation.known is not None, "or it would not be found"
+        conversation.known.conversation = None
+        self._contexts.tidy(conversation.known)
+        if conversation.asked is not None:
+            conversation.asked.rung.asker = None
+            self._contexts.tidy(conversation.asked.rung)
+        return conversation
+
+
+def _goes_on(turn: Turn, prompt: Prompt) -> bool:
+    """Whether a turn, which has the last rung of a prompt, has all of it and more: else it was asked again."""
+    rung = prompt.rung
+    return prompt.end < turn.prompt and turn.fingerprint(rung.depth, prompt.end, rung.number) == prompt.number
