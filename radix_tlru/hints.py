@@ -19,7 +19,6 @@ makes what was safe to take as dear as the rest of its path, as LRU has it.
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 from bisect import bisect_left
@@ -29,7 +28,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, NamedTuple, TypeGuard
 
 from radix_tlru.config import one_line
-from radix_tlru.models import Group, Leaf, Policy, PromptModel, ReturnModel
+from radix_tlru.models import Group, Leaf, Policy, PromptModel, ReturnModel, Wrapped
 
 __all__ = ["Claims", "Hinted", "HintedPrompt", "Hints", "HintsError", "Range", "hinted"]
 
@@ -210,30 +209,14 @@ _LEFT_S = tuple(2.0**band for band in range(13))  # time left at which a band of
 _KINDS = 128
 
 
-class Hinted:
+class Hinted(Wrapped):
     """A return model that takes hints. ``leaf.known`` is a Conversation; time is its stamps, in s."""
 
     def __init__(self, returns: ReturnModel) -> None:
-        self._returns = returns
+        super().__init__(returns)
         self._now = 0.0  # in the time of the model
         self._first: tuple[float, float] | None = None  # stamp (s) and time of the model, of the first leaf seen
         self._pace = 1.0  # of the model's time by the s
-
-    def __copy__(self) -> Hinted:
-        ahead = object.__new__(type(self))
-        vars(ahead).update(vars(self), _returns=copy.copy(self._returns))
-        return ahead
-
-    @property
-    def timeless(self) -> bool:
-        return self._returns.timeless
-
-    @property
-    def version(self) -> int:
-        return self._returns.version
-
-    def key(self, leaf: Leaf) -> float:
-        return self._returns.key(leaf)
 
     def stamp(self, leaf: Leaf) -> float:
         time = self._returns.stamp(leaf)
@@ -263,7 +246,7 @@ class Hinted:
 
     def floor(self, leaf: Leaf) -> int:
         """Depth in tokens down to which the leaf is all of one kind."""
-        floor = self._returns.floor(leaf)
+        floor = super().floor(leaf)
         hints: Hints | None = leaf.known.hints if leaf.known is not None else None
         if hints is None:
             return floor

@@ -19,9 +19,9 @@ from radix_tlru.learned import LearnedReturns, RecentTurns
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
+from radix_tlru.said_again import said_again
 from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
-from radix_tlru.thoughts import without_thoughts
 
 __all__ = ["Learner"]
 
@@ -100,7 +100,7 @@ class Learner:
         if turn.hints is not None and alone:
             self._wrap(hinted)
         if conversation.reach < turn.context and (self._learns or self._auto):  # what is pinned stays as published
-            self._wrap(without_thoughts)
+            self._wrap(said_again)
         if hinted in self._wrappers:  # a turn without hints ends what the last one claimed
             said = turn.hints if alone else None
             conversation.hints = self._claims.admit(said, turn.context, turn.stamp, conversation.number)

@@ -18,10 +18,11 @@ that keep the order of leaves as time goes by, and a P(Q > ·) that changes at f
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from radix_tlru.config import Config
 from radix_tlru.tel import keep_within_budget, marginal_cost
@@ -36,6 +37,7 @@ __all__ = [
     "PromptModel",
     "Recency",
     "ReturnModel",
+    "Wrapped",
     "policy_for",
 ]
 
@@ -125,6 +127,35 @@ class OneGroup:
 
     def floor(self, leaf: Leaf) -> int:
         return 0
+
+
+class Wrapped:
+    """A return model that goes by another, but for what it knows better."""
+
+    def __init__(self, returns: ReturnModel) -> None:
+        self._returns = returns
+
+    def __copy__(self) -> Self:
+        ahead = object.__new__(type(self))
+        vars(ahead).update(vars(self), _returns=copy.copy(self._returns))
+        return ahead
+
+    @property
+    def timeless(self) -> bool:
+        return self._returns.timeless
+
+    @property
+    def version(self) -> int:
+        return self._returns.version
+
+    def key(self, leaf: Leaf) -> float:
+        return self._returns.key(leaf)
+
+    def stamp(self, leaf: Leaf) -> float:
+        return self._returns.stamp(leaf)
+
+    def floor(self, leaf: Leaf) -> int:
+        return self._returns.floor(leaf)
 
 
 @dataclass(frozen=True, slots=True)

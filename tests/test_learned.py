@@ -17,8 +17,8 @@ from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.prefixes import SharedPrefix, Use
+from radix_tlru.said_again import said_again
 from radix_tlru.tel import keep_within_budget
-from radix_tlru.thoughts import without_thoughts
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100
 hazard_curves = st.lists(st.floats(1e-6, 10.0), min_size=len(BANDS), max_size=len(BANDS))
@@ -246,7 +246,7 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             order.add(last_id)
 
 
-@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, without_thoughts])
+@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, said_again])
 def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(
     wrapper: Callable[[Policy], Policy],
 ) -> None:

@@ -12,12 +12,12 @@ from radix_tlru.hints import hinted
 from radix_tlru.learned import LearnedReturns
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
-from radix_tlru.thoughts import without_thoughts
+from radix_tlru.said_again import said_again
 
 LENGTH = 800
 
 
-@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, without_thoughts])
+@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, said_again])
 def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(wrapper: Callable[[Policy], Policy]) -> None:
     returns = LearnedReturns()
     policy = Policy(returns=returns, prompts=FixedPrompt(100), threshold=600, median_weight=0.0)

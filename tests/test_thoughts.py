@@ -24,8 +24,8 @@ from radix_tlru.learner import Learner
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, ReturnModel
 from radix_tlru.order import EvictionOrder
 from radix_tlru.prompts import LearnedPrompts, NextPrompts
+from radix_tlru.said_again import SaidAgain, said_again
 from radix_tlru.sglang.turns import fingerprint_of
-from radix_tlru.thoughts import WithoutThoughts, without_thoughts
 
 THOUGHT, SAID, ASKED = 1_500, 200, 100
 
@@ -159,7 +159,7 @@ def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: 
     real = RealCache("ours" if policy == "tlru" else policy, 60_000, **sizes)
     expected = simulate(simulated_cache(policy, 60_000, **sizes), requests)
     assert simulate(real, requests) == expected
-    assert without_thoughts in real.cache.tail.learner._wrappers
+    assert said_again in real.cache.tail.learner._wrappers
 
 
 def test_stock_may_cache_no_answer_that_was_thought_over() -> None:
@@ -182,7 +182,7 @@ def chat(number: int, length: int, reach: int, start: int = 0, last_access: floa
 def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_free(
     weight: float, returns: Callable[[], ReturnModel]
 ) -> None:
-    policy = without_thoughts(Policy(returns(), FixedPrompt(100), threshold=600, median_weight=weight))
+    policy = said_again(Policy(returns(), FixedPrompt(100), threshold=600, median_weight=weight))
     leaves = {1: chat(1, 2_000, 2_000), 2: chat(2, 2_000, 800, last_access=9.0), 3: chat(3, 2_000, 2_100)}
     order = EvictionOrder(policy, 1, leaves.get)
     for leaf_id in leaves:
@@ -203,7 +203,7 @@ def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_f
 
 
 def test_a_leaf_that_goes_whole_is_never_said_again_only_if_all_of_it_is_not() -> None:
-    model = without_thoughts(Policy(RecentTurns(), AnyPrompt(), 600, 1.0)).returns
+    model = said_again(Policy(RecentTurns(), AnyPrompt(), 600, 1.0)).returns
     half, all_of_it = (chat(1, 2_000, 800, start=start)._replace(rest=start) for start in (500, 800))
     assert model.rate(model.group(all_of_it, 5.0).number, 1.0, 5.0) == 0.0
     assert model.rate(model.group(half, 5.0).number, 1.0, 5.0) == RecentTurns().rate(0, 1.0, 5.0)
@@ -213,4 +213,4 @@ def test_what_is_pinned_stays_as_published() -> None:
     for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (100, "auto", True)):
         learner = Learner(Config("tlru", 1_000, estimate, weight), 100_000, 16)
         learner.observe(Chat(0, keeps=False).turn())
-        assert isinstance(learner.policy.returns, WithoutThoughts) is asks
+        assert isinstance(learner.policy.returns, SaidAgain) is asks
