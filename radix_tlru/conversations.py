@@ -24,6 +24,7 @@ _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
 _WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
 _MOVES = 0.05  # by which each return moves the shares of those whose prompts have the last answer
+_NEARLY_ALL = 0.99  # of returns have the last answer: then it is not worth knowing how prompts began to have them
 _ALL = 1 << 60  # tokens, more than any context has
 
 
@@ -48,7 +49,8 @@ class Prompt(NamedTuple):
     rung: Rung
     end: int  # tokens
     number: int
-    said: int  # tokens of the answer, less what is known to be thought
+    answer: int  # tokens, thoughts included
+    thought: int  # as far as is known
 
 
 @dataclass(eq=False, slots=True)
@@ -67,7 +69,9 @@ class Conversation(Use):
     kind: int = field(init=False)  # by which its next prompt is judged
     served: int = field(default=0, init=False)  # turns, of all conversations, up to this one
     known: Rung | None = field(default=None, init=False)  # by which it is
-    asked: Prompt | None = field(default=None, init=False)  # likewise, if its next prompt has another answer
+    prompts: list[Prompt] = field(default_factory=list, init=False)
+    """By which it is if the next one has not the last answer as it was cached: the last, and if answers came back until
+    then the first of theirs."""
     prefix: SharedPrefix | None = field(default=None, init=False)  # that it began with, if others did, too
     hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
     noted: Any = field(default=None, init=False)  # by a predictor
@@ -81,7 +85,8 @@ class Conversations:
 
     Chat templates leave out what was thought, or write an answer, a call of a tool say, otherwise than it was said. How
     many of the next prompts have the last answer as it was cached is learned, of those with thoughts and of the others.
-    Where most have not, nothing behind the prompt is worth a place.
+    Where most have not, nothing behind the prompt is worth a place. Thoughts may also come back with each result of a
+    tool, and go all at once with what a user says next: then the conversation is known by what was asked before them.
     """
 
     def __init__(
@@ -110,10 +115,13 @@ class Conversations:
             alone: whether nothing that is cached continues its context. If something does, the context may be the
                 beginning of many conversations (a system prompt), and who continues it is nobody's return.
         """
-        before, prefix = self._before(turn)
+        before, prefix, again = self._before(turn)
+        began = None
         if before is not None:
+            if again is None and before.prompts and self._keeping[before.thought] < _NEARLY_ALL:
+                began = before.prompts[-1]
             self._hazards.returned(before, turn.stamp)
-            said = before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
+            said = self._said_again(before, again)
             if 2 * said > turn.prompt:
                 self._prompts.add(max(turn.prompt - said, 0), before.kind)
         if before is None:
@@ -142,30 +150,44 @@ class Conversations:
             self._prefixes.use(prefix, turn.stamp)
             conversation.prefix = prefix
         if alone:
-            self._remember(conversation, turn)
+            self._remember(conversation, turn, began)
         return conversation
 
-    def _before(self, turn: Turn) -> tuple[Conversation | None, SharedPrefix | None]:
+    def _before(self, turn: Turn) -> tuple[Conversation | None, SharedPrefix | None, Prompt | None]:
         """The conversation that this request continues, which is no longer known by what it was, and its prefix.
 
-        Of a request that continues none, the longest shared prefix that is known.
+        Of a request that continues none, the longest shared prefix that is known. And the prompt by which it is known,
+        if not by its context.
         """
         prefix = None
         for rung in self._contexts.along(turn.fingerprint, turn.context):
             conversation = rung.conversation
             if conversation is not None and conversation.length <= turn.prompt:
-                if conversation.asked is not None:
+                if conversation.prompts:
                     self._returned(conversation, kept=True)
-                return self._part(conversation), conversation.prefix
-            conversation = rung.asker
-            if conversation is not None and conversation.asked is not None and _goes_on(turn, conversation.asked):
-                self._returned(conversation, kept=False)
-                said = turn.prompt >= conversation.asked.end + conversation.asked.said
-                self._saying += _MOVES * (said - self._saying)
-                conversation.reach = min(conversation.reach, self._whole_pages(conversation.asked.end))
-                return self._part(conversation), conversation.prefix
+                return self._part(conversation), conversation.prefix, None
+            asker = rung.asker
+            again = _goes_on(turn, asker.prompts, rung) if asker is not None else None
+            if asker is not None and again is not None:
+                self._returned(asker, kept=False)
+                if again is asker.prompts[0]:
+                    said = turn.prompt >= again.end + again.answer - again.thought
+                    self._saying += _MOVES * (said - self._saying)
+                asker.reach = min(asker.reach, self._whole_pages(again.end))
+                return self._part(asker), asker.prefix, again
             prefix = prefix or rung.prefix
-        return None, prefix
+        return None, prefix, None
+
+    def _said_again(self, before: Conversation, again: Prompt | None) -> int:
+        """Tokens that the next prompt repeated, as cached or otherwise; 0: nobody can tell, of a chain left behind."""
+        if not before.prompts:
+            return before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
+        last = before.prompts[0]
+        if again is None:
+            return last.end + last.answer
+        if again is not last:
+            return 0
+        return last.end + (last.answer - last.thought if last.thought or self._saying >= 0.5 else 0)
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
@@ -186,7 +208,7 @@ class Conversations:
             self._contexts.tidy(rung)
         return known
 
-    def _remember(self, conversation: Conversation, turn: Turn) -> None:
+    def _remember(self, conversation: Conversation, turn: Turn, began: Prompt | None) -> None:
         """By its context, whose end nobody else has gone beyond, and by its prompt."""
         rung = self._contexts.at(turn.fingerprint, turn.context)
         if rung is not None and rung.conversation is not None:
@@ -197,23 +219,25 @@ class Conversations:
         rung.conversation, conversation.known = conversation, rung
         self._known[conversation] = None
         if turn.prompt < turn.context:
-            self._remember_prompt(conversation, rung, turn)
+            self._remember_prompt(conversation, rung, turn, turn.prompt)
+        if began is not None:
+            self._remember_prompt(conversation, rung, turn, began.end)
         self._hazards.watch(conversation)
         if len(self._known) > _MOST_REMEMBERED:
             self._hazards.forget(self._part(next(iter(self._known))))
 
-    def _remember_prompt(self, conversation: Conversation, context: Rung, turn: Turn) -> None:
+    def _remember_prompt(self, conversation: Conversation, context: Rung, turn: Turn, end: int) -> None:
         """Of those who asked the same, the last one; not where the last rung is no further up than the context's."""
-        rung = self._contexts.at(turn.fingerprint, turn.prompt)
-        if rung is None or rung.depth >= context.depth:
+        rung = self._contexts.at(turn.fingerprint, end)
+        if rung is None or rung.depth >= context.depth or rung.asker is conversation:
             if rung is not None:
                 self._contexts.tidy(rung)
             return
         if rung.asker is not None:
-            rung.asker.asked = None
+            rung.asker.prompts = [p for p in rung.asker.prompts if p.rung is not rung]
         rung.asker = conversation
-        number = turn.fingerprint(rung.depth, turn.prompt, rung.number)
-        conversation.asked = Prompt(rung, turn.prompt, number, turn.answer - turn.thought)
+        number = turn.fingerprint(rung.depth, end, rung.number)
+        conversation.prompts.append(Prompt(rung, end, number, turn.answer, turn.thought))
 
     def _part(self, conversation: Conversation) -> Conversation:
         """With a conversation that is known."""
@@ -221,13 +245,16 @@ class Conversations:
         assert conversation.known is not None, "or it would not be found"
         conversation.known.conversation = None
         self._contexts.tidy(conversation.known)
-        if conversation.asked is not None:
-            conversation.asked.rung.asker = None
-            self._contexts.tidy(conversation.asked.rung)
+        for prompt in conversation.prompts:
+            prompt.rung.asker = None
+            self._contexts.tidy(prompt.rung)
         return conversation
 
 
-def _goes_on(turn: Turn, prompt: Prompt) -> bool:
-    """Whether a turn, which has the last rung of a prompt, has all of it and more: else it was asked again."""
-    rung = prompt.rung
-    return prompt.end < turn.prompt and turn.fingerprint(rung.depth, prompt.end, rung.number) == prompt.number
+def _goes_on(turn: Turn, prompts: Sequence[Prompt], rung: Rung) -> Prompt | None:
+    """The prompt, of those that end behind a rung which the turn has, that it goes on with, and not asks again."""
+    for prompt in prompts:
+        longer = prompt.rung is rung and prompt.end < turn.prompt
+        if longer and turn.fingerprint(rung.depth, prompt.end, rung.number) == prompt.number:
+            return prompt
+    return None

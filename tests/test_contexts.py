@@ -103,7 +103,7 @@ def test_rungs_are_kept_for_what_is_known_alone() -> None:
         conversations.turn(told, alone=True)
     known = [prefix.rung for prefix in conversations._prefixes._known.values()]
     for conversation in conversations._known:
-        known += [conversation.known, *([conversation.asked.rung] if conversation.asked else [])]
+        known += [conversation.known, *(prompt.rung for prompt in conversation.prompts)]
     held = {depth_number for rung in known for depth_number in chain(rung)}
     assert held == set(conversations._contexts._rungs)
 

@@ -102,6 +102,36 @@ def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_
     assert (known.reach < known.length) is rewritten
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was_asked_before_it(told: bool) -> None:
+    """As chat templates have it: thoughts come back with the results of tools, and go with what a user says next."""
+    prompts, random = LearnedPrompts(), Random(0)
+    conversations = Conversations(Hazards(), prompts)
+
+    def words(tokens: int) -> list[int]:
+        return [random.randrange(1 << 30) for _ in range(tokens)]
+
+    at, histories, begun = 0.0, [words(300) for _ in range(20)], {}
+    for number in range(6 * 20):
+        prompt, said = [*histories[number % 20], *words(ASKED)], []
+        asked = list(prompt)
+        for _ in range(1 + (number + number // 20) % 3):
+            at, answer = at + 1.0, words(SAID)
+            thought = words(THOUGHT)
+            turn = turn_of(prompt, [*thought, *answer], at)._replace(thought=THOUGHT if told else 0)
+            known = conversations.turn(turn, alone=True)
+            # That chains will be left without their thoughts nobody knows of the first, unless they are told of.
+            assert (not told and number < 40) or known.number == begun.setdefault(number % 20, known.number)
+            result = words(50)
+            said += [*answer, *result]
+            prompt += [*thought, *answer, *result]
+        histories[number % 20] = [*asked, *said]
+    assert conversations.continued[False] > 80
+    assert told == (known.number <= 20)
+    # What a chain leaves behind is not what a prompt adds: that is a result, or what follows a single answer.
+    assert set(lengths(prompts)[-50:]) == {50, 50 + ASKED if told else SAID + 50 + ASKED}
+
+
 def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_conversation() -> None:
     template, answer = list(range(500)), list(range(1_000, 1_100))
     conversations = Conversations(Hazards())

@@ -142,6 +142,7 @@ def test_the_real_trace() -> None:
         ("figure1:seed=1", {}, "figure1: 'seed=1': takes no parameters"),
         ("synthetic:birth_rate=-1", {}, "birth_rate: -1.0, must be from 1e-09 to 1e+09"),
         ("agents:runs=5,rewritten_probability=1.5", {}, "rewritten_probability: 1.5, must be from 0 to 1"),
+        ("chat-mix:conversations=5,tool_probability=1", {}, "tool_probability: 1.0, must be from 0 to 0.99"),
         ("chat-mix:conversations=5,thoughts_told=2", {}, "thoughts_told: 2, must be from 0 to 1"),
         ("agents:runs=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
         ("chat-mix:conversations=5,wait_median_s=0", {}, "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
@@ -296,3 +297,21 @@ def test_answers_that_are_rewritten_are_cached_otherwise_than_they_are_asked_aga
     asked = {unit for request in rewritten for unit in request.prompt.ids}
     assert len(rewritten) > 50
     assert not asked & {request.context.ids[-1] for request in rewritten}
+
+
+def test_thoughts_are_in_the_prompts_of_a_chain_of_calls_and_in_no_other() -> None:
+    chains = open_trace("chat-mix:conversations=60,thought_range=100/200,tool_probability=0.5").requests
+    asked: dict[str, list[Request]] = {}
+    for request in chains:
+        asked.setdefault(str(request.conversation), []).append(request)
+    called = said = 0
+    for turns in asked.values():
+        for before, after in pairwise(turns):
+            shared = before.context.common(after.prompt)
+            if shared == len(before.context):
+                called += 1
+            else:
+                said += 1
+                assert shared < len(before.context) - before.thought_tokens
+    assert called > 30
+    assert said > 30

@@ -2,13 +2,15 @@
 
 First prompts are log-normal: most are questions, some bring a long document. The number of turns is geometric. Waits
 between turns are log-normal: people read before they answer, and some come back much later. A model may think before
-it answers (``thought_range``); later prompts have its answer, and not what it thought, as chat templates have it.
+it answers (``thought_range``); later prompts have its answer, and not what it thought, as chat templates have it. While
+it calls tools (``tool_probability``) prompts have its thoughts, until a user says something again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from itertools import count
 
 import numpy as np
 
@@ -34,6 +36,12 @@ class ChatMix:
     answer_range: tuple[int, int] = (8, 48)  # uniform
     thought_range: tuple[int, int] = (0, 0)  # uniform
     thoughts_told: int = 1  # whether a server's reasoning parser counts them
+    tool_probability: float = (
+        0.0  # that an answer calls a tool; its result is a prompt of its own, which has the thoughts
+    )
+    result_range: tuple[int, int] = (50, 2000)  # of a tool; uniform
+    tool_median_s: float = 8.0  # that a tool takes; log-normal
+    tool_sigma: float = 0.8
     continue_probability: float = 0.75  # that another turn follows
     max_turns: int = 6
     wait_median_s: float = 1.8
@@ -63,6 +71,9 @@ _ALLOWED = {
     "max_turns": (1, 1000),
     "seed": (0, 2**63),
     "thoughts_told": (0, 1),
+    "tool_probability": (0, 0.99),
+    "tool_median_s": (1e-6, 1e9),
+    "tool_sigma": (0, 5),
 }
 
 
@@ -79,8 +90,11 @@ def generate(mix: ChatMix) -> Iterator[Request]:
 def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterator[Request]:
     arrival_s = float(rng.uniform(0.0, mix.arrival_span_s))
     turns = min(int(rng.geometric(1.0 - mix.continue_probability)), mix.max_turns)
-    ends: tuple[int, ...] = ()
+    history = Path((), ())
     first_unit = index * 2 * mix.max_turns
+    others = count(
+        (1 << 40) + (index << 20)
+    )  # units of what is in no later prompt, or in those of a chain of calls alone
     for turn in range(turns):
         if turn == 0:
             drawn = rng.lognormal(np.log(mix.first_prompt_median), mix.first_prompt_sigma)
@@ -88,16 +102,26 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
         else:
             prompt_tokens = int(rng.integers(*mix.next_prompt_range, endpoint=True))
             arrival_s += float(rng.lognormal(np.log(mix.wait_median_s), mix.wait_sigma))
-        answer_tokens = int(rng.integers(*mix.answer_range, endpoint=True))
-        asked = (*ends, (ends[-1] if ends else 0) + prompt_tokens)
-        ends = (*asked, asked[-1] + answer_tokens)
-        units = range(first_unit, first_unit + len(ends))
-        prompt, context, output_tokens = Path(units[:-1], asked), Path(units, ends), answer_tokens
-        if thought := int(rng.integers(*mix.thought_range, endpoint=True)) if mix.thought_range[1] else 0:
-            # What comes behind a thought is in no later prompt, not as the same tokens of a prefix.
-            last = 2 * mix.max_turns * mix.conversations + index * mix.max_turns + turn
-            output_tokens += thought
-            context = Path((*units[:-1], last), (*asked, asked[-1] + output_tokens))
-        yield Request(
-            arrival_s, str(index), prompt, context, asked[-1], output_tokens, thought_tokens=thought * mix.thoughts_told
-        )
+        asked = prompt = _and(history, first_unit + 2 * turn, prompt_tokens)
+        said_unit, said = first_unit + 2 * turn + 1, 0
+        while True:
+            answer = int(rng.integers(*mix.answer_range, endpoint=True))
+            thought = int(rng.integers(*mix.thought_range, endpoint=True)) if mix.thought_range[1] else 0
+            # What comes behind a thought is in no later prompt as the same tokens of a prefix.
+            unit = next(others) if thought or mix.tool_probability else said_unit
+            context = _and(prompt, unit, thought + answer)
+            told = thought * mix.thoughts_told
+            yield Request(arrival_s, str(index), prompt, context, len(prompt), thought + answer, thought_tokens=told)
+            said += answer
+            if not mix.tool_probability or rng.random() >= mix.tool_probability:
+                break
+            arrival_s += float(rng.lognormal(np.log(mix.tool_median_s), mix.tool_sigma))
+            result = int(rng.integers(*mix.result_range, endpoint=True))
+            said += result
+            prompt = _and(context, next(others), result)
+        history = _and(asked, said_unit, said) if mix.thought_range[1] else context
+
+
+def _and(path: Path, unit: int, tokens: int) -> Path:
+    """A path, and what follows."""
+    return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
