@@ -7,6 +7,7 @@ their own rate λ_i while they live, the first at their birth. Prompts and answe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeVar
@@ -97,17 +98,18 @@ def parse(kind: type[_Parameters], text: str) -> _Parameters:
     Raises:
         TraceError: one line naming the key, the value and what is allowed.
     """
+    source = re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
     names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for pair in filter(None, text.split(",")):
         name, equals, value = pair.partition("=")
         if not equals or name not in names:
-            raise TraceError(f"{kind.__name__.lower()}: {pair!r} is not key=value with a key of {', '.join(names)}")
+            raise TraceError(f"{source}: {pair!r} is not key=value with a key of {', '.join(names)}")
         values[name] = value.split("/") if name.endswith(("_lengths", "_range")) else value
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{kind.__name__.lower()}: {text}: {error}") from None
+        raise TraceError(f"{source}: {text}: {error}") from None
 
 
 def generate(model: Synthetic) -> Iterator[Request]:
