@@ -49,8 +49,6 @@ class Prompt(NamedTuple):
     rung: Rung
     end: int  # tokens
     number: int
-    answer: int  # tokens, thoughts included
-    thought: int  # as far as is known
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +63,9 @@ class Conversation(Use):
     """What was said and could not be cached: the next prompt has it for certain. Less what no next prompt has."""
     reach: int = _ALL
     """Of its context, what the next prompt begins with."""
-    thought: bool = False  # before it answered
+    prompt: int = field(default=0, init=False)
+    answer: int = field(default=0, init=False)
+    thought: int = field(default=0, init=False)  # of the answer, as far as anybody told
     kind: int = field(init=False)  # by which its next prompt is judged
     served: int = field(default=0, init=False)  # turns, of all conversations, up to this one
     known: Rung | None = field(default=None, init=False)  # by which it is
@@ -118,7 +118,7 @@ class Conversations:
         before, prefix, again = self._before(turn)
         began = None
         if before is not None:
-            if again is None and before.prompts and self._keeping[before.thought] < _NEARLY_ALL:
+            if again is None and before.prompts and self._keeping[before.thought > 0] < _NEARLY_ALL:
                 began = before.prompts[-1]
             self._hazards.returned(before, turn.stamp)
             said = self._said_again(before, again)
@@ -138,12 +138,12 @@ class Conversations:
             number, turns, shared = before.number, 0, before.shared
             cls = (-1, 0)
         remainder, reach = turn.prompt + turn.answer - turn.context, _ALL
-        thought = turn.thought > 0
-        if self._keeping[thought] < 0.5:
+        if self._keeping[turn.thought > 0] < 0.5:
             unsaid = turn.answer if self._saying < 0.5 else 0  # for the most part: no parser has told of thoughts
             remainder -= turn.thought or unsaid
             reach = min(turn.context, self._whole_pages(turn.prompt))
-        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach, thought)
+        conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach)
+        conversation.prompt, conversation.answer, conversation.thought = turn.prompt, turn.answer, turn.thought
         self._served += 1
         conversation.served = self._served
         if prefix is not None:
@@ -170,8 +170,8 @@ class Conversations:
             again = _goes_on(turn, asker.prompts, rung) if asker is not None else None
             if asker is not None and again is not None:
                 self._returned(asker, kept=False)
-                if again is asker.prompts[0]:
-                    said = turn.prompt >= again.end + again.answer - again.thought
+                if again.end == asker.prompt:
+                    said = turn.prompt >= asker.prompt + asker.answer - asker.thought
                     self._saying += _MOVES * (said - self._saying)
                 asker.reach = min(asker.reach, self._whole_pages(again.end))
                 return self._part(asker), asker.prefix, again
@@ -180,14 +180,13 @@ class Conversations:
 
     def _said_again(self, before: Conversation, again: Prompt | None) -> int:
         """Tokens that the next prompt repeated, as cached or otherwise; 0: nobody can tell, of a chain left behind."""
-        if not before.prompts:
+        if again is None and not before.prompts:
             return before.length + before.remainder  # the remainder is not seen to be the same, but not new to Q either
-        last = before.prompts[0]
         if again is None:
-            return last.end + last.answer
-        if again is not last:
+            return before.prompt + before.answer
+        if again.end != before.prompt:
             return 0
-        return last.end + (last.answer - last.thought if last.thought or self._saying >= 0.5 else 0)
+        return before.prompt + (before.answer - before.thought if before.thought or self._saying >= 0.5 else 0)
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
@@ -195,7 +194,8 @@ class Conversations:
     def _returned(self, conversation: Conversation, *, kept: bool) -> None:
         """With its last answer as that was cached, or not."""
         self.continued[kept] += 1
-        self._keeping[conversation.thought] += _MOVES * (kept - self._keeping[conversation.thought])
+        thought = conversation.thought > 0
+        self._keeping[thought] += _MOVES * (kept - self._keeping[thought])
 
     def _shared(self, turn: Turn, shared: int, known: SharedPrefix | None) -> SharedPrefix | None:
         """The prefix of a first turn, which found ``shared`` tokens cached and is known to begin with that one."""
@@ -237,7 +237,7 @@ class Conversations:
             rung.asker.prompts = [p for p in rung.asker.prompts if p.rung is not rung]
         rung.asker = conversation
         number = turn.fingerprint(rung.depth, end, rung.number)
-        conversation.prompts.append(Prompt(rung, end, number, turn.answer, turn.thought))
+        conversation.prompts.append(Prompt(rung, end, number))
 
     def _part(self, conversation: Conversation) -> Conversation:
         """With a conversation that is known."""
