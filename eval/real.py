@@ -149,7 +149,7 @@ class RealCache:
         else:
             tokens = tokens_of(context, self.page_size, self._units)[: self._pages * self.page_size]
             said = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
-            cached = self._cache.request(tokens, *said)
+            cached = self._cache.request(tokens, *said, request.ending)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 

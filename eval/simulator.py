@@ -181,6 +181,7 @@ class SimulatedCache:
             len(request.context) // self.page_size * self.page_size,
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
+            answered=request.ending,
             thought=request.thought_tokens,
         )
         known = learner.observe(turn, not path[-1].children)

@@ -1,8 +1,8 @@
 """Which conversation a request continues, and what is known of it from before.
 
-Nothing of the content is looked at: a conversation is known by a fingerprint of its tokens, so that one whose tokens
-were all evicted is still recognised when it returns. Time is in stamps that travel with the requests (s), and "now" is
-the newest stamp seen: who is told the same learns the same.
+Nothing of the content is looked at but how answers end: a conversation is known by a fingerprint of its tokens, so that
+one whose tokens were all evicted is still recognised when it returns. Time is in stamps that travel with the requests
+(s), and "now" is the newest stamp seen: who is told the same learns the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from radix_tlru.contexts import Contexts, Fingerprint, Rung
+from radix_tlru.endings import Endings
 from radix_tlru.hazards import Class, Hazards
 from radix_tlru.hints import Hints
 from radix_tlru.prefixes import SharedPrefix, SharedPrefixes, Use
@@ -23,6 +24,7 @@ __all__ = ["Conversation", "Conversations", "Prompt", "Turn"]
 _MOST_REMEMBERED = 50_000  # conversations
 _TURNS = 5  # from the 5th return on, conversations are alike
 _WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
+_ENDING = 10  # added to the number of an ending that is frequent, which then is the first that a class is told by
 _MOVES = 0.05  # by which each return moves the shares of those whose prompts have the last answer
 _NEARLY_ALL = 0.99  # of returns have the last answer: then it is not worth knowing how prompts began to have them
 _ALL = 1 << 60  # tokens, more than any context has
@@ -104,6 +106,7 @@ class Conversations:
         # Of returns, the share that has the last answer as it was cached, by whether it was thought over; of those that
         # have not, the share that is long enough to have it otherwise.
         self._keeping, self._saying = {False: 1.0, True: 0.0}, 1.0
+        self._endings = Endings()
         self._known: dict[Conversation, None] = {}  # the longest silent first
         self.continued = {True: 0, False: 0}
         """Conversations that went on, by whether with the last answer as it was cached, where one was."""
@@ -137,6 +140,8 @@ class Conversations:
             # returns is learned as of a first turn; what was cached of it was cached for either.
             number, turns, shared = before.number, 0, before.shared
             cls = (-1, 0)
+        if ending := self._endings.number(turn.answered):
+            cls = (_ENDING + ending, *cls)
         remainder, reach = turn.prompt + turn.answer - turn.context, _ALL
         if self._keeping[turn.thought > 0] < 0.5:
             unsaid = turn.answer if self._saying < 0.5 else 0  # for the most part: no parser has told of thoughts

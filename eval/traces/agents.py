@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from eval.traces.request import Path, Request, TraceError
+from eval.traces.request import Path, Request, TraceError, ending
 
 __all__ = ["Agents", "generate"]
 
@@ -43,6 +43,7 @@ class Agents:
     next_prompt_sigma: float = 1.0
     answer_median: float = 100.0
     answer_sigma: float = 0.8
+    calls_told: int = 0  # whether answers end as they do: all but the last of a run with a call of a tool
     rewritten_probability: float = 0.0  # that the next prompt has an answer, a tool call say, in other tokens
     wait_median_s: float = 15.0
     wait_sigma: float = 1.0
@@ -63,6 +64,7 @@ _ALLOWED = {
     "_sigma": (0, 5),
     "_median": (1, 1e6),
     "wait_median_s": (1e-6, 1e9),
+    "calls_told": (0, 1),
     "rewritten_probability": (0, 1),
     "_probability": (0, 0.999),
     "seed": (0, 2**63),
@@ -111,7 +113,8 @@ def _run(
         unit += 2
         rewritten = rewrites.random() < agents.rewritten_probability
         cached = (*ids[:-1], -ids[-1] if rewritten else ids[-1])
-        yield Request(arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer)
+        told = ending(unit, step < steps - 1) if agents.calls_told else ()
+        yield Request(arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer, ending=told)
 
 
 def _length(rng: Generator, median: float, sigma: float) -> int:

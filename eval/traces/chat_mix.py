@@ -14,7 +14,7 @@ from itertools import count
 
 import numpy as np
 
-from eval.traces.request import Path, Request, TraceError
+from eval.traces.request import Path, Request, TraceError, ending
 
 __all__ = ["ChatMix", "generate"]
 
@@ -111,9 +111,11 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
             unit = next(others) if thought or mix.tool_probability else said_unit
             context = _and(prompt, unit, thought + answer)
             told = thought * mix.thoughts_told
-            yield Request(arrival_s, str(index), prompt, context, len(prompt), thought + answer, thought_tokens=told)
+            calls = bool(mix.tool_probability) and rng.random() < mix.tool_probability
+            sent = (arrival_s, str(index), prompt, context, len(prompt), thought + answer)
+            yield Request(*sent, thought_tokens=told, ending=ending(unit, calls) if mix.tool_probability else ())
             said += answer
-            if not mix.tool_probability or rng.random() >= mix.tool_probability:
+            if not calls:
                 break
             arrival_s += float(rng.lognormal(np.log(mix.tool_median_s), mix.tool_sigma))
             result = int(rng.integers(*mix.result_range, endpoint=True))

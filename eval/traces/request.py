@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from radix_tlru.config import one_line
 
-__all__ = ["Path", "Request", "TraceError"]
+__all__ = ["Path", "Request", "TraceError", "ending"]
 
 
 class TraceError(ValueError):
@@ -64,3 +64,9 @@ class Request:
         tuple[str, str], ...
     ] = ()  # (role, text) that this turn adds, where they were asked for and are known
     thought_tokens: int = 0  # of the output: before the answer, and in no later prompt
+    ending: tuple[int, ...] = ()  # the last token ids of the answer, where they are known
+
+
+def ending(unit: int, calls: bool) -> tuple[int, int]:
+    """How a generated answer ends, a unit of its own: a call of a tool as all calls do, another as no other."""
+    return (1 if calls else 2 + unit, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import json
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -169,6 +169,7 @@ class OfflineCache:
         stamp: float | None = None,
         answer: int | None = None,
         thought: int = 0,
+        ending: Sequence[int] = (),
     ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
@@ -177,6 +178,7 @@ class OfflineCache:
             prompt: how many tokens the prompt has: the first of them.
             answer: how many the answer has; None: the others.
             thought: of them, how many no later prompt has.
+            ending: the last of them, where they are known.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
@@ -202,7 +204,9 @@ class OfflineCache:
             if stamp is not None and length:
                 found = min(cached, prompt)
                 answered = len(context) - prompt if answer is None else answer
-                turn = Turn(stamp, prompt, answered, length, found, fingerprint_of(key), thought=thought)
+                turn = Turn(
+                    stamp, prompt, answered, length, found, fingerprint_of(key), answered=ending, thought=thought
+                )
                 self.cache.components[ComponentType.FULL].served(node, turn)
         finally:
             self.unlock(lock)
