@@ -1,8 +1,8 @@
 """Tail-optimised eviction for SGLang's RadixAttention.
 
 ``tel`` ← ``models`` ← ``order`` hold the policy and know nothing of SGLang, nor do ``hazards``, ``prompts``,
-``contexts``, ``prefixes``, ``conversations`` and ``learned`` ← ``learner``, which learn it; ``radix_tlru.sglang`` puts
-it behind the real cache.
+``contexts``, ``prefixes``, ``endings``, ``conversations`` and ``learned`` ← ``learner``, which learn it;
+``radix_tlru.sglang`` puts it behind the real cache.
 Start with :mod:`radix_tlru.tel`.
 """
 
