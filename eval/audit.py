@@ -21,6 +21,7 @@ from eval.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
 from radix_tlru.config import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
+from radix_tlru.sglang.sessions import SessionOrder
 from radix_tlru.tel import round_up
 
 __all__ = ["AuditedCache", "Running", "Shape"]
@@ -45,11 +46,16 @@ class Shape:
     beside: tuple[Literal["swa", "mamba"], ...] = ()
     """What a hybrid model caches beside the KV of full attention."""
 
+    sessions: int = 0
+    """That clients name, and close; 0: the cache knows of none (``--enable-session-radix-cache``)."""
+
     def __str__(self) -> str:
         weight = f"-w{self.median_weight:g}" if self.median_weight else ""
         trim = f"-trim{self.trim_pages}" if self.trim_pages > 1 else ""
         beside = "".join(f"-{each}" for each in self.beside)
-        return f"{self.core}-{'pairs' if self.is_eagle else 'tokens'}-page{self.page_size}{weight}{trim}{beside}"
+        sessions = "-sessions" if self.sessions else ""
+        keys = "pairs" if self.is_eagle else "tokens"
+        return f"{self.core}-{keys}-page{self.page_size}{weight}{trim}{beside}{sessions}"
 
     @property
     def capacity(self) -> int:
@@ -86,6 +92,7 @@ class AuditedCache(OfflineCache):
         self.shape = shape
         params = self._params()
         params.is_eagle, params.enable_kv_cache_events = shape.is_eagle, True
+        params.enable_session_radix_cache = shape.sessions > 0
         page = shape.page_size
         self.estimate = page + page // 2
         weight, chunk = shape.median_weight, shape.trim_chunk
@@ -105,6 +112,7 @@ class AuditedCache(OfflineCache):
         self.subscriber = Subscriber(self.prefixes)
         self._filled: dict[int, int] = {}  # page → the prefix that it was filled for
         self.holds: dict[int, int] = {}  # prefix → its page in the tree
+        self._open: dict[str, set[int]] = {}  # session → the prefixes that it refers to
 
     # ---- the dictionary ----
 
@@ -180,8 +188,20 @@ class AuditedCache(OfflineCache):
             if 0 < len(prompt) < request.done * self.page_size:  # SGLang splits there: an answer can go alone
                 values = self.cache.path_device_indices(request.node)[: len(prompt)]
                 self.insert(InsertParams(key=prompt, value=values, prev_prefix_len=len(prompt)))
+            if self.shape.sessions and number % 4 and request.done:
+                session = f"session {number % self.shape.sessions}"
+                self.name(session, request.node)
+                self._open.setdefault(session, set()).update(request.prefixes[: request.done])
             self._drop(request)
         self._after("finish")
+
+    def close_one(self, number: int) -> None:
+        """A client closes its session, which may be none."""
+        if self.shape.sessions:
+            session = f"session {number % self.shape.sessions}"
+            self.close(session)
+            self._open.pop(session, None)
+            self._after("close")
 
     def abort(self, number: int) -> None:
         """A request ends at once: what it computed and did not cache yet is lost."""
@@ -255,6 +275,7 @@ class AuditedCache(OfflineCache):
         return list(self.allocator.free_pages.tolist())
 
     def _assert_refused(self, tokens: int) -> None:
+        self._dereference()
         free, evictable = self.free_tokens, self.cache.full_evictable_size()
         assert free + evictable < tokens, f"{tokens} tokens refused, {free} are free and {evictable} evictable"
 
@@ -272,6 +293,22 @@ class AuditedCache(OfflineCache):
         beyond = evicted - wanted
         assert 0 <= beyond < self.shape.trim_chunk, f"{evicted} tokens evicted, where {wanted} were wanted"
         assert beyond % self.page_size == 0, f"{evicted} tokens evicted, which are no whole pages"
+        resident = self._dereference()
+        assert resident is None or not resident - self._locked - self._referred, (
+            "what a session refers to did not go last"
+        )
+
+    def _dereference(self) -> set[int] | None:
+        """Forget what sessions referred to and is no more; if there was any, returns what is still resident."""
+        if not self._open:
+            return None
+        slots = self.cache.tree_core.all_values_flatten().sort().values
+        resident = {self._filled[page] for page in self._pages(slots)}
+        if self._referred <= resident:
+            return None
+        for prefixes in self._open.values():
+            prefixes &= resident
+        return resident
 
     def flush(self) -> None:
         """Drop everything, once the requests that run have ended."""
@@ -307,6 +344,7 @@ class AuditedCache(OfflineCache):
         self.cache.sanity_check()
 
     def _audit_pool(self) -> None:
+        self._dereference()
         free = self._free_pages
         held = [page for request in self.running for page in request.pages]
         elsewhere = {*free, *held}
@@ -319,8 +357,16 @@ class AuditedCache(OfflineCache):
         for parent in map(self.prefixes.parents.__getitem__, self.holds):
             assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
 
+    @property
+    def _referred(self) -> set[int]:
+        return set[int]().union(*self._open.values())
+
+    @property
+    def _locked(self) -> set[int]:
+        return {prefix for request in self.running for prefix in request.prefixes[: request.done]}
+
     def _audit_locks(self) -> None:
-        locked = {prefix for request in self.running for prefix in request.prefixes[: request.done]}
+        locked = self._locked
         assert locked <= self.holds.keys(), "a locked prefix was evicted"
         sizes = self.cache.full_protected_size(), self.cache.full_evictable_size()
         counted = len(locked) * self.page_size, (len(self.holds) - len(locked)) * self.page_size
@@ -337,7 +383,22 @@ class AuditedCache(OfflineCache):
         assert len(order) == len(leaves)
         assert bool(leaves) == bool(self.cache.full_evictable_size())
         assert sum(leaf.end - leaf.start for leaf in leaves) <= self.cache.full_evictable_size()
-        assert order.over_budget == sum(map(order._tel_safe, leaves))
+        assert order.over_budget == sum(map(order.tel_safe, leaves))
+        if self.shape.sessions:
+            self._audit_sessions()
         for leaf in leaves:
             assert leaf.start % self.page_size == leaf.end % self.page_size == 0
             assert 0 <= leaf.start < leaf.end <= leaf.history
+
+    def _audit_sessions(self) -> None:
+        """Each leaf is in the part of the order that it belongs to."""
+        core, order = self.cache.tree_core, self.cache.tail.order
+        assert isinstance(order, SessionOrder)
+        prefix_of = {page: prefix for prefix, page in self.holds.items()}
+        referred = self._referred
+        held = set()
+        for node in core.evictable_device_leaves:
+            last = self._pages(self.cache.path_device_indices(node.id))[-1]
+            if prefix_of[last] in referred:
+                held.add(node.id)
+        assert order.referred == held, "the order does not know what sessions refer to"

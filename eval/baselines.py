@@ -13,6 +13,8 @@ sglang-tlru       nodes beyond the budget first, then lru (paper, Algorithm 1, o
 sglang-slru       nodes that only one request has used first, then lru in each of the two segments
 sglang-lfu        nodes that the fewest requests have used first, then lru
 sglang-priority   lowest priority of a request first, then lru; requests of a trace have none, so it is lru
+…-sessions        lru or tlru, and conversations are sessions, which agents close (``--enable-session-radix-cache``);
+                  beside them ``real-tlru-sessions`` and ``real-etlru-sessions`` are ours, likewise real caches
 …-strip-thinking  lru or tlru, and of an answer that was thought over nothing is cached (``--strip-thinking-cache``)
 vllm              :class:`VllmCache`
 trtllm            :class:`TensorRTCache`, without hints
@@ -235,7 +237,7 @@ def _trtllm(capacity: int, threshold: int, next_prompt_estimate: int, page_size:
 
 BASELINES: dict[str, Callable[[int, int, int, int], Cache]] = {
     **{f"sglang-{policy}": REAL_CACHES[f"sglang-{policy}"] for policy in STOCK_POLICIES},
-    **{name: cache for name, cache in REAL_CACHES.items() if name.endswith("-strip-thinking")},
+    **{name: cache for name, cache in REAL_CACHES.items() if name.endswith(("-strip-thinking", "-sessions"))},
     "vllm": _vllm,
     "trtllm": _trtllm,
 }

@@ -13,7 +13,7 @@ import warnings
 from array import array
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eval.traces.request import Path, Request
 from radix_tlru.config import AUTO
@@ -82,6 +82,7 @@ class RealCache:
         units: names of the units met so far, as of :func:`page_ids`; they grow with the trace.
         hybrid: of a hybrid model, which finds nothing but what it keeps at the ends of prefill chunks and of contexts.
         strip_thinking: of an answer that was thought over nothing is cached (SGLang's ``--strip-thinking-cache``).
+        sessions: requests name their conversation, and close it (SGLang's ``--enable-session-radix-cache``).
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class RealCache:
         units: dict[int, int] | None = None,
         hybrid: Kind | None = None,
         strip_thinking: bool = False,
+        sessions: bool = False,
     ) -> None:
         from radix_tlru import Config, policy_for
         from radix_tlru.tel import round_up
@@ -110,15 +112,16 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
-        unsaid = next_prompt_estimate is None or median_weight == AUTO
-        self._learns = policy == "etlru" or (policy == "ours" and unsaid)
+        told = next_prompt_estimate is None or median_weight == AUTO or sessions
+        self._learns = policy == "etlru" or (policy == "ours" and told)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
+        shape: dict[str, Any] = {"enable_session_radix_cache": sessions}
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
         if self._learns:
             name: PolicyName = "etlru" if policy == "etlru" else "tlru"
             config = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)
-            cache = build_cache(_params(pages, page_size, page_size, core, hybrid), config)
+            cache = build_cache(replace(_params(pages, page_size, page_size, core, hybrid), **shape), config)
         elif policy == "ours":
             trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
             tlru = Config(threshold=slack, next_prompt_estimate=0, median_weight=median_weight)
@@ -127,14 +130,14 @@ class RealCache:
             cache = build_cache(_params(pages, 1, page_size, core, hybrid), config)
         elif policy == "tlru" and slack:
             stock = {"threshold": slack, "next_prompt_estimate": 0}
-            cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), "tlru", stock)
+            cache = stock_cache_of(replace(_params(pages, 1, page_size, core, hybrid), **shape), "tlru", stock)
         else:  # with less than a page of slack nothing is ever TEL-safe, and tlru is lru
             named = "lru" if policy == "tlru" else policy
-            cache = stock_cache_of(_params(pages, 1, page_size, core, hybrid), named)
+            cache = stock_cache_of(replace(_params(pages, 1, page_size, core, hybrid), **shape), named)
         self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
-        self._strips_thinking = strip_thinking
+        self._strips_thinking, self._has_sessions = strip_thinking, sessions
 
     @property
     def cache(self) -> UnifiedRadixCache:
@@ -144,12 +147,16 @@ class RealCache:
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
         context = request.prompt if self._strips_thinking and request.thought_tokens else request.context
+        session = request.conversation if self._has_sessions else None
         if not self._learns:
-            cached = self._cache.request(page_ids(context, self.page_size, self._units)[: self._pages]) * self.page_size
+            pages = page_ids(context, self.page_size, self._units)[: self._pages]
+            cached = self._cache.request(pages, session=session) * self.page_size
         else:
             tokens = tokens_of(context, self.page_size, self._units)[: self._pages * self.page_size]
             said = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
-            cached = self._cache.request(tokens, *said, request.ending)
+            cached = self._cache.request(tokens, *said, request.ending, session)
+        if session is not None and request.closes:
+            self._cache.close(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
 
@@ -182,9 +189,7 @@ def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
     return (HybridCache if len(cache.tree_components) > 1 else OfflineCache)(cache, chunk)
 
 
-def _factory(
-    policy: str, core: Core, hybrid: Kind | None = None, strip_thinking: bool = False
-) -> Callable[..., RealCache]:
+def _factory(policy: str, core: Core, hybrid: Kind | None = None, **shape: Any) -> Callable[..., RealCache]:
     def build(
         capacity: int,
         threshold: int,
@@ -201,7 +206,7 @@ def _factory(
             page_size=page_size,
             core=core,
             hybrid=hybrid,
-            strip_thinking=strip_thinking,
+            **shape,
         )
 
     return build
@@ -217,8 +222,10 @@ REAL_CACHES: dict[str, Callable[..., RealCache]] = {
     **{f"sglang-{policy}": _factory(policy, "rust") for policy in STOCK_POLICIES},
     **{f"sglang-{policy}-python": _factory(policy, "python") for policy in _BESIDE},
     **{f"sglang-{policy}-strip-thinking": _factory(policy, "rust", strip_thinking=True) for policy in _BESIDE},
+    **{f"sglang-{policy}-sessions": _factory(policy, "python", sessions=True) for policy in _BESIDE},
+    **{f"real-{name}-sessions": _factory(policy, "python", sessions=True) for name, policy in _OURS},
     **{f"real-{name}-{kind}": _factory(policy, "python", kind) for name, policy in _OURS for kind in get_args(Kind)},
     **{f"sglang-{policy}-{kind}": _factory(policy, "rust", kind) for policy in _BESIDE for kind in get_args(Kind)},
 }
 """Real caches by name, built from capacity, ξ, Q̂ and page size, in tokens, and ours from w: ours, and stock on either
-core; of models of full attention, and of hybrids; stock with ``--strip-thinking-cache``."""
+core; of models of full attention, and of hybrids; stock with ``--strip-thinking-cache``; all with sessions."""

@@ -34,6 +34,8 @@ SHAPES = (
     Shape("python", 128, median_weight=0.3),
     Shape("rust", 16, trim_pages=5),
     Shape("python", 16, trim_pages=5),
+    Shape("python", 1, sessions=6),
+    Shape("python", 16, median_weight=0.3, sessions=6),
 )
 
 HYBRIDS = (
@@ -43,6 +45,8 @@ HYBRIDS = (
     Shape("python", 16, beside=("mamba",)),
     Shape("python", 1, beside=("swa", "mamba")),
     Shape("python", 16, beside=("swa", "mamba"), trim_pages=5),
+    Shape("python", 16, beside=("swa",), sessions=6),
+    Shape("python", 16, beside=("mamba",), sessions=6),
 )
 """Caches of hybrid models, whose leaves go whole."""
 
@@ -91,7 +95,8 @@ POOL, PAGE, THRESHOLD, NEXT_PROMPT = 200_000, 16, 1024, 200
 def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
     """So many likely steps of a cache, the same for the same seed."""
     rng, page = Random(seed), audited.page_size
-    for kind in rng.choices(list(WEIGHTS), list(WEIGHTS.values()), k=count):
+    weights = {**WEIGHTS, "close": 6.0} if audited.shape.sessions else WEIGHTS
+    for kind in rng.choices(list(weights), list(weights.values()), k=count):
         number = rng.randrange(10**6)
         likely: dict[str, Callable[[], None]] = {
             "start": partial(audited.start, number, rng.choice([4, 4, 4, 8, 2 * audited.shape.pages])),
@@ -104,6 +109,7 @@ def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[
             "evict": partial(audited.evict_some, number % (9 * page)),
             "threshold": partial(audited.move_threshold, number % 12),
             "flush": audited.flush,
+            "close": partial(audited.close_one, number),
         }
         yield likely[kind]
 

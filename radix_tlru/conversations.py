@@ -43,6 +43,7 @@ class Turn(NamedTuple):
     asked: Sequence[int] = ()  # token ids of the prompt and of the answer, where they are known
     answered: Sequence[int] = ()
     thought: int = 0  # tokens of the answer that came before what was said, which many chat templates then leave out
+    session: str | None = None  # that the client named
 
 
 class Prompt(NamedTuple):
@@ -77,9 +78,15 @@ class Conversation(Use):
     prefix: SharedPrefix | None = field(default=None, init=False)  # that it began with, if others did, too
     hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
     noted: Any = field(default=None, init=False)  # by a predictor
+    session: str | None = field(default=None, init=False)  # that its client named
 
     def __post_init__(self) -> None:
         self.kind = kind_of(self.turn, self.length)
+
+    @property
+    def common(self) -> int:
+        """Of its context, what others are known to begin with, too, whether or not any of it was cached."""
+        return self.shared if self.prefix is None else max(self.shared, min(self.prefix.rung.depth, self.length))
 
 
 class Conversations:
@@ -149,6 +156,7 @@ class Conversations:
             reach = min(turn.context, self._whole_pages(turn.prompt))
         conversation = Conversation(cls, turn.stamp, number, turns, turn.context, shared, remainder, reach)
         conversation.prompt, conversation.answer, conversation.thought = turn.prompt, turn.answer, turn.thought
+        conversation.session = turn.session
         self._served += 1
         conversation.served = self._served
         if prefix is not None:

@@ -251,8 +251,8 @@ class Hinted(Wrapped):
         if hints is None:
             return floor
         cuts = (cut for each in hints.retention for cut in (each.start, each.end) if cut is not None)
-        shared: int = leaf.known.shared
-        return max(depth for depth in (0, floor, shared, *cuts) if depth < leaf.end)
+        common: int = leaf.known.common
+        return max(depth for depth in (0, floor, common, *cuts) if depth < leaf.end)
 
 
 def factor(priority: int) -> float:
@@ -266,7 +266,7 @@ def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
     """Of which kind the last token of a leaf is, and until when (s)."""
     conversation = leaf.known
     hints: Hints | None = conversation.hints if conversation is not None else None
-    if hints is None or leaf.end <= conversation.shared:
+    if hints is None or leaf.end <= conversation.common:
         return _PLAIN, math.inf
     if hints.conversation_ends:
         return _PRIORITY, math.inf

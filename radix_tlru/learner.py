@@ -9,12 +9,13 @@ same, for what they would have cost under lru. With both, the weight w can be le
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, Config
 from radix_tlru.conversations import Conversation, Conversations, Turn
 from radix_tlru.hazards import Hazards
-from radix_tlru.hints import Claims, HintedPrompt, hinted
+from radix_tlru.hints import Claims, HintedPrompt, Hints, hinted
 from radix_tlru.learned import LearnedReturns, RecentTurns
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
@@ -104,6 +105,8 @@ class Learner:
         if hinted in self._wrappers:  # a turn without hints ends what the last one claimed
             said = turn.hints if alone else None
             conversation.hints = self._claims.admit(said, turn.context, turn.stamp, conversation.number)
+            if said is not None and said.conversation_ends:
+                self.hazards.forget(conversation)
         self._turns += 1
         self._tokens += turn.context
         self.served.add(turn.prompt - turn.cached, self.policy.threshold)
@@ -122,6 +125,14 @@ class Learner:
             self._follow_median(self.shadows)
             self._enforce(self._chosen(self.shadows))
         return conversation
+
+    def ended(self, conversation: Conversation) -> None:
+        """Since its last turn a conversation was said to be over: nobody comes back for what it shares with none."""
+        self._wrap(hinted)
+        self.hazards.forget(conversation)
+        hints = self._claims.admit(Hints(conversation_ends=True), 0, self.hazards.now, conversation.number)
+        with self.shadows.put_down(conversation) if self.shadows is not None else nullcontext():
+            conversation.hints = hints
 
     def forget_claims(self) -> None:
         """Nothing is cached any more that clients could have claimed."""

@@ -111,7 +111,7 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
         # Whoever asks, and that may be one rank of several, admits nobody: to be admitted moves the clock of the order.
-        return self._over_budget + sum(self._tel_safe(self._leaf(leaf_id)) for leaf_id in self._noted)
+        return self._over_budget + sum(self.tel_safe(self._leaf(leaf_id)) for leaf_id in self._noted)
 
     @property
     def entries(self) -> int:
@@ -132,15 +132,25 @@ class EvictionOrder:
             del self._noted[leaf_id]
             return
         if self._victim is None or self._victim[0] != leaf_id:
-            self._over_budget -= self._tel_safe(self._leaf(leaf_id))
+            self._over_budget -= self.tel_safe(self._leaf(leaf_id))
             return
         if self._named % self._steps <= self._free:
-            self._over_budget -= self._tel_safe(self._victim[1])
+            self._over_budget -= self.tel_safe(self._victim[1])
         self._victim = None
         queue = self._cells[self._named]
         if queue.first is not None and queue.first[1] == leaf_id:
             queue.pop()
             self._entries -= 1
+
+    @property
+    def now(self) -> float:
+        """The newest time of use seen, in the time of the return model."""
+        self._admit()
+        return self._now
+
+    def advance(self, now: float) -> None:
+        """Something that is not in this order was used at that time."""
+        self._now = max(self._now, now)
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
@@ -277,7 +287,7 @@ class EvictionOrder:
                 return step
         raise AssertionError(f"the last step of a prompt model must end at the root, above {leaf}")
 
-    def _tel_safe(self, leaf: Leaf) -> int:
+    def tel_safe(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail; its own, of a leaf that goes whole."""
         if self._free < 0:
             return 0
@@ -305,7 +315,7 @@ class EvictionOrder:
         """Count a leaf, and put it into its cell."""
         step = self._step(leaf)
         if step <= self._free:
-            self._over_budget += self._tel_safe(leaf)
+            self._over_budget += self.tel_safe(leaf)
         self._push(leaf_id, leaf, step)
 
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:

@@ -8,7 +8,8 @@ cost some microseconds, and the figures comparable with each other, not quite wi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from radix_tlru.calibration import UncachedQuantile
@@ -79,6 +80,15 @@ class Shadow:
         else:
             self._line_gone(leaf)
         return min(held, turn.prompt)
+
+    @contextmanager
+    def put_down(self, conversation: Conversation) -> Iterator[None]:
+        """What is believed of the conversation changes: the order does not know of it meanwhile."""
+        leaf_id = self._ids.get(conversation.number, 0)
+        leaf = self._withdraw(leaf_id) if leaf_id else None
+        yield
+        if leaf is not None:
+            self._ids[conversation.number] = self._offer(leaf)
 
     def _taken_up(self, number: int) -> _Front:
         """The front of a prefix, which another line begins with."""
@@ -217,6 +227,15 @@ class Shadows:
     def use(self, index: int, policy: Policy) -> None:
         """Put another version of a policy in the place of that one."""
         self._shadows[index].order.use(self._scaled(policy))
+
+    @contextmanager
+    def put_down(self, conversation: Conversation) -> Iterator[None]:
+        """What is believed of the conversation changes between two of its turns."""
+        with ExitStack() as orders:
+            if conversation.number % self.one_in == 0:
+                for shadow in self._shadows:
+                    orders.enter_context(shadow.put_down(conversation))
+            yield
 
     def ahead(self, index: int) -> float:
         """Turns by which fewer were late under a policy than under the bar, beyond the reserve; by either p95."""

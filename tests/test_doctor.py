@@ -137,7 +137,8 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
     assert both.endswith("--tlru-threshold 4096: not together with --tlru-ttft-slo 100; give one of them")
     refused = _line(report, "no --radix-eviction tlru --radix-eviction-policy lru")
     assert refused.count("--radix-eviction-policy lru") == 2  # asked for, and named in the error
-    for other in ("--radix-cache-backend x", "--disable-radix-cache", "--enable-session-radix-cache"):
+    assert _line(report, "ok --radix-eviction tlru --enable-session-radix-cache would")
+    for other in ("--radix-cache-backend x", "--disable-radix-cache"):
         assert _line(report, f"no --radix-eviction tlru {other} ")
 
 

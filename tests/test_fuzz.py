@@ -57,6 +57,10 @@ class Scheduler(RuleBasedStateMachine):
         self.audited.finish(number)
 
     @rule(number=NUMBERS)
+    def close(self, number: int) -> None:
+        self.audited.close_one(number)
+
+    @rule(number=NUMBERS)
     def abort(self, number: int) -> None:
         self.audited.abort(number)
 
@@ -110,6 +114,7 @@ def test_a_thousand_likely_steps_lose_nothing(shape: Shape) -> None:
         step()
     kinds = ("start", "match", "prefill", "decode", "finish", "abort", "press", "evict", "flush", "threshold")
     assert [kind for kind in kinds if not audited.steps[kind]] == []
+    assert bool(audited.steps["close"]) == bool(shape.sessions)
     assert min(audited.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > 30
 
 

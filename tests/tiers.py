@@ -80,13 +80,16 @@ class TieredDriver(Driver):
         page_size: int = 1,
         storage: Path | None = None,
     ) -> None:
-        params = cache_params(pool, page_size)
+        params = self._cache_params(pool, page_size)
         super().__init__(stock_cache(params) if ours is None else build_cache(params, ours, hierarchical=True))
         # SGLang rounds the host tier down, and adds a page.
         add_host_tier(self.cache, params, (host - page_size / 2) / pool, write_policy, storage)
         assert self.host_free == host
         self.storage, self.host_size = storage, host
         self._requests = 0
+
+    def _cache_params(self, pool: int, page_size: int) -> CacheInitParams:
+        return cache_params(pool, page_size)
 
     @property
     def host_pool(self) -> Any:

@@ -2,7 +2,8 @@
 
 A template is a system prompt and the tools that it describes. What a run adds to it is its own; many runs are a single
 call, the others take a call for each step, which comes when a tool has answered. All lengths and waits are log-normal.
-An answer may come back otherwise than it was cached, as templates write tool calls in their own way.
+An answer may come back otherwise than it was cached, as templates write tool calls in their own way. A run knows when
+it is over: where requests name sessions it closes its own.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def _run(
         unit += 2
         rewritten = rewrites.random() < agents.rewritten_probability
         cached = (*ids[:-1], -ids[-1] if rewritten else ids[-1])
-        told = ending(unit, step < steps - 1) if agents.calls_told else ()
-        yield Request(arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer, ending=told)
+        last = step == steps - 1
+        sent = arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer
+        yield Request(*sent, ending=ending(unit, not last) if agents.calls_told else (), closes=last)
 
 
 def _length(rng: Generator, median: float, sigma: float) -> int:

@@ -65,6 +65,7 @@ class Request:
     ] = ()  # (role, text) that this turn adds, where they were asked for and are known
     thought_tokens: int = 0  # of the output: before the answer, and in no later prompt
     ending: tuple[int, ...] = ()  # the last token ids of the answer, where they are known
+    closes: bool = False  # with this answer the conversation is over, and the client says so
 
 
 def ending(unit: int, calls: bool) -> tuple[int, int]:

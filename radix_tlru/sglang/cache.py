@@ -214,7 +214,6 @@ def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
     beside = _beside_full(params)
     refusals = {
         "--disable-radix-cache: there is nothing to evict": params.disable,
-        "--enable-session-radix-cache": params.enable_session_radix_cache,
         "a model without full attention": FULL not in components,
         "a sliding-window (SWA) model whose windows the cache does not keep": (
             params.sliding_window_size is not None and SWA not in components

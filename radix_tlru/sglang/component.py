@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.conversations import Turn
+    from radix_tlru.conversations import Conversation, Turn
     from radix_tlru.models import Policy
+    from radix_tlru.sglang.sessions import Order
 
 __all__ = ["EvictionCounts", "TailComponent", "component_for"]
 
@@ -120,7 +121,13 @@ class TailComponent(FullComponent):
         """Write on a node whose turn has just used it, and still keeps it, what the learner says of that use."""
         raise NotImplementedError
 
-    def _new_order(self) -> EvictionOrder:
+    def ended(self, conversation: Conversation) -> None:
+        """Nobody will come back for what that conversation alone has, which no order may know of just now."""
+        if self.learner is not None:
+            self.learner.ended(conversation)
+            self._use(self.learner.policy)
+
+    def _new_order(self) -> Order:
         return EvictionOrder(self.policy, self.page_size, self._leaf_of)
 
     def use_threshold(self, threshold: int) -> None:
@@ -196,7 +203,7 @@ class TailComponent(FullComponent):
         """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
         return self.take_next(self.order, missing)
 
-    def take_next(self, order: EvictionOrder, missing: int, tier: str = "") -> Victim | None:
+    def take_next(self, order: Order, missing: int, tier: str = "") -> Victim | None:
         """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
         victim = order.victim(missing)
         if victim is not None:

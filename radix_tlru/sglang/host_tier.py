@@ -32,8 +32,6 @@ from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
-from radix_tlru.order import EvictionOrder
-
 if TYPE_CHECKING:
     from radix_tlru.models import Leaf, Policy
     from radix_tlru.sglang.python_core import PythonTailComponent
@@ -48,7 +46,7 @@ class HostTier:
 
     def __init__(self, tail: PythonTailComponent) -> None:
         self._tail = tail
-        self.order = self._new_order()
+        self.order = tail.order_of(self.policy, self._leaf_of)
 
     @property
     def policy(self) -> Policy:
@@ -58,7 +56,7 @@ class HostTier:
 
     def start_over(self) -> None:
         """The tree was emptied."""
-        self.order = self._new_order()
+        self.order = self._tail.order_of(self.policy, self._leaf_of)
 
     def follow(self) -> None:
         """The policy of the device tier has changed."""
@@ -81,9 +79,6 @@ class HostTier:
             self._tail.cut(victim, cache_actions)
             leaf = core.node_by_id(victim.leaf_id)
             core._evict_host_leaf(leaf, tracker, device_frees, host_frees, cache_actions=cache_actions)
-
-    def _new_order(self) -> EvictionOrder:
-        return EvictionOrder(self.policy, self._tail.page_size, self._leaf_of)
 
     def _leaf_of(self, node_id: int) -> Leaf | None:
         core = self._tail.tree_core

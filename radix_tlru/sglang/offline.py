@@ -12,6 +12,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -170,6 +171,7 @@ class OfflineCache:
         answer: int | None = None,
         thought: int = 0,
         ending: Sequence[int] = (),
+        session: str | None = None,
     ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
@@ -179,6 +181,7 @@ class OfflineCache:
             answer: how many the answer has; None: the others.
             thought: of them, how many no later prompt has.
             ending: the last of them, where they are known.
+            session: that the client names.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
@@ -205,12 +208,32 @@ class OfflineCache:
                 found = min(cached, prompt)
                 answered = len(context) - prompt if answer is None else answer
                 turn = Turn(
-                    stamp, prompt, answered, length, found, fingerprint_of(key), answered=ending, thought=thought
+                    stamp,
+                    prompt,
+                    answered,
+                    length,
+                    found,
+                    fingerprint_of(key),
+                    answered=ending,
+                    thought=thought,
+                    session=session,
                 )
                 self.cache.components[ComponentType.FULL].served(node, turn)
+            if session is not None:
+                self.name(session, node)
         finally:
             self.unlock(lock)
         return cached
+
+    def name(self, session: str, node: Any) -> None:
+        """The context that ends at a node was of that session, which is open from now on, if it was not."""
+        generation = self.cache.ensure_session_generation(session)
+        req = SimpleNamespace(session=None, session_id=session, session_generation=generation)
+        self.cache.session_refs.register_session_ref(req, leaf=node)
+
+    def close(self, session: str) -> None:
+        """A client closes its session."""
+        self.cache.release_radix_session(session)
 
     def insert(self, params: InsertParams) -> InsertResult:
         """Cache a context down to its end."""

@@ -76,7 +76,6 @@ _CONFLICTS = {
     "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
     "--radix-cache-backend": ("radix_cache_backend", None),
     "--disable-radix-cache": ("disable_radix_cache", False),
-    "--enable-session-radix-cache": ("enable_session_radix_cache", False),
     "--enable-lmcache": ("enable_lmcache", False),
     "--enable-flexkv": ("enable_flexkv", False),
     "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),

@@ -10,6 +10,7 @@ a node is split         ``_split_node``: the front takes over what is known of t
 a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
 a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
 everything is dropped   ``reset``
+sessions come and go    ``_advance_session_coverage`` and its like: the path of one is referred to, or no longer
 ======================  =========================================================================================
 
 With a host tier a use may end below the device: then it is one of the deepest node on the device too. Of a hybrid
@@ -19,16 +20,18 @@ model leaves go whole (see :mod:`~radix_tlru.sglang.hybrids`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.models import Leaf
+from radix_tlru.models import Leaf, Policy
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.component import TailComponent
 from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.hybrids import WholeLeaves
+from radix_tlru.sglang.sessions import Order, SessionOrder
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
@@ -47,6 +50,7 @@ class PythonTailComponent(TailComponent):
     """The component in the cache, which stands before some methods of the tree and hands it the leaves to evict."""
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        self._has_sessions = params.enable_session_radix_cache
         super().__init__(cache, params)
         self.host = HostTier(self)
         self._whole = WholeLeaves(self) if len(params.tree_components or ()) > 1 else None
@@ -62,6 +66,15 @@ class PythonTailComponent(TailComponent):
         )
         core.reset, core._split_node, core.insert_host = self._reset, self._split_used_node, self._insert_host
         core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
+
+    def _new_order(self) -> Order:
+        return self.order_of(self.policy, self._leaf_of)
+
+    def order_of(self, policy: Policy, leaf_of: Callable[[int], Leaf | None]) -> Order:
+        """An order of the leaves of a tier, empty."""
+        if self._has_sessions:
+            return SessionOrder(policy, self.page_size, leaf_of, self._is_referred_to)
+        return EvictionOrder(policy, self.page_size, leaf_of)
 
     def follow(self) -> None:
         super().follow()
@@ -112,7 +125,7 @@ class PythonTailComponent(TailComponent):
         return result
 
     def _write(self, node: UnifiedTreeNode, **what: Any) -> None:
-        """Put down what is known of a node that may be a leaf of either tier."""
+        """Write what is known of a node that may be a leaf of either tier."""
         tiers = self._core.evictable_device_leaves, self._core.evictable_host_leaves
         offering = [leaves for leaves in tiers if node in leaves]
         for leaves in offering:
@@ -148,6 +161,49 @@ class PythonTailComponent(TailComponent):
         node.tel_access, node.tel_known = self.clock, known
         if offered:
             leaves.add(node)
+
+    # ---- sessions ----
+
+    def _is_referred_to(self, node_id: int) -> bool:
+        return bool(self.session_ref(self._core.node_by_id(node_id)) > 0)
+
+    def _advance_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
+        with self._put_down(leaf):
+            super()._advance_session_coverage(session_id, leaf, *args)
+
+    def _recede_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
+        with self._put_down(leaf):
+            super()._recede_session_coverage(session_id, leaf, *args)
+
+    def _dec_session_coverage(self, session_id: str, leaf: UnifiedTreeNode) -> None:
+        with self._put_down(leaf):
+            super()._dec_session_coverage(session_id, leaf)
+
+    def release_session(self, session_id: str) -> int:
+        """A session was closed. What conversations alone it had goes first from now on."""
+        ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
+        with self._put_down(*ends):
+            for end in ends:
+                known = _known(end)
+                if known is not None and known.session == session_id and self.session_ref(end) == 1:
+                    self.ended(known)
+            closed: int = super().release_session(session_id)
+        return closed
+
+    @contextmanager
+    def _put_down(self, *ends: UnifiedTreeNode) -> Iterator[None]:
+        """Something changes on the paths to these nodes: no order knows of a leaf of theirs meanwhile."""
+        tiers, held = (self._core.evictable_device_leaves, self._core.evictable_host_leaves), []
+        for end in ends:
+            node: UnifiedTreeNode | None = end
+            while node is not None:
+                held += [(leaves, node) for leaves in tiers if node in leaves]
+                for leaves in tiers:
+                    leaves.discard(node)
+                node = node.parent
+        yield
+        for leaves, leaf in held:
+            leaves.add(leaf)
 
     # ---- eviction ----
 
@@ -269,7 +325,7 @@ class _Stock(NamedTuple):
 class _EvictableLeaves(set):
     """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
 
-    def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: EvictionOrder) -> None:
+    def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: Order) -> None:
         super().__init__()
         self._prepare, self._order = prepare, order
 

@@ -44,6 +44,10 @@ SEAMS = (
     (f"{_COMPONENT}._evict_device_next_node", None),
     (f"{_COMPONENT}._evict_device_end", None),
     (f"{_COMPONENT}.create_match_validator", "match_device_only"),
+    (f"{_COMPONENT}._advance_session_coverage", "leaf"),
+    (f"{_COMPONENT}._recede_session_coverage", "leaf"),
+    (f"{_COMPONENT}._dec_session_coverage", "leaf"),
+    (f"{_COMPONENT}.release_session", "session_id"),
     ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
@@ -69,11 +73,11 @@ COMMAND_LINES = (
     (f"{_POLICY} --tlru-next-prompt-estimate 100", True),
     (f"{_POLICY} --tlru-median-weight 0.2", True),
     ("--radix-eviction etlru", True),
+    (f"{_POLICY} --enable-session-radix-cache", True),
     (f"{_POLICY} --tlru-ttft-slo 100 --tlru-threshold 4096", False),
     (f"{_POLICY} --radix-eviction-policy lru", False),
     (f"{_POLICY} --radix-cache-backend x", False),
     (f"{_POLICY} --disable-radix-cache", False),
-    (f"{_POLICY} --enable-session-radix-cache", False),
 )
 
 

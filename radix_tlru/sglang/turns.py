@@ -34,6 +34,7 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -
         asked=req.origin_input_ids,
         answered=req.output_ids,
         thought=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
+        session=req.session_id or (req.session and req.session.session_id),
     )
 
 
