@@ -12,7 +12,12 @@ import openai
 import pytest
 import requests
 
+from eval.__main__ import main
+from eval.replay.load import load_from
+from eval.replay.predict import fitted_line, measured_points, predict
+from eval.replay.rows import Folder
 from eval.server import Server
+from eval.traces import open_trace
 from radix_tlru.demo_model import VOCABULARY
 from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
 from tests.test_live import COMPLAINTS, answer_to, assert_all_is_given_back
@@ -20,6 +25,11 @@ from tests.test_live import COMPLAINTS, answer_to, assert_all_is_given_back
 pytestmark = pytest.mark.live
 
 ANSWER = 8
+
+AGENTS = (
+    "agents:runs=40,arrival_span_s=40,templates=3,template_median=200,first_prompt_median=150,first_prompt_sigma=0.7,"
+    "next_prompt_median=100,answer_median=6,wait_median_s=4"
+)
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +110,21 @@ def test_tails_go_first_and_answers_are_as_stocks(server: Server, stock_server: 
     for name in histories:
         close(server, name)
     assert_all_is_given_back(server, POOL)
+
+
+def test_a_replay_closes_what_the_trace_says_and_real_caches_foretell_it(server: Server, tmp_path: Path) -> None:
+    arms = ("--url", f"ours={server.base_url}", "--sessions", "--users", "1", "--loop", "ordered", "--speed", "10")
+    objective = ("--threshold", str(THRESHOLD), "--next-prompt-estimate", str(NEXT_PROMPT))
+    assert main(["replay", "--trace", AGENTS, *arms, *objective, "--out", str(tmp_path)]) == 0
+    folder = Folder(tmp_path)
+    assert all(row.error is None for row in folder.rows("ours", 0))
+    assert "release_session conversation 0: " in server.log_path.read_text(errors="replace")
+    timing = fitted_line(measured_points(folder))
+    assert timing is not None
+    [prediction], not_made = predict(folder, load_from(open_trace(AGENTS).requests), timing)
+    assert not not_made
+    assert (prediction.same_tokens, prediction.predicted_uncached) == (1.0, prediction.uncached)
+    assert "conversations are sessions" in (tmp_path / "replay.html").read_text()
 
 
 def test_sessions_that_are_closed_while_they_run_lose_nothing(server: Server) -> None:

@@ -48,6 +48,7 @@ def planned(*words: str) -> command.Plan:
         ("--trace figure1 --disaggregated --url a=http://x", "--disaggregated: starts its own servers"),
         ("--trace chat-mix:thought_range=10/20", "has thoughts, which a replay cannot have a model think"),
         ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
+        ("--trace figure1 --sessions --router 2", "--sessions: SGLang's router does not pass them on"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_one_line(

@@ -84,6 +84,7 @@ class Facts:
     moves: bool = False  # its ξ, which follows what is measured
     return_model: str | None = None  # somebody's own
     trim_chunk: int | None = None  # of ours; None: what a pool of that size has
+    sessions: bool = False  # whether it knows of them
 
 
 def parse_arm(text: str) -> Arm:
@@ -216,6 +217,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
         trim_chunk=None if trim is None else int(trim),
+        sessions=bool(info.get("enable_session_radix_cache")),
     )
 
 

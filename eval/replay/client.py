@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Request", "RequestResult", "send", "session"]
+__all__ = ["Request", "RequestResult", "close_session", "send", "session"]
 
 RETRY_AFTER_S = 0.5
 _TRY_AGAIN = (429, 503)  # HTTP: the server is there, but not now
@@ -26,6 +26,7 @@ class Request:
     input_ids: tuple[int, ...]  # the whole prompt, history included
     output_tokens: int  # exact length of the answer: the end-of-sequence token is ignored
     messages: tuple[tuple[str, str], ...] = ()
+    session: str | None = None  # that it names
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,15 @@ async def send(session: aiohttp.ClientSession, base_url: str, request: Request, 
     return replace(result, retries=number)
 
 
+async def close_session(session: aiohttp.ClientSession, base_url: str, name: str) -> str | None:
+    """Close a session of the server; returns why it could not be, if so."""
+    try:
+        async with session.post(f"{base_url}/close_session", json={"session_id": name}) as response:
+            return None if response.status == 200 else f"HTTP {response.status}: {(await response.text()).strip()}"
+    except (aiohttp.ClientError, TimeoutError) as failure:
+        return f"{type(failure).__name__}: {failure}".rstrip(": ")
+
+
 async def _once(
     session: aiohttp.ClientSession, base_url: str, request: Request, sent: float
 ) -> tuple[RequestResult, bool]:
@@ -149,6 +159,8 @@ async def _generate(
         "stream": True,
         "sampling_params": {"temperature": 0.0, "max_new_tokens": request.output_tokens, "ignore_eos": True},
     }
+    if request.session is not None:
+        body["session_id"] = request.session
     async for event in _events(session, f"{base_url}/generate", body):
         finish = event["meta_info"].get("finish_reason") or {}
         if finish.get("type") == "abort":
@@ -171,6 +183,8 @@ async def _chat(
         "max_tokens": request.output_tokens,
         "ignore_eos": True,
     }
+    if request.session is not None:
+        body["session_id"] = request.session
     async for event in _events(session, f"{base_url}/v1/chat/completions", body):
         for choice in event.get("choices", ()):
             if choice.get("finish_reason") == "abort":

@@ -72,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
 
     add = parser.add_argument_group("load").add_argument
+    add(
+        "--sessions",
+        action="store_true",
+        help="requests name their conversation, and its client closes it where the trace says so; servers with "
+        "--enable-session-radix-cache heed it",
+    )
     add("--api", choices=("generate", "chat"), default="generate", help="tokens, or chat completions")
     add(
         "--loop",
@@ -131,6 +137,8 @@ def _plan(args: argparse.Namespace) -> Plan:
             raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
     if args.router and args.disaggregated:
         raise ValueError("--disaggregated: has one server of each kind; leave out --router")
+    if args.sessions and (args.router or args.disaggregated):
+        raise ValueError("--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated")
     if args.disaggregated and importlib.util.find_spec("nixl") is None:
         raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
     trace = open_trace(**dict(trace_options(args)), texts=args.api == "chat")
@@ -155,6 +163,7 @@ def _plan(args: argparse.Namespace) -> Plan:
             common,
             repeats=args.repeats,
             api=args.api,
+            sessions=args.sessions,
             loop=args.loop,
             speed=args.speed,
             users=args.users,
@@ -268,6 +277,7 @@ def _play_part(
             plan.load,
             plan.pace,
             api=plan.run.api,  # type: ignore[arg-type]
+            sessions=plan.run.sessions,
             retries=plan.retries,
             timeout_s=plan.timeout_s,
             on_sent=keep,

@@ -39,6 +39,7 @@ class Turn:
     output_tokens: int  # length of the answer to ask for, at least 1
     wait_s: float  # from the turn before to this one in the trace: its answer, reading, thinking; 0 for the first turn
     messages: tuple[Message, ...] = ()  # what it adds as text, where the trace has it
+    closes: bool = False  # its client is done with it, and says so where conversations are sessions
 
     @property
     def new_tokens(self) -> int:
@@ -118,6 +119,7 @@ def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
             output_tokens=max(request.output_tokens, 1),
             wait_s=request.arrival_s - before.arrival_s if before else 0.0,
             messages=request.messages,
+            closes=request.closes,
         )
         before = request
 

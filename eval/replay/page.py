@@ -195,6 +195,7 @@ def _lead(folder: Folder, arms: Sequence[ArmSummary]) -> str:
         + ", ".join(f"{name} {count} of {run.repeats}" for name, count in played.items())
         + f" · {run.loop} loop, {run.api}, ξ = {run.threshold:,}, Q̂ = {run.next_prompt_estimate:,} tokens"
         + (f" · an arm is {run.servers}" if run.servers else "")
+        + (" · conversations are sessions, closed where the trace says so" if run.sessions else "")
     )
     missing = "".join(f"{name} #{repeat + 1}; " for repeat, name in folder.missing)
     warning = f'<p class="missing">Missing: {escape(missing.rstrip("; "))}. The same command plays it.</p>'

@@ -16,13 +16,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 import aiohttp
 
-from eval.replay.client import Request, RequestResult, send, session
+from eval.replay.client import Request, RequestResult, close_session, send, session
 from eval.replay.load import Conversation, Load, Message, Turn
 
 __all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "warm_up"]
@@ -85,6 +85,7 @@ def play(
     pace: Pace,
     *,
     api: Api = "generate",
+    sessions: bool = False,
     retries: int = 0,
     timeout_s: float = 120.0,
     on_sent: Callable[[Sent], None] = lambda _: None,
@@ -96,13 +97,14 @@ def play(
     reported as failed too.
 
     Args:
+        sessions: whether conversations are sessions of the server, which are closed where the load says so.
         alive: whether the server still runs, asked after a failure.
 
     Raises:
-        ReplayError: the server is gone. What came before went to ``on_sent``.
+        ReplayError: the server is gone, or does not close a session. What came before went to ``on_sent``.
         OSError: what ``on_sent`` raised.
     """
-    player = _Player(base_url, load, pace, api, retries, timeout_s, on_sent, alive)
+    player = _Player(base_url, load, pace, api, sessions, retries, timeout_s, on_sent, alive)
     try:
         asyncio.run(player.run())
     except* (ReplayError, OSError) as group:  # OSError: of ``on_sent``, as when the disk is full
@@ -117,13 +119,14 @@ class _Player:
         load: Load,
         pace: Pace,
         api: Api,
+        sessions: bool,
         retries: int,
         timeout_s: float,
         on_sent: Callable[[Sent], None],
         alive: Callable[[], bool],
     ) -> None:
         self._base_url, self._load, self._pace, self._api = base_url, load, pace, api
-        self._retries, self._timeout_s = retries, timeout_s
+        self._sessions, self._retries, self._timeout_s = sessions, retries, timeout_s
         self._on_sent, self._alive = on_sent, alive
         self.sent: list[Sent] = []
         self._numbers = 0
@@ -193,12 +196,18 @@ class _Player:
     async def _turn(self, index: int, number: int, turn: Turn, history: _History) -> bool:
         """Whether it was answered."""
         request = history.ask(index, number, turn)
+        if self._sessions:
+            request = replace(request, session=f"conversation {index}")
         place, sent_s = self._next_place(), _clock() - self._start
         result = await send(self._connection, self._base_url, request, self._retries)
         history.answer(turn, result)
         if _reached_nobody(result):
             await asyncio.sleep(_LAST_BREATH_S)
         self._report(Sent(place, sent_s, result))
+        if request.session is not None and turn.closes and result.error is None:
+            error = await close_session(self._connection, self._base_url, request.session)
+            if error is not None:
+                raise ReplayError(f"the server does not close a session: {error}")
         return result.error is None
 
     async def _not_sent(self, index: int, number: int) -> bool:

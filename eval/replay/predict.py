@@ -1,8 +1,9 @@
 """Was it to be expected? The simulator, given the pool and the measured α and β, against what the clients measured.
 
 Each arm's requests go, in the order in which they were sent, through a cache of the size of the server's: ours under
-the order that the server runs, stock as SGLang's real classes. TTFT is then β + α·uncached. A prediction that is off
-is taken apart into its two halves: the tokens (the cache) and the time (the line: queueing, batching, load).
+the order that the server runs, stock as SGLang's real classes, as ours is where there are sessions. TTFT is then
+β + α·uncached. A prediction that is off is taken apart into its two halves: the tokens (the cache) and the time (the
+line: queueing, batching, load).
 """
 
 from __future__ import annotations
@@ -142,8 +143,20 @@ def _p95(values: Sequence[float]) -> float:
 def _cache(facts: Facts, folder: Folder) -> Cache:
     threshold = folder.run.threshold if facts.threshold is None else facts.threshold
     estimate = folder.run.next_prompt_estimate if facts.next_prompt_estimate is None else facts.next_prompt_estimate
+    asked = None if facts.learns else estimate
+    sessions = facts.sessions and folder.run.sessions
+    if facts.policy == "ours" and sessions:
+        return RealCache(
+            "etlru" if facts.eviction == "etlru" else "ours",
+            facts.pool,
+            threshold=threshold,
+            next_prompt_estimate=asked,
+            median_weight=facts.median_weight,
+            page_size=facts.page_size,
+            trim_chunk=facts.trim_chunk,
+            sessions=True,
+        )
     if facts.policy == "ours":
-        asked = None if facts.learns else estimate
         return simulated_cache(
             facts.eviction,
             facts.pool,
@@ -160,6 +173,8 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
         next_prompt_estimate=estimate,
         page_size=facts.page_size,
         chunk=facts.chunk,
+        core="python" if sessions else "rust",
+        sessions=sessions,
     )
 
 
@@ -179,7 +194,8 @@ def requests_of(rows: Sequence[Row], load: Load) -> list[Request]:
             ids, ends = (*ids, unit), (*ends, length - 1)
         context = Path(ids, ends)
         histories[row.conversation] = ((*ids, unit + 1), (*ends, length))
-        made.append(Request(row.sent_s, str(row.conversation), prompt, context, len(prompt), row.output_tokens))
+        sent = row.sent_s, str(row.conversation), prompt, context, len(prompt), row.output_tokens
+        made.append(Request(*sent, closes=turn.closes))
     return made
 
 

@@ -95,6 +95,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int
     next_prompt_estimate: int
     slo_ms: float | None
+    sessions: bool = False  # whether requests name their conversation, and clients close it
 
 
 class RowFile:
