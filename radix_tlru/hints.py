@@ -203,8 +203,9 @@ class Claims:
         self._ends.clear()
 
 
-# Kinds of leaves within a group of the model that is hinted at: nothing said; a priority; a return that is due.
-_PLAIN, _PRIORITY, _DUE = 0, 1, 102
+# Kinds of leaves within a group of the model that is hinted at: nothing said; a priority; a return that is due. And
+# those who are over, whoever they were: of them the longest unused goes first.
+_PLAIN, _PRIORITY, _DUE, _OVER = 0, 1, 102, 127
 _LEFT_S = tuple(2.0**band for band in range(13))  # time left at which a band of returns that are due begins
 _KINDS = 128
 
@@ -231,12 +232,16 @@ class Hinted(Wrapped):
         return stamp
 
     def group(self, leaf: Leaf, now: float) -> Group:
-        group = self._returns.group(leaf, self._now)
         kind, until = _kind(leaf, now)
+        if kind == _OVER:
+            return Group(_OVER, until)
+        group = self._returns.group(leaf, self._now)
         return Group(group.number * _KINDS + kind, min(group.until, until))
 
     def rate(self, group: int, key: float, now: float) -> float:
         number, kind = divmod(group, _KINDS)
+        if kind == _OVER:
+            return 0.0
         rate = self._returns.rate(number, key, self._now)
         if kind == _PLAIN:
             return rate
@@ -269,7 +274,7 @@ def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
     if hints is None or leaf.end <= conversation.common:
         return _PLAIN, math.inf
     if hints.conversation_ends:
-        return _PRIORITY, math.inf
+        return _OVER, math.inf
     if hints.returns_in_s is not None:
         left = conversation.stamp + hints.returns_in_s - now
         # Late by as long as it was to take, it is not coming.

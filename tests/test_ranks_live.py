@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from eval.replay.arms import Arm, facts
-from eval.replay.client import Request, RequestResult, send
+from eval.replay.client import Request, RequestResult, close_session, send
 from eval.server import Server, cpu_flags, ensure_demo_model
 from radix_tlru.demo_model import VOCABULARY
 from tests.conftest import QWEN, write_weighted_model
@@ -33,9 +33,9 @@ LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
 
-def two_ranks(name: str, **environment: str) -> Server:
+def two_ranks(name: str, *more: str, **environment: str) -> Server:
     ours = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
-    flags = [*cpu_flags(ensure_demo_model(), POOL), *ours]
+    flags = [*cpu_flags(ensure_demo_model(), POOL), *ours, *more]
     return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
 
 
@@ -47,7 +47,7 @@ def journals(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
 
 
 async def replay(server: Server, requests: int) -> list[RequestResult]:
-    """Conversations of a few clients at once, four turns each."""
+    """Conversations of a few clients at once, four turns each, in sessions, of which two in three are closed."""
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
 
@@ -57,17 +57,33 @@ async def replay(server: Server, requests: int) -> list[RequestResult]:
                 if turn % 4 == 0:
                     history = ()
                 history += tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(20, 300)))
-                results.append(await send(session, server.base_url, Request(number, turn, history, ANSWER)))
+                name = f"{number}, {turn // 4}"
+                asked = Request(number, turn, history, ANSWER, session=name)
+                results.append(await send(session, server.base_url, asked))
                 if results[-1].error is not None:
                     break
+                if turn % 4 == 3 and turn // 4 % 3:
+                    assert await close_session(session, server.base_url, name) is None
                 history += results[-1].output_ids
             return results
 
         return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
 
 
-def test_two_ranks_evict_the_same_at_every_step() -> None:
-    with two_ranks("test-ranks") as server:
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        pytest.param(
+            ("--enable-session-radix-cache",),
+            marks=pytest.mark.skipif(
+                "RANKS_REQUESTS" not in os.environ, reason="another two minutes: RANKS_REQUESTS=300"
+            ),
+        ),
+    ],
+)
+def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...]) -> None:
+    with two_ranks("test-ranks", *more) as server:
         results = asyncio.run(replay(server, REQUESTS))
         assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
         assert any(result.cached_tokens for result in results)

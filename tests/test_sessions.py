@@ -98,6 +98,23 @@ def test_a_closed_session_goes_before_an_older_conversation_that_nobody_named() 
     assert (served.cached("x"), served.cached("s1"), served.cached("s2")) == (1_000, 100, 1_000)
 
 
+@pytest.mark.parametrize("turns", [(1, 3), (3, 1)])
+def test_of_closed_sessions_the_one_that_was_used_first_goes_first(turns: tuple[int, int]) -> None:
+    """Whatever is thought of conversations of their kind: of what is left the newest is the likeliest to be shared."""
+    served = clients(Config("etlru", THRESHOLD))
+    for number in range(110):  # as many as it takes for etlru to be in force
+        served.turn(f"s{number // 2}", 17)
+    for name, count in zip(("s-older", "s-newer"), turns, strict=True):
+        for _ in range(count):
+            served.turn(name, 900 // count)
+    assert served.cache.tail.learner.in_force == "etlru"
+    served.close("s-newer")
+    served.close("s-older")
+    served.evict(800)
+    assert served.cached("s-older") < served.cached("s-newer")
+    assert served.cached("s-older") + served.cached("s-newer") == 1_000
+
+
 def test_stock_leaves_a_closed_session_to_its_turn() -> None:
     served = clients("lru")
     served.turn("x", 1_000)
