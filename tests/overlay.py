@@ -28,7 +28,7 @@ REPOSITORY = Path(__file__).parents[1]
 
 SUITE = tuple(
     f"tests/test_{name}.py"
-    for name in ("eviction", "algorithm1", "cores", "order", "kits", "config", "flags", "doctor", "hybrids")
+    for name in ("eviction", "algorithm1", "cores", "order", "kits", "config", "flags", "doctor", "hybrids", "sessions")
 )
 
 # Prints which SGLang is found, where, and why a cache of ours is not on the Rust core, if it is not.

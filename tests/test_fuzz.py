@@ -6,7 +6,9 @@ Hypothesis looks for the sequence that breaks it, and makes it short; `make soak
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,8 @@ from eval.audit import AuditedCache, Shape
 from eval.audit_hybrids import audited as audited_cache
 from eval.soak import SHAPES, steps_of
 from radix_tlru.sglang.offline import Core
+from radix_tlru.sglang.python_core import PythonTailComponent
+from radix_tlru.sglang.sessions import SessionOrder
 
 NUMBERS = st.integers(0, 10**6)
 EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below
@@ -181,6 +185,34 @@ def test_the_audit_notices(wrong: Callable[[AuditedCache], None], core: Core) ->
     audited.audit()
     with pytest.raises(AssertionError):
         break_and_audit(audited, wrong)
+
+
+def untold(self: PythonTailComponent, *ends: Any) -> Any:
+    """Nobody tells the orders that references were counted anew."""
+    return nullcontext()
+
+
+def the_other_way_round(self: SessionOrder, tokens: int) -> Any:
+    return self._held.victim(tokens) or self._free.victim(tokens)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "wrong"),
+    [(PythonTailComponent, "_put_down", untold), (SessionOrder, "victim", the_other_way_round)],
+)
+def test_the_audit_notices_a_leaf_on_the_wrong_side(
+    where: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    audited = AuditedCache(Shape("python", 16, sessions=6))
+    steps = steps_of(audited, seed=1, count=2_000)
+    with pytest.raises(AssertionError):
+        take_all(steps)
+
+
+def take_all(steps: Iterable[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
 
 
 def test_a_soak_prints_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
