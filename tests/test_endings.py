@@ -49,6 +49,33 @@ def test_rare_endings_are_none_and_there_are_never_many() -> None:
     assert len(endings._counts) <= 200
 
 
+def test_where_what_is_before_the_last_token_differs_that_alone_tells() -> None:
+    """As of formats that stop a call with another token than an answer, whatever the arguments end with."""
+    endings, random = Endings(), Random(0)
+    said = [
+        [random.randrange(100, 5_000) for _ in range(20)] + [CALL if random.random() < 0.6 else END] for _ in range(900)
+    ]
+    numbers = [endings.number(each) for each in said]
+    found = {(each[-1] == CALL, number) for each, number in zip(said[200:], numbers[200:], strict=True)}
+    assert found == {(True, 1), (False, 2)} or found == {(True, 2), (False, 1)}
+    assert {endings.number([1, 2, token]) for token in range(10, 50)} == {0}
+    assert endings.number([CALL]) == endings.number([77, CALL])
+
+
+def test_answers_that_are_cut_do_not_hide_which_of_the_others_are_calls() -> None:
+    endings, random = Endings(), Random(0)
+    said = [each if random.random() < 0.7 else each[:-2] for each in answers(random, 900, 0.5)]
+    kinds: dict[str, set[int]] = {"call": set(), "answer": set(), "cut": set()}
+    for number, each in enumerate(said):
+        kind = "cut" if each[-1] != END else "call" if each[-2] == CALL else "answer"
+        told = endings.number(each)
+        if number >= 200:
+            kinds[kind].add(told)
+    assert sorted(map(len, kinds.values())) == [1, 1, 1]
+    assert len(set.union(*kinds.values())) == 3
+    assert kinds["cut"] == {0}
+
+
 def test_of_a_class_that_ends_alike_returns_are_counted_apart() -> None:
     conversations, random, at = Conversations(Hazards()), Random(0), 0.0
     found = set()
