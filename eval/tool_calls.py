@@ -6,6 +6,9 @@ as soon as another one that was used as recently::
 
     python -m sglang.launch_server … --radix-eviction etlru --tlru-return-model eval.tool_calls:AfterToolCalls
 
+``etlru`` by itself tells calls by how answers end, and learns when their tools have answered; this is the shortest
+model that shows how more is asked: any token, anywhere in an answer.
+
 A distribution offers its own by a name instead, in its pyproject.toml::
 
     [project.entry-points."radix_tlru.return_models"]
