@@ -68,8 +68,12 @@ class Router(Server):
 
     def __enter__(self) -> Self:
         try:
-            for worker in self.workers:  # one after another: they would only keep each other from the processor
-                worker.__enter__()
+            # At once: a third of a start is one process that imports, alone. And a server of `Disaggregated` that is up
+            # never sleeps; the second would start on what that leaves of two cores.
+            for worker in self.workers:
+                worker.launch()
+            for worker in self.workers:
+                worker.wait_until_healthy()
             # Its own metrics want a port, too, by default the same for every router.
             ports = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
             self.flags = [*self._router_flags, "--worker-startup-check-interval", "1", *ports, *self._destinations()]

@@ -167,6 +167,16 @@ class Server(RunningServer):
         return self._process.pid
 
     def __enter__(self) -> Self:
+        try:
+            self.launch()
+            self.wait_until_healthy()
+        except BaseException:  # Python calls no __exit__ for a block that was never entered
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start it, without waiting for it: for several that load at once. Who calls this also calls `stop`."""
         port = free_port()
         self.base_url = f"http://127.0.0.1:{port}"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,12 +190,6 @@ class Server(RunningServer):
                 env={**self._environment, "TMPDIR": self._temporary.name},
                 start_new_session=True,
             )
-        try:
-            self._wait_until_healthy()
-        except BaseException:  # Python calls no __exit__ for a block that was never entered
-            self.stop()
-            raise
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -213,7 +217,12 @@ class Server(RunningServer):
         """The last lines that the server printed."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
-    def _wait_until_healthy(self) -> None:
+    def wait_until_healthy(self) -> None:
+        """Wait until `/health` answers with 200.
+
+        Raises:
+            ServerError: the process ended, or it was not in time.
+        """
         assert self._process is not None
         deadline = time.monotonic() + self._startup_s
         while time.monotonic() < deadline:

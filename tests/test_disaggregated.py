@@ -20,13 +20,25 @@ from tests.test_host_tier_live import TIERS, total
 from tests.test_live import ANSWER, A, B, C, Conversation
 from tests.test_shapes_live import assert_unharmed, crowd, evicted, histories
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]  # two servers, one after another
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]  # two servers
 
 SLO_MS = 60
 OURS = (
     *("--radix-eviction", "tlru", "--tlru-ttft-slo", str(SLO_MS)),
     *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
 )
+
+
+# Before `pair` is up: its two servers never sleep, and these two would start on what they leave of two cores.
+def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
+    both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
+    with Disaggregated([*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS) as pair:
+        told = histories(crowd(pair, [{}] * 12))
+        for name in ("load_back_tokens", "tlru_splits"):
+            assert total(pair.prefill, f"sglang:{name}_total") > 0, name
+        for server in pair.workers:
+            assert_unharmed(server, POOL)
+    assert told == histories(crowd(stock_server, [{}] * 12))
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +113,3 @@ def test_it_says_of_itself_what_the_prefill_server_says(pair: Disaggregated) -> 
     assert (said.pool, said.page_size, said.policy, said.replicas) == (POOL, 1, "ours", 1)
     assert (said.next_prompt_estimate, said.moves) == (NEXT_PROMPT, True)
     assert requests.get(f"{pair.base_url}/health", timeout=30).ok
-
-
-def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
-    both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
-    with Disaggregated([*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS) as pair:
-        told = histories(crowd(pair, [{}] * 12))
-        for name in ("load_back_tokens", "tlru_splits"):
-            assert total(pair.prefill, f"sglang:{name}_total") > 0, name
-        for server in pair.workers:
-            assert_unharmed(server, POOL)
-    assert told == histories(crowd(stock_server, [{}] * 12))

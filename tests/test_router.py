@@ -235,7 +235,7 @@ def requests_served(router: Router) -> list[int]:
 
 
 @pytest.mark.live
-@pytest.mark.timeout(900)  # two servers, one after another
+@pytest.mark.timeout(900)  # two servers
 def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(weighted_model: File) -> None:
     ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
     given = [
