@@ -55,7 +55,14 @@ class Scheduling(LoadScopeScheduling):
 
     A server is 2.5 GB: two processes with three of them each are more than a machine of 24 GB has. Some tests ask for a
     server by its name, so what counts is whether a file speaks of one.
+
+    Those files take as long as all others together, so they are first. What else takes long is next, and what is short
+    fills the end.
     """
+
+    def __init__(self, config: pytest.Config, log: Any = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # in the order that `pytest_collection_modifyitems` made
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
@@ -66,6 +73,17 @@ class Scheduling(LoadScopeScheduling):
 def _shares(file: Path) -> bool:
     text = file.read_text()
     return any(name in text for name in SHARED)
+
+
+LONG = ("test_overlay", "test_doctor")
+"""Files without a server that start as many processes that import SGLang."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a process of xdist; the order within a file stays."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        long = {item.path for item in items if item.get_closest_marker("live") or item.path.stem in LONG}
+        items.sort(key=lambda item: (not _shares(item.path), item.path not in long))
 
 
 @pytest.hookimpl(optionalhook=True)  # nobody asks where xdist is switched off

@@ -76,3 +76,11 @@ def test_an_arm_that_was_not_played_is_named(
     missing = ", ".join(name for name in BOTH if name not in there)
     assert printed.err == f"eval gpu: {tmp_path / 'decode'}: {missing} not played; the same command goes on\n"
     assert "within" not in printed.out
+
+
+def test_without_a_gpu_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        gpu.gpu_facts()
+    except ValueError:
+        assert main(["gpu", "--out", str(tmp_path)]) == 2
+        assert "--device gpu: nvidia-smi finds none" in capsys.readouterr().err

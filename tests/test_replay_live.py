@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from eval import gpu
 from eval.__main__ import main
 from eval.replay.load import load_from
 from eval.replay.predict import fitted_line, measured_points, predict
@@ -161,35 +160,3 @@ def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Pa
     facts = Folder(tmp_path).facts("ours")
     assert facts is not None
     assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", 0.0, True, True)
-
-
-def test_the_gpu_command_runs_whole_on_the_cpu_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small = "chat-mix:conversations=8,arrival_span_s=1,wait_median_s=0.1,answer_range=4/8,max_turns=3"
-    words = ["--device", "cpu", "--pool", "6000", "--repeats", "1", "--lengths", "256", "1024", "--users", "4"]
-    status = main(["gpu", *words, "--trace", small, "--decode-trace", small, "--out", str(tmp_path)])
-    printed = capsys.readouterr()
-    assert status in (0, 1), printed.err  # 1: eight conversations are too few to hold decoding to one per cent
-    results = (tmp_path / "results.md").read_text()
-    for text in (
-        "TTFT = ",
-        "ξ = ",
-        "| TTFT p95 (ms) |",
-        "decode throughput: ",
-        "inter-token latency: ",
-        "--radix-eviction",
-    ):
-        assert text in results
-    assert "- gpu: none: --device cpu" in results
-    assert list(Folder(tmp_path / "tail").run.arms) == ["stock lru", "stock tlru", "radix-tlru"]
-    assert (status == 0) == ("NOT within" not in results)
-    facts = Folder(tmp_path / "tail").facts("radix-tlru")
-    assert facts is not None
-    assert f"ξ = {facts.threshold:,} tokens" in results
-
-
-def test_without_a_gpu_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        gpu.gpu_facts()
-    except ValueError:
-        assert main(["gpu", "--out", str(tmp_path)]) == 2
-        assert "--device gpu: nvidia-smi finds none" in capsys.readouterr().err
