@@ -30,6 +30,11 @@ settings.register_profile("desk", **UNTIMED)
 settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
+# Here, so that the processes of xdist have it, too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).with_name("startup")), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
 POOL = 4_000
 PAGED_POOL, PAGE_SIZE = 4_096, 16
 THRESHOLD, NEXT_PROMPT = 600, 100
