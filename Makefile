@@ -32,7 +32,7 @@ demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARG
 
 test: setup lint ## lint, types and the whole test suite
 	$(BIN)/python -m pytest --numprocesses 2 -m "not alone"
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m alone $$(grep -l 'mark\.alone' tests/test_*.py)  # collecting the others takes longer
 
 gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)
 	$(BIN)/python -m eval gpu $(if $(MODEL),--model $(MODEL)) $(ARGS)
