@@ -181,10 +181,10 @@ def test_an_open_loop_does_not_wait_for_other_conversations_but_for_the_answer_a
 
 
 def test_in_a_closed_loop_each_user_has_one_conversation_at_a_time() -> None:
-    load = Load(tuple(conversation(n, 100.0 * n, (10 + n, 0.0), (4, 0.01)) for n in range(4)))
+    load = Load(tuple(conversation(n, 100.0 * n, (20 + n, 0.0), (4, 0.01)) for n in range(4)))
     with stand_in(SCRIPTED) as server:
         sent = play(server.base_url, load, Pace("closed", users=2))
-    assert len(sent) == 8
+    assert [one.result.error for one in sent] == [None] * 8
     started = [one.result.conversation for one in sorted(sent, key=lambda one: one.number) if one.result.turn == 0]
     assert started == [0, 1, 2, 3]
     for one in sent:
