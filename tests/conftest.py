@@ -7,6 +7,7 @@ request, and that no page has two owners. A server that finds otherwise raises, 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ settings.register_profile("desk", **UNTIMED)
 settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
-# Here, so that the processes of xdist have it, too.
+# Here, so that the processes of xdist import with it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).with_name("startup")), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
@@ -89,6 +90,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
         long = {item.path for item in items if item.get_closest_marker("live") or item.path.stem in LONG}
         items.sort(key=lambda item: (not _shares(item.path), item.path not in long))
+
+
+def pytest_collection_finish() -> None:
+    """What there is to import is imported; from here on caches come and go, which only the collector gives back."""
+    gc.set_threshold(700, 10, 10)  # Python's own
 
 
 @pytest.hookimpl(optionalhook=True)  # nobody asks where xdist is switched off
