@@ -59,7 +59,15 @@ def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
 
 def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
     ids = array("q", range(400))
-    req = SimpleNamespace(origin_input_ids=ids, output_ids=array("q", range(80)), reasoning_tokens=30, cached_tokens=0)
+    req = SimpleNamespace(
+        origin_input_ids=ids,
+        output_ids=array("q", range(80)),
+        reasoning_tokens=30,
+        cached_tokens=0,
+        session=None,
+        session_id="of the chat",
+    )
     turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
     assert (turn.prompt, turn.answer, turn.thought, turn.context) == (400, 80, 30, 480)
     assert tuple(turn.answered[-2:]) == (78, 79), "how it ends"
+    assert turn.session == "of the chat"
