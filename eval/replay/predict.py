@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -143,29 +144,18 @@ def _p95(values: Sequence[float]) -> float:
 def _cache(facts: Facts, folder: Folder) -> Cache:
     threshold = folder.run.threshold if facts.threshold is None else facts.threshold
     estimate = folder.run.next_prompt_estimate if facts.next_prompt_estimate is None else facts.next_prompt_estimate
-    asked = None if facts.learns else estimate
     sessions = facts.sessions and folder.run.sessions
-    if facts.policy == "ours" and sessions:
-        return RealCache(
-            "etlru" if facts.eviction == "etlru" else "ours",
-            facts.pool,
-            threshold=threshold,
-            next_prompt_estimate=asked,
-            median_weight=facts.median_weight,
-            page_size=facts.page_size,
-            trim_chunk=facts.trim_chunk,
-            sessions=True,
-        )
     if facts.policy == "ours":
-        return simulated_cache(
-            facts.eviction,
-            facts.pool,
-            threshold=threshold,
-            next_prompt_estimate=asked,
-            median_weight=facts.median_weight,
-            page_size=facts.page_size,
-            trim_chunk=facts.trim_chunk,
-        )
+        sizes: dict[str, Any] = {
+            "threshold": threshold,
+            "next_prompt_estimate": None if facts.learns else estimate,
+            "median_weight": facts.median_weight,
+            "page_size": facts.page_size,
+            "trim_chunk": facts.trim_chunk,
+        }
+        if not sessions:
+            return simulated_cache(facts.eviction, facts.pool, **sizes)
+        return RealCache("ours" if facts.eviction == "tlru" else facts.eviction, facts.pool, **sizes, sessions=True)
     return RealCache(
         facts.policy,
         facts.pool,
