@@ -142,15 +142,11 @@ class EvictionOrder:
             queue.pop()
             self._entries -= 1
 
-    @property
-    def now(self) -> float:
-        """The newest time of use seen, in the time of the return model."""
+    def advance(self, now: float) -> float:
+        """Something elsewhere was used at ``now``; returns the newest use that is known, of these leaves too."""
         self._admit()
-        return self._now
-
-    def advance(self, now: float) -> None:
-        """Something that is not in this order was used at that time."""
         self._now = max(self._now, now)
+        return self._now
 
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""

@@ -70,18 +70,7 @@ async def replay(server: Server, requests: int) -> list[RequestResult]:
         return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        (),
-        pytest.param(
-            ("--enable-session-radix-cache",),
-            marks=pytest.mark.skipif(
-                "RANKS_REQUESTS" not in os.environ, reason="another two minutes: RANKS_REQUESTS=300"
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("more", [(), ("--enable-session-radix-cache",)], ids=["", "sessions"])
 def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...]) -> None:
     with two_ranks("test-ranks", *more) as server:
         results = asyncio.run(replay(server, REQUESTS))

@@ -84,14 +84,17 @@ def test_within_either_part_tails_beyond_the_budget_go_first() -> None:
     assert (served.cached("s1"), served.cached("s2")) == (500, 900), "the tail of the older one first"
 
 
-def test_a_closed_session_goes_before_an_older_conversation_that_nobody_named() -> None:
-    served = clients()
-    served.turn("x", 1_000)
-    served.turn("s1", 1_000)
-    served.turn("s2", 1_000)
+@pytest.mark.parametrize(("config", "left"), [(TLRU, (1_000, 100)), ("lru", (0, 1_000))])
+def test_a_closed_session_goes_before_an_older_conversation_and_in_stock_it_waits_for_its_turn(
+    config: Config | str, left: tuple[int, int]
+) -> None:
+    served = clients(config)
+    for name in ("x", "s1", "s2"):
+        served.turn(name, 1_000)
     served.close("s1")
     served.evict(900)
-    assert (served.cached("x"), served.cached("s1"), served.cached("s2")) == (1_000, 100, 1_000)
+    assert (served.cached("x"), served.cached("s1")) == left
+    assert served.cached("s2") == 1_000
 
 
 @pytest.mark.parametrize("turns", [(1, 3), (3, 1)])
@@ -109,16 +112,6 @@ def test_of_closed_sessions_the_one_that_was_used_first_goes_first(turns: tuple[
     served.evict(800)
     assert served.cached("s-older") < served.cached("s-newer")
     assert served.cached("s-older") + served.cached("s-newer") == 1_000
-
-
-def test_stock_leaves_a_closed_session_to_its_turn() -> None:
-    served = clients("lru")
-    served.turn("x", 1_000)
-    served.turn("s1", 1_000)
-    served.turn("s2", 1_000)
-    served.close("s1")
-    served.evict(900)
-    assert (served.cached("x"), served.cached("s1"), served.cached("s2")) == (0, 1_000, 1_000)
 
 
 def test_what_a_closed_session_shares_stays_for_the_others() -> None:

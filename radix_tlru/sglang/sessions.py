@@ -88,13 +88,8 @@ class SessionOrder:
 
     def victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from; None: no leaves."""
-        now = max(self._free.now, self._held.now)
-        for part in (self._free, self._held):
-            part.advance(now)
-            victim = part.victim(tokens)
-            if victim is not None:
-                return victim
-        return None
+        self._free.advance(self._held.advance(self._free.advance(0.0)))  # time passes for both
+        return self._free.victim(tokens) or self._held.victim(tokens)
 
     def upcoming(self, count: int) -> list[Upcoming]:
         """The next ``count`` victims, without a change to anything."""
