@@ -37,7 +37,7 @@ from eval.simulator import Knowledge, SimulatedCache, Span
 from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
 from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
-from radix_tlru.learner import Learner
+from radix_tlru.learning.learner import Learner
 from radix_tlru.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
 
 __all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]

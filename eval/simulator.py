@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, Protocol
 
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
-from radix_tlru.conversations import Turn
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.learner import Learner
 
 __all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "simulate"]
 

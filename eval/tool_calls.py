@@ -20,8 +20,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from radix_tlru.conversations import Conversation, Turn
 from radix_tlru.models import Group, Leaf, Recency
+from radix_tlru.predictors import Conversation, Turn
 
 __all__ = ["AfterToolCalls"]
 

@@ -16,10 +16,10 @@ from importlib.metadata import entry_points
 from typing import Protocol
 
 from radix_tlru.config import FLAGS, ConfigError, one_line
-from radix_tlru.conversations import Conversation, Turn
+from radix_tlru.learning.conversations import Conversation, Turn
 from radix_tlru.models import ReturnModel
 
-__all__ = ["GROUP", "Predictor", "predictor"]
+__all__ = ["GROUP", "Conversation", "Predictor", "Turn", "predictor"]
 
 GROUP = "radix_tlru.return_models"
 """The group of entry points in which a distribution offers predictors by name."""

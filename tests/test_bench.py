@@ -9,11 +9,11 @@ import pytest
 from rich.console import Console
 
 from eval.__main__ import main
-from eval.bench_decision import Clock, decisions
-from eval.bench_scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
-from eval.bench_served import AGAIN as AGAIN_SERVED
-from eval.bench_served import OURS, STOCK, caches_compared, context_of, played, served
-from eval.bench_simulator import POLICIES, flatness
+from eval.bench.decision import Clock, decisions
+from eval.bench.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
+from eval.bench.served import AGAIN as AGAIN_SERVED
+from eval.bench.served import OURS, STOCK, caches_compared, context_of, played, served
+from eval.bench.simulator import POLICIES, flatness
 from eval.policies import simulated_cache
 from eval.simulator import simulate
 from eval.traces import open_trace

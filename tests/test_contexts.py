@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.contexts import Contexts, Fingerprint, Rung
-from radix_tlru.conversations import Conversations, Turn
-from radix_tlru.hazards import Hazards
+from radix_tlru.learning.contexts import Contexts, Fingerprint, Rung
+from radix_tlru.learning.conversations import Conversations, Turn
+from radix_tlru.learning.hazards import Hazards
 
 STEP = 16  # the shortest
 

@@ -11,9 +11,9 @@ from eval.policies import simulated_cache
 from eval.real import RealCache
 from eval.simulator import simulate
 from eval.traces import open_trace
-from radix_tlru.conversations import Conversations, Turn
-from radix_tlru.endings import Endings
-from radix_tlru.hazards import Hazards
+from radix_tlru.learning.conversations import Conversations, Turn
+from radix_tlru.learning.endings import Endings
+from radix_tlru.learning.hazards import Hazards
 
 END, CALL = 7, 9  # what ends every answer, and a call before that
 CALLS = (

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.forecast import Forecast
-from radix_tlru.hazards import BANDS, Hazards, Watched
+from radix_tlru.learning.forecast import Forecast
+from radix_tlru.learning.hazards import BANDS, Hazards, Watched
 
 EVERYTHING = (0.0,)
 

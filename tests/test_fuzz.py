@@ -18,9 +18,9 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from eval import soak
 from eval.__main__ import main
-from eval.audit import AuditedCache, Shape
-from eval.audit_hybrids import audited as audited_cache
-from eval.soak import SHAPES, steps_of
+from eval.soak.audit import AuditedCache, Shape
+from eval.soak.command import SHAPES, steps_of
+from eval.soak.hybrids import audited as audited_cache
 from radix_tlru.sglang.offline import Core
 from radix_tlru.sglang.python_core import PythonTailComponent
 from radix_tlru.sglang.sessions import SessionOrder

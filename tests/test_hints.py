@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
-from radix_tlru.conversations import Turn
 from radix_tlru.hints import LONGEST_S, MOST, SHARE, Claims, Hints, HintsError, factor
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.learner import Learner
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 

@@ -1,6 +1,6 @@
 """A hierarchical cache on the CPU: what is demoted, what is dropped, and that nothing is lost on the way.
 
-The host pool, the queues and the copies are SGLang's own; see `radix_tlru/sglang/torch_cpu_host.py` for the two things
+The host pool, the queues and the copies are SGLang's own; see `radix_tlru/sglang/cpu/host.py` for the two things
 that are not.
 """
 

@@ -18,13 +18,13 @@ from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from eval.audit import Shape
-from eval.audit_hybrids import AuditedHybrid
 from eval.real import Kind, RealCache
-from eval.soak import HYBRIDS, steps_of
+from eval.soak.audit import Shape
+from eval.soak.command import HYBRIDS, steps_of
+from eval.soak.hybrids import AuditedHybrid
 from eval.traces import open_trace
 from radix_tlru import Config, ConfigError
-from radix_tlru.prompts import NextPrompts
+from radix_tlru.learning.prompts import NextPrompts
 from radix_tlru.sglang.cache import TailRadixCache, build_cache, check_shape, python_reason
 from radix_tlru.sglang.compat import hybrid_refusal
 from radix_tlru.sglang.component import component_for

@@ -15,15 +15,15 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
-from radix_tlru.conversations import Conversation, Conversations
-from radix_tlru.hazards import Hazards
-from radix_tlru.learned import RecentTurns
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Conversation, Conversations
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.returns import RecentTurns
+from radix_tlru.learning.shadow import Shadows
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
-from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
 from tests.random_traces import tel
-from tests.test_learned import NEXT_PROMPT, PAGE, THRESHOLD, turn
+from tests.test_returns import NEXT_PROMPT, PAGE, THRESHOLD, turn
 
 # ---- the learner ----
 
@@ -66,8 +66,8 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radix_tlru.conversations._MOST_REMEMBERED", 50)
-    monkeypatch.setattr("radix_tlru.hazards._MOST_WATCHED", 80)
+    monkeypatch.setattr("radix_tlru.learning.conversations._MOST_REMEMBERED", 50)
+    monkeypatch.setattr("radix_tlru.learning.hazards._MOST_WATCHED", 80)
     cache = learning(50_000)
     learner = cache._learner
     assert learner is not None

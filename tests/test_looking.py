@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from radix_tlru.conversations import Conversation
-from radix_tlru.hazards import BANDS
 from radix_tlru.hints import hinted
-from radix_tlru.learned import LearnedReturns
+from radix_tlru.learning.conversations import Conversation
+from radix_tlru.learning.hazards import BANDS
+from radix_tlru.learning.returns import LearnedReturns
+from radix_tlru.learning.said_again import said_again
 from radix_tlru.models import FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
-from radix_tlru.said_again import said_again
 
 LENGTH = 800
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from radix_tlru.conversations import Conversation
 from radix_tlru.hints import Hinted
+from radix_tlru.learning.conversations import Conversation
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.tel import keep_within_budget

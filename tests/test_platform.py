@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 import pytest
 
-from radix_tlru.sglang.platform import activate
+from radix_tlru.sglang.cpu.entry_point import activate
 
 
 @pytest.mark.parametrize("named", [None, "", "another_vendor", "TORCH_CPU"])
@@ -24,12 +24,12 @@ def test_it_steps_aside_unless_it_is_named(monkeypatch: pytest.MonkeyPatch, name
 def test_it_is_installed_under_the_name_that_it_answers_to(monkeypatch: pytest.MonkeyPatch) -> None:
     (entry,) = entry_points(group="sglang.srt.platforms", name="torch_cpu")
     monkeypatch.setenv("SGLANG_PLATFORM", entry.name)
-    assert entry.load()() == "radix_tlru.sglang.torch_cpu:TorchCpuPlatform"
+    assert entry.load()() == "radix_tlru.sglang.cpu.platform:TorchCpuPlatform"
 
 
 def test_asking_it_imports_neither_sglang_nor_torch() -> None:
     code = (
-        "import sys; from radix_tlru.sglang.platform import activate; activate(); "
+        "import sys; from radix_tlru.sglang.cpu.entry_point import activate; activate(); "
         "print({'sglang', 'torch'} & sys.modules.keys())"
     )
     assert _run(code, "torch_cpu") == "set()"

@@ -6,8 +6,8 @@ import pytest
 
 from eval.tool_calls import AfterToolCalls
 from radix_tlru import Config, ConfigError, EvictionOrder, Leaf
-from radix_tlru.conversations import Turn
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.learner import Learner
 from radix_tlru.predictors import predictor
 
 CALL, PAGE, CAPACITY, TOKENS = AfterToolCalls().token, 16, 1_600_000, 160

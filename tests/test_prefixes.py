@@ -8,13 +8,13 @@ from eval.cells import uncached_tokens
 from eval.policies import simulated_cache
 from eval.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
-from radix_tlru.contexts import Contexts, Rung
-from radix_tlru.conversations import Conversation, Conversations, Turn
-from radix_tlru.hazards import BANDS, Hazards
-from radix_tlru.learned import LearnedReturns
+from radix_tlru.learning.contexts import Contexts, Rung
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import BANDS, Hazards
+from radix_tlru.learning.prefixes import SharedPrefixes
+from radix_tlru.learning.returns import LearnedReturns
+from radix_tlru.learning.shadow import Shadow
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
-from radix_tlru.prefixes import SharedPrefixes
-from radix_tlru.shadow import Shadow
 from tests.random_traces import tel
 
 AGENTS = "agents:runs=1200,arrival_span_s=900,templates=12"
@@ -46,7 +46,7 @@ def test_a_prefix_is_judged_by_how_often_it_was_used_and_how_soon_again() -> Non
 
 
 def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radix_tlru.prefixes._MOST_REMEMBERED", 3)
+    monkeypatch.setattr("radix_tlru.learning.prefixes._MOST_REMEMBERED", 3)
     hazards, contexts = Hazards(), Contexts()
     prefixes = SharedPrefixes(contexts, hazards)
     for stamp, name in enumerate((1, 2, 3, 1, 4, 5)):

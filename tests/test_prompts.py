@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.conversations import Conversation, Conversations, Turn
-from radix_tlru.hazards import Hazards
-from radix_tlru.learned import LearnedReturns
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.prompts import LearnedPrompts, NextPrompts, kind_of
+from radix_tlru.learning.returns import LearnedReturns
 from radix_tlru.models import Leaf, Policy
-from radix_tlru.prompts import LearnedPrompts, NextPrompts, kind_of
 
 SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
 LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)

@@ -13,9 +13,9 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from eval.real import REAL_CACHES, RealCache
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.conversations import Turn
 from radix_tlru.hints import Hints
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache import TailRadixCache

@@ -1,7 +1,7 @@
 """Storage behind the host tier: what our order has cut, demoted and dropped comes back from there as it was computed.
 
 The storage is SGLang's own file backend in a directory of the test, with the controller and the threads that it has in
-a server; see `radix_tlru/sglang/torch_cpu_host.py` for what is not SGLang's.
+a server; see `radix_tlru/sglang/cpu/host.py` for what is not SGLang's.
 """
 
 from __future__ import annotations

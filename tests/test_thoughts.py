@@ -17,14 +17,14 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
-from radix_tlru.conversations import Conversation, Conversations, Turn
-from radix_tlru.hazards import Hazards
-from radix_tlru.learned import LearnedReturns, RecentTurns
-from radix_tlru.learner import Learner
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.prompts import LearnedPrompts, NextPrompts
+from radix_tlru.learning.returns import LearnedReturns, RecentTurns
+from radix_tlru.learning.said_again import SaidAgain, said_again
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, ReturnModel
 from radix_tlru.order import EvictionOrder
-from radix_tlru.prompts import LearnedPrompts, NextPrompts
-from radix_tlru.said_again import SaidAgain, said_again
 from radix_tlru.sglang.turns import fingerprint_of
 
 THOUGHT, SAID, ASKED = 1_500, 200, 100

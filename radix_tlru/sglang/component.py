@@ -26,7 +26,7 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
-from radix_tlru.learner import Learner
+from radix_tlru.learning.learner import Learner
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.carried import carried_by
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.conversations import Conversation, Turn
+    from radix_tlru.learning.conversations import Conversation, Turn
     from radix_tlru.models import Policy
     from radix_tlru.sglang.sessions import Order
 

@@ -23,7 +23,7 @@ from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 from radix_tlru.order import Phase
 
 if TYPE_CHECKING:
-    from radix_tlru.learner import Learner
+    from radix_tlru.learning.learner import Learner
     from radix_tlru.sglang.component import TailComponent
     from radix_tlru.sglang.live_threshold import LiveThreshold
 

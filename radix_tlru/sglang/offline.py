@@ -27,9 +27,9 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from radix_tlru.conversations import Turn
-from radix_tlru.sglang import torch_cpu_host
+from radix_tlru.learning.conversations import Turn
 from radix_tlru.sglang.compat import insert_params
+from radix_tlru.sglang.cpu import host
 from radix_tlru.sglang.turns import fingerprint_of
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def add_host_tier(
 
     ``storage``: the directory of SGLang's file storage behind it, which is asked for a page or more, and waited for.
     """
-    torch_cpu_host.install()
+    host.install()
     behind = {"file_storage_path": str(storage), "prefetch_threshold": params.page_size}
     arguments = ServerArgs(
         model_path="dummy",

@@ -19,7 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from radix_tlru.sglang.checks import Check, Section, State
-from radix_tlru.sglang.platform import PLATFORM_NAME, PLATFORM_VARIABLE
+from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 
 __all__ = ["COMMAND_LINES", "SEAMS", "examine"]
 

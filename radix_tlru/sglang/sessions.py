@@ -4,7 +4,7 @@ A request may name its session (``session_id``), and a client closes it when it 
 SGLang counts for each node the open sessions with a context that ends in it or below, and promises two things: what
 none refers to is evicted before what one does, and what a closed session leaves is still there until its turn comes.
 Here both parts are evicted by our order, one after the other; and of a closed session nobody comes back for what it
-alone had, so that goes before whatever else no session refers to (:meth:`~radix_tlru.learner.Learner.ended`).
+alone had, so that goes before whatever else no session refers to (:meth:`~radix_tlru.learning.learner.Learner.ended`).
 
 Source: ``unified_cache/session_ref_tracker.py``, ``FullComponent._session_ref_eviction_strategy``. Of two leaves that
 are referred to, stock evicts the one with fewer sessions; a leaf of several is a text that they share to its end.

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
-from radix_tlru.conversations import Turn
+from radix_tlru.learning.conversations import Turn
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-    from radix_tlru.contexts import Fingerprint
     from radix_tlru.hints import Hints
+    from radix_tlru.learning.contexts import Fingerprint
 
 __all__ = ["fingerprint_of", "turn_of"]
 

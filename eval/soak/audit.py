@@ -17,7 +17,8 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixPara
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from eval.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
+from eval.soak.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
+from eval.soak.sessions import OpenSessions
 from radix_tlru.config import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
@@ -112,7 +113,7 @@ class AuditedCache(OfflineCache):
         self.subscriber = Subscriber(self.prefixes)
         self._filled: dict[int, int] = {}  # page → the prefix that it was filled for
         self.holds: dict[int, int] = {}  # prefix → its page in the tree
-        self._open: dict[str, set[int]] = {}  # session → the prefixes that it refers to
+        self.sessions = OpenSessions()
 
     # ---- the dictionary ----
 
@@ -191,7 +192,7 @@ class AuditedCache(OfflineCache):
             if self.shape.sessions and number % 4 and request.done:
                 session = f"session {number % self.shape.sessions}"
                 self.name(session, request.node)
-                self._open.setdefault(session, set()).update(request.prefixes[: request.done])
+                self.sessions.refer(session, request.prefixes[: request.done])
             self._drop(request)
         self._after("finish")
 
@@ -200,7 +201,7 @@ class AuditedCache(OfflineCache):
         if self.shape.sessions:
             session = f"session {number % self.shape.sessions}"
             self.close(session)
-            self._open.pop(session, None)
+            self.sessions.close(session)
             self._after("close")
 
     def abort(self, number: int) -> None:
@@ -294,20 +295,18 @@ class AuditedCache(OfflineCache):
         assert 0 <= beyond < self.shape.trim_chunk, f"{evicted} tokens evicted, where {wanted} were wanted"
         assert beyond % self.page_size == 0, f"{evicted} tokens evicted, which are no whole pages"
         resident = self._dereference()
-        assert resident is None or not resident - self._locked - self._referred, (
-            "what a session refers to did not go last"
-        )
+        left = resident - self._locked - self.sessions.referred if resident is not None else None
+        assert not left, "what a session refers to did not go last"
 
     def _dereference(self) -> set[int] | None:
         """Forget what sessions referred to and is no more; if there was any, returns what is still resident."""
-        if not self._open:
+        if not self.sessions:
             return None
         slots = self.cache.tree_core.all_values_flatten().sort().values
         resident = {self._filled[page] for page in self._pages(slots)}
-        if self._referred <= resident:
+        if self.sessions.referred <= resident:
             return None
-        for prefixes in self._open.values():
-            prefixes &= resident
+        self.sessions.keep_only(resident)
         return resident
 
     def flush(self) -> None:
@@ -358,10 +357,6 @@ class AuditedCache(OfflineCache):
             assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
 
     @property
-    def _referred(self) -> set[int]:
-        return set[int]().union(*self._open.values())
-
-    @property
     def _locked(self) -> set[int]:
         return {prefix for request in self.running for prefix in request.prefixes[: request.done]}
 
@@ -395,7 +390,7 @@ class AuditedCache(OfflineCache):
         core, order = self.cache.tree_core, self.cache.tail.order
         assert isinstance(order, SessionOrder)
         prefix_of = {page: prefix for prefix, page in self.holds.items()}
-        referred = self._referred
+        referred = self.sessions.referred
         held = set()
         for node in core.evictable_device_leaves:
             last = self._pages(self.cache.path_device_indices(node.id))[-1]

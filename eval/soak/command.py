@@ -1,4 +1,4 @@
-"""`python -m eval soak`: audited steps by the million, and a cache that costs at the end what it cost at the start."""
+"""Shapes of caches, random steps on each, and requests by the million."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from eval.arguments import tokens
-from eval.audit import AuditedCache, Shape
-from eval.audit_hybrids import audited as audited_cache
 from eval.real import RealCache
+from eval.soak.audit import AuditedCache, Shape
+from eval.soak.hybrids import audited as audited_cache
 from eval.traces import GENERATORS
 from radix_tlru.sglang.offline import Core
 

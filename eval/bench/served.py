@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.bench_simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN, change, excess
+from eval.bench.simulator import CAPACITY, NEXT_PROMPT, PAGE, THRESHOLD, TURN, change, excess
 from eval.real import CHUNK_TOKENS, tokens_of
 from eval.traces import open_trace
 from eval.traces.request import Request

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from radix_tlru.conversations import Conversation
-    from radix_tlru.prefixes import SharedPrefix
+    from radix_tlru.learning.conversations import Conversation
+    from radix_tlru.learning.prefixes import SharedPrefix
 
 __all__ = ["Contexts", "Fingerprint", "Rung"]
 

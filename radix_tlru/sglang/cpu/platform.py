@@ -33,19 +33,10 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)
         # Of SGLang they import what is still half imported above.
-        from radix_tlru.sglang import (
-            torch_cpu_dp,
-            torch_cpu_host,
-            torch_cpu_lora,
-            torch_cpu_transfer,
-            torch_cpu_windows,
-        )
+        from radix_tlru.sglang.cpu import dp, host, lora, transfer, windows
 
-        torch_cpu_dp.install()
-        torch_cpu_host.install()
-        torch_cpu_lora.install()
-        torch_cpu_transfer.install()
-        torch_cpu_windows.install()
+        for part in (dp, host, lora, transfer, windows):
+            part.install()
 
     def get_default_attention_backend(self) -> str:
         """The one attention backend of SGLang that is written in torch alone."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.bench_simulator import CAPACITY, PAGE, POLICIES, TURN, simulated
+from eval.bench.simulator import CAPACITY, PAGE, POLICIES, TURN, simulated
 from eval.simulator import simulate
 from eval.traces import open_trace
 from radix_tlru.order import EvictionOrder

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
 from radix_tlru.calibration import UncachedQuantile
-from radix_tlru.conversations import Conversation, Turn
+from radix_tlru.learning.conversations import Conversation, Turn
 from radix_tlru.models import Leaf, Policy
 from radix_tlru.order import EvictionOrder
 from radix_tlru.tel import excess

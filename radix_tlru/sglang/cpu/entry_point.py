@@ -12,7 +12,7 @@ __all__ = ["PLATFORM_NAME", "PLATFORM_VARIABLE", "activate"]
 
 PLATFORM_NAME = "torch_cpu"
 PLATFORM_VARIABLE = "SGLANG_PLATFORM"
-_PLATFORM_CLASS = "radix_tlru.sglang.torch_cpu:TorchCpuPlatform"
+_PLATFORM_CLASS = "radix_tlru.sglang.cpu.platform:TorchCpuPlatform"
 
 
 def activate() -> str | None:

@@ -13,15 +13,15 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, Config
-from radix_tlru.conversations import Conversation, Conversations, Turn
-from radix_tlru.hazards import Hazards
 from radix_tlru.hints import Claims, HintedPrompt, Hints, hinted
-from radix_tlru.learned import LearnedReturns, RecentTurns
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.prompts import LearnedPrompts, NextPrompts
+from radix_tlru.learning.returns import LearnedReturns, RecentTurns
+from radix_tlru.learning.said_again import said_again
+from radix_tlru.learning.shadow import Shadows
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
-from radix_tlru.prompts import LearnedPrompts, NextPrompts
-from radix_tlru.said_again import said_again
-from radix_tlru.shadow import Shadows
 from radix_tlru.tel import Tally
 
 __all__ = ["Learner"]

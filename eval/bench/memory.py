@@ -1,6 +1,6 @@
 """What a leaf costs in memory, beside stock: by how much a process grows that fills one cache.
 
-Each cache has a process of its own, which runs ``python -m eval.bench_memory ARM LEAVES``.
+Each cache has a process of its own, which runs ``python -m eval.bench.memory ARM LEAVES``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.bench_eviction import BASELINE, LEAF_TOKENS, NEXT_PROMPT, OURS, OURS_PYTHON, THRESHOLD
+from eval.bench.eviction import BASELINE, LEAF_TOKENS, NEXT_PROMPT, OURS, OURS_PYTHON, THRESHOLD
 
 ARMS = (BASELINE, OURS, "stock python lru", OURS_PYTHON)
 LEAVES = 20_000
@@ -38,7 +38,7 @@ def run(console: Console) -> None:
 
 def measured(arm: str) -> float:
     """Bytes a leaf of an arm."""
-    command = [sys.executable, "-m", "eval.bench_memory", arm, str(LEAVES)]
+    command = [sys.executable, "-m", "eval.bench.memory", arm, str(LEAVES)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 

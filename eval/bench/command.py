@@ -1,8 +1,9 @@
-"""`python -m eval bench`: what things cost. Ratios within a run can be compared; times of two runs cannot."""
+"""Flags of the bench, and its sections one after the other."""
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 
 from eval.arguments import tokens
@@ -11,6 +12,7 @@ from eval.server import ServerError
 from eval.table import console
 
 SECTIONS = ("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "scheduler")
+"""A module each. The simulator is the first: its peak memory is that of the process."""
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
 
@@ -46,36 +48,11 @@ def _run(args: argparse.Namespace) -> None:
     ):
         if value < least:
             raise ValueError(f"{flag} {value}: must be {least} or more")
-    # The simulator first: its peak memory is that of the process.
-    if args.only in (None, "simulator"):
-        from eval import bench_simulator
-
-        bench_simulator.run(args.trace, args.turns, console())
-    if args.only in (None, "served"):
-        from eval import bench_served
-
-        bench_served.run(args.trace, console())
-    if args.only in (None, "decision"):
-        from eval import bench_decision
-
-        bench_decision.run(args.trace, console())
-    if args.only in (None, "eviction"):
-        from eval import bench_eviction
-
-        bench_eviction.run(args.leaves, args.samples, console())
-    if args.only in (None, "decode"):
-        from eval import bench_eviction
-
-        bench_eviction.run_decode(console())
-    if args.only in (None, "trim"):
-        from eval import bench_trim
-
-        bench_trim.run(args.trace, console())
-    if args.only in (None, "memory"):
-        from eval import bench_memory
-
-        bench_memory.run(console())
-    if args.only in (None, "scheduler"):
-        from eval import bench_scheduler
-
-        bench_scheduler.run(args.chunks, args.repeats, args.pool, console())
+    given = {
+        "simulator": (args.trace, args.turns),
+        "eviction": (args.leaves, args.samples),
+        "scheduler": (args.chunks, args.repeats, args.pool),
+        **dict.fromkeys(("served", "decision", "trim"), (args.trace,)),
+    }
+    for section in SECTIONS if args.only is None else (args.only,):
+        importlib.import_module(f"eval.bench.{section}").run(*given.get(section, ()), console())

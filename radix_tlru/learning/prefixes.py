@@ -2,7 +2,7 @@
 
 The end of such a prefix becomes a leaf once all that went on behind it was evicted. Then it is worth more than the
 conversation that used it last: whoever comes next may begin with it, too. How soon somebody does is learned as it is of
-conversations, by how often the prefix was used and how long ago the time before (:mod:`~radix_tlru.hazards`).
+conversations, by how often the prefix was used and how long ago the time before (:mod:`~radix_tlru.learning.hazards`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from radix_tlru.contexts import Contexts, Rung
-from radix_tlru.hazards import Hazards, Watched
+from radix_tlru.learning.contexts import Contexts, Rung
+from radix_tlru.learning.hazards import Hazards, Watched
 from radix_tlru.models import Group
 
 __all__ = ["SharedPrefix", "SharedPrefixes", "Use"]

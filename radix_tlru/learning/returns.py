@@ -1,7 +1,7 @@
 """Return models of what was learned: how soon conversations are taken up again, or how many turns ago they were.
 
-A cache writes what :meth:`~radix_tlru.learner.Learner.observe` returns onto the path of each request that it has
-served; these models read it from there.
+A cache writes what :meth:`~radix_tlru.learning.learner.Learner.observe` returns onto the path of each request that it
+has served; these models read it from there.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 import copy
 import math
 
-from radix_tlru.conversations import Conversation
-from radix_tlru.hazards import BANDS, Class, Hazards, Unasked, band_of, gittins, runs
+from radix_tlru.learning.conversations import Conversation
+from radix_tlru.learning.hazards import BANDS, Class, Hazards, Unasked, band_of, gittins, runs
+from radix_tlru.learning.prefixes import Use
 from radix_tlru.models import Group, Leaf, Recency
-from radix_tlru.prefixes import Use
 
 __all__ = ["LearnedReturns", "RecentTurns"]
 
@@ -33,7 +33,7 @@ class RecentTurns(Recency):
 
 
 class LearnedReturns:
-    """The index of :func:`~radix_tlru.hazards.gittins`, by class of the conversation and band of its age.
+    """The index of :func:`~radix_tlru.learning.hazards.gittins`, by class of the conversation and band of its age.
 
     Bands that come to nearly the same are one group: no leaf has to be moved on where it is worth what it was.
 

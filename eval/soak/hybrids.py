@@ -15,8 +15,8 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from eval.audit import AuditedCache, Running, Shape
-from eval.prefixes import Context
+from eval.soak.audit import AuditedCache, Running, Shape
+from eval.soak.prefixes import Context
 from radix_tlru.sglang.offline_hybrids import Hybrid, HybridCache, hybrid_params
 
 __all__ = ["AuditedHybrid", "audited"]
@@ -31,7 +31,7 @@ def audited(shape: Shape) -> AuditedCache:
 
 
 class AuditedHybrid(AuditedCache, HybridCache):
-    """The steps of an :class:`~eval.audit.AuditedCache` on the cache of a hybrid model."""
+    """The steps of an :class:`~eval.soak.audit.AuditedCache` on the cache of a hybrid model."""
 
     def _params(self) -> CacheInitParams:
         shape, page = self.shape, self.shape.page_size

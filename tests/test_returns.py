@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.conversations import Conversation, Conversations, Turn
-from radix_tlru.hazards import BANDS, Hazards, Watched, gittins, runs
 from radix_tlru.hints import hinted
-from radix_tlru.learned import LearnedReturns
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import BANDS, Hazards, Watched, gittins, runs
+from radix_tlru.learning.prefixes import SharedPrefix, Use
+from radix_tlru.learning.returns import LearnedReturns
+from radix_tlru.learning.said_again import said_again
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy
 from radix_tlru.order import EvictionOrder
-from radix_tlru.prefixes import SharedPrefix, Use
-from radix_tlru.said_again import said_again
 from radix_tlru.tel import keep_within_budget
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100

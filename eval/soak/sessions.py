@@ -1,0 +1,35 @@
+"""What open sessions refer to, by the dictionary of an audit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["OpenSessions"]
+
+
+class OpenSessions:
+    """The prefixes that each session refers to, as far as they are resident: what has gone it does not name again."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, set[int]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def referred(self) -> set[int]:
+        """Prefixes that any open session refers to."""
+        return set[int]().union(*self._open.values())
+
+    def refer(self, session: str, prefixes: Iterable[int]) -> None:
+        """A session has served a context of these prefixes."""
+        self._open.setdefault(session, set()).update(prefixes)
+
+    def close(self, session: str) -> None:
+        """A client closes a session, which may be none."""
+        self._open.pop(session, None)
+
+    def keep_only(self, resident: set[int]) -> None:
+        """All but these were evicted."""
+        for prefixes in self._open.values():
+            prefixes &= resident
