@@ -9,9 +9,11 @@
 | `simulate.py`, `cells.py`, `table.py`, `report/` | grids of cells, and what they say | flags → rows, table, page |
 | `paper/` | the paper's experiments in its own layout | flags → tables and figures |
 | `tune.py`, `target.py` | settings for one's own trace | trace, objective → flags to paste |
-| `server.py`, `router.py` | real servers as context managers | flags → base URL, stopped for certain |
+| `server.py`, `router.py`, `disaggregated.py` | real servers as context managers | flags → base URL |
 | `replay/`, `demo.py`, `gpu.py` | conversations against live servers, side by side | trace, arms → rows, table, page |
-| `bench*.py` | what things cost beside stock | nothing → ratios of one run |
+| `bench/` | what things cost beside stock | nothing → ratios of one run |
+| `soak/`, `hostile.py` | what was tried to break it | random steps, an attacker → nothing lost, or what was |
+| `later.py`, `unseen.py`, `rates.py` | whether what is learned is worth it | traces → figures of many seeds |
 
 Nothing here is imported by the package `radix_tlru`.
 """

@@ -1,8 +1,7 @@
 """Tail-optimised eviction for SGLang's RadixAttention.
 
-``tel`` ← ``models`` ← ``order`` hold the policy and know nothing of SGLang, nor do ``hazards``, ``prompts``,
-``contexts``, ``prefixes``, ``endings``, ``conversations`` and ``learned`` ← ``learner``, which learn it;
-``radix_tlru.sglang`` puts it behind the real cache.
+``tel`` ← ``models`` ← ``order`` hold the policy, and ``learning`` what a server learns of its turns; none of them
+knows of SGLang. ``radix_tlru.sglang`` puts them behind the real cache.
 Start with :mod:`radix_tlru.tel`.
 """
 
