@@ -55,7 +55,7 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS, EXACT_BELOW = 128, 65_536
+TRIMS, EXACT_BELOW = 100, 65_536
 """Trim chunks that a pool has unless told otherwise; and tokens of a pool below which trims are exact to the page."""
 
 LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
@@ -104,7 +104,7 @@ class Config:
 
     trim_chunk: int | None = None
     """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
-    same, rounded up to pages. 1: what was asked for. None: 1/128 of the pool, or 1 in pools of fewer than 65,536
+    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, or 1 in pools of fewer than 65,536
     tokens (:meth:`for_pool`).
 
     While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk that happens

@@ -184,6 +184,10 @@ class FixedPrompt:
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         return self.estimate if step == 0 else None
 
+    def first_step(self, leaf: Leaf, longest: int) -> int:
+        """The first step that ends at no more than so many tokens."""
+        return 0 if self.estimate <= longest else 1
+
 
 @dataclass(frozen=True, slots=True)
 class AnyPrompt:

@@ -41,6 +41,7 @@ _SLACK = 1024
 _PARTS = 4  # of each step of the prompt model: where in it the mean price of a leaf may be that goes whole
 
 _ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
+_NO_ENTRY = (math.inf, _ALL)
 
 
 class Victim(NamedTuple):
@@ -84,8 +85,9 @@ class EvictionOrder:
         self._probabilities, self._shares = _in_parts(policy.probabilities), _in_parts(policy.shares)
         self._steps = len(self._shares)
         self._whole_steps = range(len(policy.shares))
+        self._timeless = policy.returns.timeless
         self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
-        self._first_step = policy.first_step
+        self._first_step, self._threshold = policy.first_step, policy.threshold
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
@@ -167,7 +169,8 @@ class EvictionOrder:
         Evicts nothing: the caller does, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
-        self._admit()
+        if self._noted:
+            self._admit()
         if self._alarms and self._alarms[0][0] <= self._now:
             self._let_time_pass()
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
@@ -177,13 +180,14 @@ class EvictionOrder:
         self._named, self._victim, step = cell, (leaf_id, leaf), cell % self._steps
         keep = leaf.start
         if leaf.rest is None:
+            page = self._page_size
             keep = max(
                 keep,
-                self._policy.keep(leaf, step // _PARTS, self._page_size),
-                self._returns.floor(leaf) // self._page_size * self._page_size,
-                leaf.end - round_up(max(tokens, self._policy.trim_chunk), self._page_size),
+                self._policy.keep(leaf, step // _PARTS, page),
+                self._returns.floor(leaf) // page * page,
+                leaf.end - round_up(max(tokens, self._policy.trim_chunk), page),
             )
-        return Victim(leaf_id, leaf, keep, "lru" if self._probabilities[step] > 0 else "tel_safe")
+        return Victim(leaf_id, leaf, keep, "lru" if step > self._free else "tel_safe")
 
     def upcoming(self, count: int) -> list[Upcoming]:
         """The next ``count`` victims if each gives all that costs the same and nothing is used meanwhile.
@@ -241,23 +245,24 @@ class EvictionOrder:
         only falls unless it is added anew. So it is enough to look whether the cheapest of them is what it was; the
         others wait.
         """
-        rate_of, shares, steps = self._returns.rate, self._shares, self._steps
+        rate_of, shares, steps, now = self._returns.rate, self._shares, self._steps, self._now
         while True:
-            now = self._now
-            cheapest, found = (math.inf, math.inf, math.inf, 0), -1
+            least, cheapest, found = math.inf, (math.inf, _NO_ENTRY), -1
             for cell, queue in self._cells.items():
-                if queue.first is None:
+                first = queue.first
+                if first is None:
                     continue
-                key, leaf_id = queue.first
-                rate = rate_of(cell // steps, key, now)
+                rate = rate_of(cell // steps, first[0], now)
                 cost = rate * shares[cell % steps]
-                if (cost, rate, key, leaf_id) < cheapest:  # of two that cost nothing, what is the less likely used
-                    cheapest, found = (cost, rate, key, leaf_id), cell
+                # Of two that cost nothing, what is the less likely used.
+                if cost < least or (cost == least and (rate, first) < cheapest):
+                    least, cheapest, found = cost, (rate, first), cell
             if found < 0:
                 return None
-            first = self._first(found)
-            if first is not None:
-                return found, *first
+            leaf = self._first(found)
+            if leaf is not None:
+                return found, *leaf
+            now = self._now
 
     def _price(self, cell: int) -> tuple[float, float, int]:
         rate = self._returns.rate(cell // self._steps, 0.0, self._now)
@@ -266,7 +271,10 @@ class EvictionOrder:
     def _step(self, leaf: Leaf) -> int:
         """Index, in parts of a step, of what the leaf's last token costs, or the mean token of one that goes whole."""
         if leaf.rest is None:
-            return _PARTS * self._step_at(leaf, leaf.end - self._page_size)
+            depth = leaf.end - self._page_size
+            if self._first_step is None:
+                return _PARTS * self._step_at(leaf, depth)
+            return _PARTS * self._first_step(leaf, self._threshold - leaf.history + depth)
         lost = max(leaf.end - leaf.rest, 0)
         middles = (leaf.rest + lost * middle // (2 * _PARTS) for middle in range(1, 2 * _PARTS, 2))
         return sum(self._step_at(leaf, depth // self._page_size * self._page_size) for depth in middles)
@@ -295,8 +303,11 @@ class EvictionOrder:
         """Give the noted leaves their entries."""
         if not self._noted:
             return
+        leaf_of, enter = self._leaf_of, self._enter
         for leaf_id in self._noted:
-            self._enter(leaf_id, self._leaf(leaf_id))
+            leaf = leaf_of(leaf_id)
+            assert leaf is not None, f"leaf {leaf_id} was not discarded before it went"
+            enter(leaf_id, leaf)
         self._noted.clear()
         if self._entries + len(self._alarms) > 2 * self._leaves + _SLACK:
             self.use(self._policy)
@@ -316,22 +327,26 @@ class EvictionOrder:
 
     def _push(self, leaf_id: int, leaf: Leaf, step: int) -> None:
         """Put a leaf whose last token lies in that step into its cell."""
-        self._now = max(self._now, self._returns.stamp(leaf))
-        self._put(leaf_id, self._returns.key(leaf), self._returns.group(leaf, self._now), step)
+        returns, stamp = self._returns, self._returns.stamp(leaf)
+        if stamp > self._now:
+            self._now = stamp
+        self._put(leaf_id, returns.key(leaf), returns.group(leaf, self._now), step)
 
     def _put(self, leaf_id: int, key: float, group: Group, step: int) -> None:
         """Put a leaf with that key into the cell of a group and a step."""
-        cell = group.number * self._steps + step
+        number, until = group
+        cell = number * self._steps + step
         queue = self._cells.get(cell)
         if queue is None:
             queue = self._cells[cell] = RisingQueue()
-        is_first = queue.push(key, leaf_id)
         self._entries += 1
-        if self._returns.timeless and cell not in self._listed:
+        if not queue.push(key, leaf_id):
+            return
+        if self._timeless and cell not in self._listed:  # a cell that is not listed was empty
             self._listed.add(cell)
             heappush(self._prices, self._price(cell))
-        if is_first and group.until < math.inf:
-            self._wake(cell, group.until)
+        if until < math.inf:
+            self._wake(cell, until)
 
     def _head(self, cell: int) -> tuple[int, Leaf] | None:
         """The first leaf of a cell and its id, after the stale entries before it were dropped or put right."""

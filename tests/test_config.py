@@ -30,7 +30,7 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/128 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/100 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
@@ -38,13 +38,13 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
         f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
     )
     assert str(Config(threshold=600, median_weight="auto")).endswith(
-        "median_weight=auto, trim_chunk=1/128 of the pool)"
+        "median_weight=auto, trim_chunk=1/100 of the pool)"
     )
     assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0, trim_chunk=64 tokens)")
 
 
 @pytest.mark.parametrize(
-    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 512), (100_000, 781), (2_000_000, 15_625)]
+    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 20_000)]
 )
 def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
     assert Config().for_pool(pool) == Config(trim_chunk=chunk)

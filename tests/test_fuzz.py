@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
-from eval import soak
 from eval.__main__ import main
+from eval.soak import command
 from eval.soak.audit import AuditedCache, Shape
 from eval.soak.command import SHAPES, steps_of
 from eval.soak.hybrids import audited as audited_cache
@@ -233,7 +233,7 @@ def test_a_soak_takes_as_many_steps_as_it_says(
         taken.append(count)
         return iter(())
 
-    monkeypatch.setattr(soak, "steps_of", counted)
+    monkeypatch.setattr(command, "steps_of", counted)
     assert main(["soak", "--steps", "155", "--requests", "15"]) == 0
     lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert (sum(taken), lines[10], lines[-1]) == (155, "155", "15")

@@ -222,7 +222,7 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
     def state() -> list[object]:
-        given = ("_leaf_of", "_policy", "_step_end")
+        given = ("_first_step", "_leaf_of", "_policy", "_step_end")
         values = [value for name, value in sorted(vars(leaves.order).items()) if name not in given]
         as_they_are = {id(leaf.known): leaf.known for leaf in leaves.values()}
         return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)], as_they_are)

@@ -47,9 +47,9 @@ class Shadow:
     """
 
     def __init__(self, policy: Policy, capacity: int, page_size: int, one_in: int = 1) -> None:
-        self.order = EvictionOrder(policy, page_size, self._leaf_of)
-        self.capacity, self._resident, self._one_in = capacity, 0, one_in
         self._leaves: dict[int, Leaf] = {}  # by id in the order
+        self.order = EvictionOrder(policy, page_size, self._leaves.get)
+        self.capacity, self._resident, self._one_in = capacity, 0, one_in
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
         self._fronts: dict[int, _Front] = {}  # by number of the prefix
         self._bare: dict[int, _Front] = {}  # by id in the order, those that no line is behind
@@ -111,9 +111,6 @@ class Shadow:
         self.order.discard(leaf_id)
         return self._leaves.pop(leaf_id)
 
-    def _leaf_of(self, leaf_id: int) -> Leaf | None:
-        return self._leaves.get(leaf_id)
-
     def _make_room(self, tokens: int) -> None:
         missing = self._resident + tokens - self.capacity
         if missing <= 0:
@@ -134,7 +131,7 @@ class Shadow:
             return
         self._resident -= (leaf.end - keep) * self._one_in
         if keep > leaf.start:
-            self._ids[leaf.known.number] = self._offer(leaf._replace(end=keep))
+            self._ids[leaf.known.number] = self._offer(Leaf(leaf.start, keep, *leaf[2:]))
         else:
             del self._ids[leaf.known.number]
             self._line_gone(leaf)

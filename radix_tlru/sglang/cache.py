@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
     _rust_fallback_reason,
@@ -15,6 +16,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
     select_tree_core_backend,
 )
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radix_tlru.config import Config, ConfigError
 from radix_tlru.sglang.compat import host_tier_refusal, hybrid_refusal, rust_core_refusal
@@ -24,7 +26,7 @@ from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.stopwatch import Stopwatch
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult, EvictResult
+    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
@@ -54,6 +56,7 @@ class TailRadixCache(UnifiedRadixCache):
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
+        self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self)
             self.stopwatch = Stopwatch(self.live_threshold, self.pp_size)
@@ -68,11 +71,37 @@ class TailRadixCache(UnifiedRadixCache):
 
     def evict_for_alloc(self, params: EvictParams, **kwargs: Any) -> EvictResult:
         """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
-        chunk = self.tail.policy.trim_chunk
-        if kwargs.get("allocation_reclaim_satisfied") is None and 0 < params.num_tokens < chunk:
-            others = params.swa_num_tokens or params.mamba_num
-            params = replace(params, num_tokens=chunk) if others else EvictParams(num_tokens=chunk)
-        return super().evict_for_alloc(params, **kwargs)
+        if kwargs.get("allocation_reclaim_satisfied") is not None:
+            return super().evict_for_alloc(params, **kwargs)
+        missing = params.num_tokens and max(params.num_tokens, self.tail.policy.trim_chunk)
+        if self._takes_tails:
+            return self._make_room(missing)
+        return super().evict_for_alloc(replace(params, num_tokens=missing), **kwargs)
+
+    @rank_consensus(same_params=True, same_results=True)  # type: ignore[untyped-decorator]
+    def _make_room(self, tokens: int) -> EvictResult:
+        """On the Rust core: what SGLang's driver would do with one component and no host tier, without its steps.
+
+        It asks for a leaf, has it evicted, frees it and looks at the pool, leaf by leaf; here all of them at once.
+        """
+        start, pool, evicted = time.perf_counter(), self.token_to_kv_pool_allocator, 0
+        target = pool.available_size() + tokens
+        while tokens > 0 and (freed := self._take(tokens)):
+            evicted += freed
+            tokens = target - pool.available_size()  # an allocator may hold back what it was given: then more has to go
+        self.update_eviction_metrics(evicted, start)
+        self._report_now_and_then()
+        return EvictResult(num_tokens_evicted=evicted)
+
+    def _take(self, tokens: int) -> int:
+        """Evict so many tokens, if there are as many, and free them; returns how many they were."""
+        actions: list[Any] = []
+        slots, freed = self.tree_core.evict_tails(tokens, actions)
+        if slots is not None:
+            self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
+            if actions:
+                self._apply_cache_actions(actions)
+        return int(freed)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
         pool, target = (available_size_targets or {}).get(FULL, (FULL, None))
@@ -81,33 +110,14 @@ class TailRadixCache(UnifiedRadixCache):
         try:
             return super()._evict(params, available_size_targets, **kwargs)
         finally:
-            self.tail.available_target = None
+            self.tail.available_target, self.tail.one_by_one = None, False
             self._report_now_and_then()
 
-    def _evict_components(
-        self, request_by_type: Any, tracker: Any, available_size_targets: Any = None, **kwargs: Any
-    ) -> None:
-        """On the Rust core, what the driver of SGLang would do with one component and no host tier, without its steps.
-
-        It asks for a leaf, has it evicted, frees it and looks at the pool, leaf by leaf; here all of them at once.
-        """
-        evict_tails = getattr(self.tree_core, "evict_tails", None)
-        if evict_tails is None or self.tail.one_by_one:
-            super()._evict_components(request_by_type, tracker, available_size_targets, **kwargs)
-            return
-        target, pool = self.tail.available_target, self.token_to_kv_pool_allocator
-        missing = request_by_type[FULL]
-        while missing > 0:
-            actions: list[Any] = []
-            slots, freed = evict_tails(missing, actions)
-            if slots is None:
-                return
-            pool.free_segment(slots, start_pos=0)
-            if actions:
-                self._apply_cache_actions(actions)
-            tracker[FULL] += freed
-            # An allocator may hold back what it was given: then more has to go.
-            missing = request_by_type[FULL] - tracker[FULL] if target is None else target - pool.available_size()
+    def _evict_components(self, request_by_type: Any, tracker: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._takes_tails or self.tail.one_by_one:
+            super()._evict_components(request_by_type, tracker, *args, **kwargs)
+        elif request_by_type[FULL] > 0:
+            tracker[FULL] += self._take(request_by_type[FULL])
 
     def is_backuped(self, node_id: NodeId) -> bool:
         """Whether storage may have what goes on behind a node: so SGLang's scheduler takes it, of the end of a match.

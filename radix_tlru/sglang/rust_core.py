@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         MatchResult,
     )
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-    from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import (
         EvictDeviceLeafResult,
         InsertStepResult,
@@ -117,12 +116,12 @@ class RustTailCore(RustUnifiedTreeCore):
         self._tail.tick()
         result = super().match_prefix(params)
         if result.device_prefix_len:
-            self._use(result.last_device_node, params.key)
+            self._use(result.last_device_node)
         return result
 
     def begin_insert(self, params: InsertParams) -> InsertStepResult:
         self._tail.tick()
-        self._inserting = params.key
+        self._inserting = len(params.key)
         return self._inserted(super().begin_insert(params))
 
     def resume_insert(self) -> InsertStepResult:
@@ -131,33 +130,32 @@ class RustTailCore(RustUnifiedTreeCore):
     def _inserted(self, step: InsertStepResult) -> InsertStepResult:
         result: InsertResult | None = step.result
         if result is not None and not result.rotation_tail_declined:
-            node_id, key = result.last_device_node, self._inserting
-            if node_id not in self._nodes.rows:
-                self._meet_leaf(node_id, key, len(key) - result.prefix_len)
-            self._use(node_id, key)
+            self._use(result.last_device_node, self._inserting, result.prefix_len)
         return step
 
-    def _use(self, node_id: NodeId, key: RadixKey) -> None:
+    def _use(self, node_id: NodeId, end: int = 0, start: int = 0) -> None:
+        """A node is used; it may be new, and after an insert is nearly always a leaf from ``start`` to ``end``."""
         row = self._nodes.rows.get(node_id)
         if row is not None:
             self._nodes.access[row] = self._tail.clock
-        else:
-            self._meet(node_id, key)
+        elif start == end or not self._meet_leaf(node_id, start, end):
+            self._meet(node_id)
 
-    def _meet_leaf(self, node_id: NodeId, key: RadixKey, length: int) -> None:
-        """What an insert nearly always ends in: a new leaf, of ``length`` tokens, below a node that is known."""
-        found = self._binding.validate_buffer_backup(node_id, length) if length else None
+    def _meet_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
+        """Whether a new node is a leaf of these tokens below a node that is known; then it is known, too."""
+        found = self._binding.validate_buffer_backup(node_id, end - start)
         nodes = self._nodes
         parent = nodes.rows.get(found.parent_node_id) if found is not None else None
         if found is None or parent is None:
-            return
+            return False
         self._withdraw(found.parent_node_id, parent)
         nodes.children[parent] += 1
-        row = nodes.add(node_id, len(key), children=0)
+        row = nodes.add(node_id, end, children=0)
         nodes.access[row] = self._tail.clock
-        self._offer(node_id, row)
+        self._tail.order.add(node_id)
+        return True
 
-    def _meet(self, node_id: NodeId, key: RadixKey) -> None:
+    def _meet(self, node_id: NodeId) -> None:
         """Look at the path that ends at a new node, up to what is known of it."""
         path = self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
