@@ -13,7 +13,7 @@ from eval.bench.decision import Clock, decisions
 from eval.bench.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
 from eval.bench.served import AGAIN as AGAIN_SERVED
 from eval.bench.served import OURS, STOCK, caches_compared, context_of, played, served
-from eval.bench.simulator import POLICIES, flatness
+from eval.bench.simulator import POLICIES, Setting, flatness
 from eval.policies import simulated_cache
 from eval.simulator import simulate
 from eval.traces import open_trace
@@ -111,7 +111,7 @@ def test_a_cache_whose_decisions_are_timed_decides_as_it_would_and_each_turn_is_
 def test_each_policy_has_a_row_of_what_it_decided() -> None:
     drawn = Console(width=120)
     with drawn.capture() as shown:
-        drawn.print(decisions("synthetic:conversations=30"))
+        drawn.print(decisions("synthetic:conversations=30", Setting()))
     rows = [line.split() for line in shown.get().splitlines()]
     assert [row[:-3] for row in rows if row and row[0] in ("tlru", "tlru,", "etlru")] == [
         name.split() for name in POLICIES
@@ -120,9 +120,9 @@ def test_each_policy_has_a_row_of_what_it_decided() -> None:
 
 def test_all_tokens_are_cached_and_ours_is_told_of_every_turn() -> None:
     requests, units = open_trace("synthetic:conversations=40").requests, dict[int, int]()
-    contexts = [context_of(request, units) for request in requests]
-    caches = caches_compared()
-    found = {name: played(cache, requests, contexts, told=name in OURS)[1] for name, cache in caches.items()}
+    contexts = [context_of(request, Setting(), units) for request in requests]
+    caches = caches_compared(Setting())
+    found = {name: played(cache, requests, contexts, Setting(), told=name in OURS)[1] for name, cache in caches.items()}
     assert all(each == found[STOCK] for each in found.values())  # there is room for all
     assert any(found[STOCK])
     for name in OURS:
@@ -133,7 +133,7 @@ def test_all_tokens_are_cached_and_ours_is_told_of_every_turn() -> None:
 def test_every_cache_as_served_has_a_row() -> None:
     console = Console(width=160)
     with console.capture() as printed:
-        console.print(served("synthetic:conversations=40"))
+        console.print(served("synthetic:conversations=40", Setting()))
     lines = [line.strip() for line in printed.get().splitlines()]
     for name in (STOCK, *OURS, AGAIN_SERVED):
         assert any(line.startswith(f"{name} ") for line in lines), name

@@ -7,6 +7,7 @@ import importlib
 import sys
 
 from eval.arguments import tokens
+from eval.bench.simulator import Setting
 from eval.replay.play import ReplayError
 from eval.server import ServerError
 from eval.table import console
@@ -23,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--leaves", type=int, nargs="+", default=LEAVES, metavar="N")
     parser.add_argument("--samples", type=int, default=200, help="evictions timed in each arm (default: %(default)s)")
     parser.add_argument("--trace", default="synthetic:conversations=3000", help="replayed by every cache")
+    for flag, default in (("--capacity", "2M"), ("--page-size", "512"), ("--threshold", "8192")):
+        words = "of the caches that replay the trace, tokens (default: %(default)s)"
+        parser.add_argument(flag, type=tokens, default=default, metavar="TOKENS", help=words)
     parser.add_argument(
         "--chunks", type=int, nargs="*", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
     )
@@ -42,17 +46,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    setting = Setting(args.capacity, args.page_size, args.threshold)
     for flag, value, least in (
         *(("--leaves", min(args.leaves), 1), ("--samples", args.samples, 1)),
         ("--turns", args.turns, 10),  # a line for each tenth
+        ("--page-size", args.page_size, 1),
+        ("--capacity", args.capacity, args.page_size),
     ):
         if value < least:
             raise ValueError(f"{flag} {value}: must be {least} or more")
     given = {
-        "simulator": (args.trace, args.turns),
+        "simulator": (args.trace, setting, args.turns),
         "eviction": (args.leaves, args.samples),
         "scheduler": (args.chunks, args.repeats, args.pool),
-        **dict.fromkeys(("served", "decision", "trim"), (args.trace,)),
+        "trim": (args.trace,),
+        **dict.fromkeys(("served", "decision"), (args.trace, setting)),
     }
     for section in SECTIONS if args.only is None else (args.only,):
         importlib.import_module(f"eval.bench.{section}").run(*given.get(section, ()), console())

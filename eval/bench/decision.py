@@ -16,28 +16,28 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.bench.simulator import CAPACITY, PAGE, POLICIES, TURN, simulated
+from eval.bench.simulator import POLICIES, TURN, Setting, simulated
 from eval.simulator import simulate
 from eval.traces import open_trace
 from radix_tlru.order import EvictionOrder
 
 
-def run(source: str, console: Console) -> None:
+def run(source: str, setting: Setting, console: Console) -> None:
     """Print the table."""
-    console.print(decisions(source))
+    console.print(decisions(source, setting))
 
 
-def decisions(source: str) -> Table:
+def decisions(source: str, setting: Setting) -> Table:
     """Time of a decision on one trace; the policies take turns, and what counts is the median of these."""
     trace = open_trace(source)
-    caches = {row: simulated(row) for row in POLICIES}
+    caches = {row: simulated(row, setting) for row in POLICIES}
     clocks = {row: Clock(cache.order) for row, cache in caches.items()}
     starts = range(0, len(trace.requests), TURN)
     for start in track(starts, "replay", console=Console(stderr=True), transient=True):
         for row, cache in caches.items():
             simulate(cache, trace.requests[start : start + TURN])
             clocks[row].turn()
-    title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}; simulated"
+    title = f"{trace.name}, {len(trace.requests):,} requests; {setting}; simulated"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for column in ("policy", "decisions", "µs / decision", "× tlru"):
         table.add_column(column, justify="left" if column == "policy" else "right")

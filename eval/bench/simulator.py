@@ -6,6 +6,7 @@ import gc
 import resource
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
 from itertools import islice
 
 import numpy as np
@@ -22,7 +23,7 @@ from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
 from radix_tlru.config import AUTO, MedianWeight
 
-PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 512, 2_000_000, 8192, 200
+NEXT_PROMPT = 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
 POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
@@ -36,23 +37,37 @@ STOCK = "sglang-lru"
 REAL = (STOCK, "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 SERVED = "real-tlru, trimmed as served"
 
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Of the caches that serve a trace: lengths in tokens. As it is, that of the Mooncake trace."""
+
+    capacity: int = 2_000_000
+    page_size: int = 512
+    threshold: int = 8192
+
+    def __str__(self) -> str:
+        return f"{self.capacity:,} tokens, page {self.page_size}"
+
+
 # Caches take turns: what disturbs the machine disturbs all of them.
 TURN = 250
 
 
-def run(source: str, turns: int, console: Console) -> None:
+def run(source: str, setting: Setting, turns: int, console: Console) -> None:
     """Print both tables."""
-    console.print(throughput(source))
+    console.print(throughput(source, setting))
     console.print(flatness(turns))
 
 
-def throughput(source: str) -> Table:
+def throughput(source: str, setting: Setting) -> Table:
     """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
     trace = open_trace(source)
-    caches: dict[str, Cache] = {f"simulated {row}": simulated(row) for row in ("lru", *POLICIES)}
-    caches |= {name: REAL_CACHES[name](CAPACITY, THRESHOLD, NEXT_PROMPT, PAGE) for name in REAL}
+    capacity, page, threshold = astuple(setting)
+    caches: dict[str, Cache] = {f"simulated {row}": simulated(row, setting) for row in ("lru", *POLICIES)}
+    caches |= {name: REAL_CACHES[name](capacity, threshold, NEXT_PROMPT, page) for name in REAL}
     caches[SERVED] = RealCache(
-        "ours", CAPACITY, threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=PAGE, trim_chunk=None
+        "ours", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page, trim_chunk=None
     )
     spent = dict.fromkeys(caches, 0.0)
     cached: dict[str, list[int]] = {name: [] for name in caches}
@@ -64,8 +79,8 @@ def throughput(source: str) -> Table:
             found = simulate(cache, trace.requests[start : start + TURN])
             spent[name] += time.process_time() - before
             cached[name] += found
-    tel = {name: excess(trace.requests, found) for name, found in cached.items()}
-    title = f"{trace.name}, {len(trace.requests):,} requests; {CAPACITY:,} tokens, page {PAGE}"
+    tel = {name: excess(trace.requests, found, threshold) for name, found in cached.items()}
+    title = f"{trace.name}, {len(trace.requests):,} requests; {setting}"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for column in ("cache", "requests / s of CPU", "µs / request", f"× {STOCK}", f"TEL of {STOCK}"):
         table.add_column(column, justify="left" if column == "cache" else "right")
@@ -76,17 +91,22 @@ def throughput(source: str) -> Table:
     return table
 
 
-def simulated(row: str) -> SimulatedCache:
+def simulated(row: str, setting: Setting) -> SimulatedCache:
     """The cache of a row: lru, or one of ``POLICIES``."""
     name, estimate, weight = POLICIES.get(row, (row, None, 0.0))
     return simulated_cache(
-        name, CAPACITY, threshold=THRESHOLD, page_size=PAGE, next_prompt_estimate=estimate, median_weight=weight
+        name,
+        setting.capacity,
+        threshold=setting.threshold,
+        page_size=setting.page_size,
+        next_prompt_estimate=estimate,
+        median_weight=weight,
     )
 
 
-def excess(requests: Sequence[Request], cached: Sequence[int]) -> int:
+def excess(requests: Sequence[Request], cached: Sequence[int], threshold: int) -> int:
     """Tail excess latency of requests that found so many tokens, in tokens."""
-    return int(np.maximum(uncached_tokens(requests, cached) - THRESHOLD, 0).sum())
+    return int(np.maximum(uncached_tokens(requests, cached) - threshold, 0).sum())
 
 
 def change(tel: dict[str, int], name: str, stock: str) -> str:
