@@ -31,6 +31,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--chunks", type=int, nargs="*", default=[1, 64], metavar="TOKENS", help="trim chunks of live servers"
     )
     parser.add_argument("--repeats", type=int, default=6, metavar="N", help="of live servers (default: %(default)s)")
+    parser.add_argument(
+        "--aging", type=int, default=6, metavar="N", help="loads before live servers are measured (%(default)s)"
+    )
     parser.add_argument("--pool", type=tokens, default="65536", metavar="TOKENS", help="of live servers (%(default)s)")
     parser.add_argument("--turns", type=int, default=1_000_000, help="of the long trace (default: %(default)s)")
 
@@ -58,7 +61,7 @@ def _run(args: argparse.Namespace) -> None:
     given = {
         "simulator": (args.trace, setting, args.turns),
         "eviction": (args.leaves, args.samples),
-        "scheduler": (args.chunks, args.repeats, args.pool),
+        "scheduler": (args.chunks, args.repeats, args.pool, args.aging),
         "trim": (args.trace,),
         **dict.fromkeys(("served", "decision"), (args.trace, setting)),
     }

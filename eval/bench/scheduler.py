@@ -5,6 +5,11 @@ they freed, forward passes, CPU time of the scheduler's process (to the second).
 but for the one that is played: what the machine does within minutes it does to all of them. Each repeat plays every
 arm, another one first, and ratios are of arms in one repeat. Stock lru has two servers: how far the second one's
 figures are from the first one's is what the machine alone does to a ratio.
+
+A pool that was just filled with prompts has its free slots in long runs, wherever whole prompts go. Once what was
+decoded has been evicted for a while, step by step a token of each user, they lie scattered under any policy, and
+attention takes longer to gather KV from them. Under lru that takes longest, as it takes the oldest first; so pools are
+aged before anything is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +18,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +41,7 @@ AGAIN = "stock lru, again"
 
 # What others left there fills the pool: decoding eats it. By default it is just large enough to be trimmed by a share.
 USERS, POOL, PAGE_SIZE = 8, EXACT_BELOW, 1
+PACE = Pace("closed", users=USERS)
 LEAST_POOL = 16_384  # tokens: what the users' longest conversations take, and some
 THRESHOLD, NEXT_PROMPT = 600, 100
 TRACE = (
@@ -90,24 +96,27 @@ FIGURES = (
 )
 
 
-def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> None:
+def run(chunks: Sequence[int], repeats: int, pool: int, aging: int, console: Console) -> None:
     """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
 
     Args:
         pool: tokens.
+        aging: loads that each server is played before the first that is measured.
 
     Raises:
         ValueError: a chunk, the number of repeats or the pool is out of range.
         ServerError: a server does not start.
         ReplayError: a request failed.
     """
-    if repeats < 1:
-        raise ValueError(f"--repeats {repeats}: must be 1 or more")
+    for flag, value, least in (("--repeats", repeats, 1), ("--aging", aging, 0)):
+        if value < least:
+            raise ValueError(f"{flag} {value}: must be {least} or more")
     for chunk in chunks:
         Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
     if pool < LEAST_POOL:
         raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, which {USERS} users do not fill by themselves")
-    load, fill = load_from(open_trace(TRACE).requests, 0), filling(pool)
+    load, fill = load_from(open_trace(TRACE).requests), filling(pool)
+    loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
     compared = arms(chunks, pool)
     parts = list(order(compared, repeats))
     flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
@@ -120,8 +129,11 @@ def run(chunks: Sequence[int], repeats: int, pool: int, console: Console) -> Non
         for arm in compared:
             hosts[arm.name] = stack.enter_context(launched(arm, flags, f"bench-{arm.stem}"))
             warm_up(hosts[arm.name].base_url)
+        for host in track(hosts.values(), description="aging", console=Console(stderr=True), transient=True):
+            for unmeasured in (fill, *loads[:aging]):
+                play(host.base_url, unmeasured, PACE, alive=host.alive)
         for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
-            found.append(measure(arm, hosts[arm.name], repeat, load, fill))
+            found.append(measure(arm, hosts[arm.name], repeat, loads[aging + repeat]))
             rows.write(json.dumps(asdict(found[-1])) + "\n")
     console.print(table(found, pool))
     console.print(
@@ -150,13 +162,10 @@ def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
         yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
 
 
-def measure(arm: Arm, host: Host, repeat: int, load: Load, fill: Load) -> Cost:
-    """Fill the pool of the arm's server, and play ``load``, which is measured."""
-    pace = Pace("closed", users=USERS)
-    host.flush_cache()
-    play(host.base_url, fill, pace, alive=host.alive)
+def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
+    """Play ``load`` against the arm's server, whose pool is full."""
     before = host.get_metrics()
-    sent = play(host.base_url, load, pace, alive=host.alive)
+    sent = play(host.base_url, load, PACE, alive=host.alive)
     metrics = risen(host.get_metrics(), before)
     results = [one.result for one in sent]
     failed = next((result.error for result in results if result.error), None)
