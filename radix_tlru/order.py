@@ -85,9 +85,8 @@ class EvictionOrder:
         self._probabilities, self._shares = _in_parts(policy.probabilities), _in_parts(policy.shares)
         self._steps = len(self._shares)
         self._whole_steps = range(len(policy.shares))
-        self._timeless = policy.returns.timeless
         self._step_end = policy.step_end if policy.median else policy.prompts.next_prompt
-        self._first_step, self._threshold = policy.first_step, policy.threshold
+        self._first_step = policy.first_step
         self._free = self._probabilities.count(0.0) - 1  # the last step that is free at the tail; -1: there is none
         self._now = 0.0  # in the time of the return model
         self._cells: dict[int, RisingQueue] = {}  # by group · steps + step
@@ -169,8 +168,7 @@ class EvictionOrder:
         Evicts nothing: the caller does, and tells by :meth:`discard` and :meth:`add` what became of the leaf. One
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
-        if self._noted:
-            self._admit()
+        self._admit()
         if self._alarms and self._alarms[0][0] <= self._now:
             self._let_time_pass()
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
@@ -271,10 +269,7 @@ class EvictionOrder:
     def _step(self, leaf: Leaf) -> int:
         """Index, in parts of a step, of what the leaf's last token costs, or the mean token of one that goes whole."""
         if leaf.rest is None:
-            depth = leaf.end - self._page_size
-            if self._first_step is None:
-                return _PARTS * self._step_at(leaf, depth)
-            return _PARTS * self._first_step(leaf, self._threshold - leaf.history + depth)
+            return _PARTS * self._step_at(leaf, leaf.end - self._page_size)
         lost = max(leaf.end - leaf.rest, 0)
         middles = (leaf.rest + lost * middle // (2 * _PARTS) for middle in range(1, 2 * _PARTS, 2))
         return sum(self._step_at(leaf, depth // self._page_size * self._page_size) for depth in middles)
@@ -303,11 +298,8 @@ class EvictionOrder:
         """Give the noted leaves their entries."""
         if not self._noted:
             return
-        leaf_of, enter = self._leaf_of, self._enter
         for leaf_id in self._noted:
-            leaf = leaf_of(leaf_id)
-            assert leaf is not None, f"leaf {leaf_id} was not discarded before it went"
-            enter(leaf_id, leaf)
+            self._enter(leaf_id, self._leaf(leaf_id))
         self._noted.clear()
         if self._entries + len(self._alarms) > 2 * self._leaves + _SLACK:
             self.use(self._policy)
@@ -342,7 +334,7 @@ class EvictionOrder:
         self._entries += 1
         if not queue.push(key, leaf_id):
             return
-        if self._timeless and cell not in self._listed:  # a cell that is not listed was empty
+        if self._returns.timeless and cell not in self._listed:  # a cell that is not listed was empty
             self._listed.add(cell)
             heappush(self._prices, self._price(cell))
         if until < math.inf:
