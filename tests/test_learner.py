@@ -236,6 +236,10 @@ def test_auto_keeps_the_p95_below_that_of_lru() -> None:
     assert of(90, 80, 150, 150, 100, 96.1) == 1, "further"
     assert of(96.1, 96.1, 150, 150, 100, 99) == 4
     assert of(150, 150, 150, 90, 100, 99) == 4, "tlru is no setting"
+    # What was in force has lost three turns, by one count or the other: twice as many have to be won.
+    assert of(89.9, 150, 150, 150, 100, 103) == 0
+    assert of(90.1, 150, 150, 150, 100, 103) == 4
+    assert of(90.1, 150, 150, 150, 100, 99, before=(90.1, 150, 150, 150, 100, 103)) == 4
     # Beyond the p95 of late, and of longer: neither may be higher.
     ahead, behind = (90, 80, 150, 150, 100, 90), (150, 85, 150, 150, 100, 98)
     assert of(*ahead, before=ahead) == 1
@@ -259,6 +263,8 @@ def test_turns_are_late_beyond_the_p95_of_lru_as_it_was_when_they_came() -> None
     shadows.sampled = 16_100
     assert shadows.ahead(0) == -2.0 - of_late[0]
     assert shadows.ahead(2) == -2.0, "the reserve"
+    assert shadows.behind(0) == of_late[0]
+    assert shadows.behind(2) == 0.0
 
 
 def test_auto_begins_with_lru() -> None:

@@ -35,6 +35,7 @@ _WEIGHTS = (0.0, 0.2, 0.5)  # that `auto` chooses from
 _LOOK = 50  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
+_REPAID = 2.0  # times the turns that were lost, that a setting must be ahead by to be tried: to change costs some, too
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
 
 
@@ -226,11 +227,13 @@ class Learner:
         """What ``auto`` has in force: the lowest median that the tail does not pay for, while that is ahead of LRU.
 
         What was in force has a shadow of its own, as to change settings costs, too. Unless it made clearly fewer turns
-        late than LRU, there is nothing to be lost: then the setting that is furthest ahead itself, or else LRU.
+        late than LRU, there is nothing to be lost: then the setting that is furthest ahead itself, or else LRU. What
+        settings have lost is to be won back twice before the next is tried.
         """
         if shadows.ahead(-1) >= 0:
             return self._as_good(shadows, (shadows.best,) if shadows.best else self._settings)
-        ahead = [index for index in self._settings if shadows.ahead(index) > 0]
+        lost = _REPAID * shadows.behind(-1)
+        ahead = [index for index in self._settings if shadows.ahead(index) > lost]
         return max(ahead, key=shadows.ahead, default=self._lru)
 
     def _as_good(self, shadows: Shadows, among: Sequence[int]) -> int:

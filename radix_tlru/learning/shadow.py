@@ -241,6 +241,10 @@ class Shadows:
         turns += more * max(1.0 - self.sampled / known, 0.0)
         return min((1.0 - share) * late[self._bar] - turns - late[index] for late in self.late)
 
+    def behind(self, index: int) -> float:
+        """Turns by which more were late under a policy than under the bar, by either p95; 0: not more."""
+        return max(0.0, *(late[index] - late[self._bar] for late in self.late))
+
     def _count_late(self, uncached: Sequence[int]) -> None:
         """Who would have been late in this turn: the p95 of one is above that of another if more of its turns are."""
         decay = 0.5 ** (1 / _HALF_LIFE)
