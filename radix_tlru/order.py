@@ -227,13 +227,13 @@ class EvictionOrder:
             heapify(self._prices)
         while self._prices:
             cell = self._prices[0][2]
-            first = self._head(cell)
-            if self._prices[0][2] != cell:
-                continue  # a leaf that was put right has gone to a cheaper cell
-            if first is not None:
+            if self._cells[cell].first is None:
+                heappop(self._prices)
+                self._listed.discard(cell)
+                continue
+            first = self._first(cell)
+            if first is not None:  # or what was put right may be in a cheaper cell now
                 return cell, *first
-            heappop(self._prices)
-            self._listed.discard(cell)
         return None
 
     def _cheapest_head(self) -> tuple[int, int, Leaf] | None:
@@ -339,15 +339,6 @@ class EvictionOrder:
             heappush(self._prices, self._price(cell))
         if until < math.inf:
             self._wake(cell, until)
-
-    def _head(self, cell: int) -> tuple[int, Leaf] | None:
-        """The first leaf of a cell and its id, after the stale entries before it were dropped or put right."""
-        queue = self._cells[cell]
-        while queue.first is not None:
-            first = self._first(cell)
-            if first is not None:
-                return first
-        return None
 
     def _first(self, cell: int) -> tuple[int, Leaf] | None:
         """The leaf of the first entry of a cell and its id; None if it was stale, and was dropped or put right."""
