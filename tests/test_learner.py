@@ -115,6 +115,21 @@ def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
     assert learner.in_force == "tlru"
 
 
+def test_what_other_policies_would_have_cost_is_counted_where_it_is_asked_for() -> None:
+    for config, watched, counted in (
+        (Config("tlru", THRESHOLD, NEXT_PROMPT), True, True),
+        (Config("tlru", THRESHOLD, NEXT_PROMPT), False, False),
+        (Config("tlru", THRESHOLD, NEXT_PROMPT, "auto"), False, True),  # the weight is chosen by it
+        (Config("tlru", THRESHOLD), False, True),  # Q is learned, and may be put aside
+        (Config("etlru", THRESHOLD, NEXT_PROMPT), False, True),
+    ):
+        learner = Learner(config, 10_000, PAGE, watched)
+        for name in range(60):
+            learner.observe(turn(name, 900, 900, name))
+        assert (learner.shadows is not None) is counted, config
+        assert learner.served.requests == 60
+
+
 def test_a_next_prompt_that_was_given_is_not_learned() -> None:
     requests = synthetic(300)
     for estimate, kept in ((NEXT_PROMPT, True), (None, False)):

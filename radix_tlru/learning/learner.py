@@ -1,9 +1,9 @@
 """What watches the turns of a server: it learns from them, and says by which policy to evict.
 
 ``etlru`` is expected tail-optimised LRU with what it expects learned while it serves: who comes back, and how long the
-next prompts are. ``tlru`` learns their length alone. Where Q̂ is pinned it learns nothing; the turns are watched all the
-same, for what they would have cost under lru. With both, the weight w can be left to what was better on the same turns
-(``auto``).
+next prompts are. ``tlru`` learns their length alone. Where Q̂ is pinned it learns nothing; if somebody looks, the turns
+are watched all the same, for what they would have cost under lru. With both, the weight w can be left to what was
+better on the same turns (``auto``).
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ class Learner:
         config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
         capacity: of the cache, tokens.
         page_size: tokens.
+        watched: whether anybody looks at what other policies would have cost; where one has to be chosen, all do.
     """
 
-    def __init__(self, config: Config, capacity: int, page_size: int) -> None:
+    def __init__(self, config: Config, capacity: int, page_size: int, watched: bool = True) -> None:
         self._foretells = config.policy == "etlru"  # who comes back
         self._returns = LearnedReturns(asked=self._foretells)
         self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
@@ -63,6 +64,7 @@ class Learner:
         self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
         self._learns = self._foretells or self._prompts is not None
         self._auto = config.median_weight == AUTO
+        self._compares = self._learns or self._auto or watched
         tail = policy_for(config)
         self._predictor = None if config.return_model is None else predictor(config.return_model)
         returns = self._predictor or self._returns if self._foretells else RecentTurns()
@@ -111,7 +113,7 @@ class Learner:
         self._turns += 1
         self._tokens += turn.context
         self.served.add(turn.prompt - turn.cached, self.policy.threshold)
-        if self._turns < _ENOUGH:
+        if self._turns < _ENOUGH or not self._compares:
             return conversation
         if self.shadows is None:
             self.shadows = self._shadowed()

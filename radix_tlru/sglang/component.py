@@ -73,7 +73,7 @@ class TailComponent(FullComponent):
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""
         if self.config.policy != "lru":
-            self.learner = Learner(self.config, pool, self.page_size)
+            self.learner = Learner(self.config, pool, self.page_size, watched=params.enable_metrics)
         self.policy = policy_for(self.config)
         self.counts = EvictionCounts()
         self.clock = 0
