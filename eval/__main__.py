@@ -18,6 +18,7 @@ COMMANDS = {
     "gpu": "the live comparison on an NVIDIA GPU, in one command and one folder",
     "trace": "what is in a trace: lengths, waits, and what an infinite cache would hit",
     "simulate": "what each policy would do to the tail, on any trace, without a GPU",
+    "queue": "the time to first token where requests wait for each other, policy by policy",
     "target": "a threshold that follows a percentile, beside pinned ones",
     "later": "policies on the later part of a trace, when what can be learned was learned before",
     "unseen": "what policies promise, on synthetic traces of many kinds, with seeds that nobody looked at",

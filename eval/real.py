@@ -138,6 +138,7 @@ class RealCache:
         self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
         self._strips_thinking, self._has_sessions = strip_thinking, sessions
+        self._refreshes = policy in ("lru", "ours", "etlru")  # SGLang does for its lru, and for what it takes for it
 
     @property
     def cache(self) -> UnifiedRadixCache:
@@ -158,6 +159,15 @@ class RealCache:
         if session is not None and request.closes:
             self._cache.close(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
+
+    def touch(self, request: Request) -> None:
+        """A request has come and waits: what is cached of its prompt is used, if SGLang has it so."""
+        if not self._refreshes:
+            return
+        if not self._learns:
+            self._cache.touch(page_ids(request.prompt, self.page_size, self._units)[: self._pages])
+        else:
+            self._cache.touch(tokens_of(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

@@ -87,7 +87,7 @@ class SimulatedCache:
         self._in_use = self._root  # end of the path that is being served
         self._leaves: dict[int, _Node] = {}
         self._last_id = 0
-        self._served = 0
+        self._served = self._touched = 0
 
     def request(self, request: Request) -> int:
         """Serve one request."""
@@ -107,6 +107,7 @@ class SimulatedCache:
         # L is the whole context, also where the pool is too small for it.
         deepest.history = max(deepest.history, len(request.context) // self.page_size * self.page_size)
         self._served += 1
+        self._touched = 0
         for node in path:
             node.last_access = self._served
         if self._knowledge is not None:
@@ -119,18 +120,26 @@ class SimulatedCache:
             self._make_room(0)
         return cached
 
+    def touch(self, request: Request) -> None:
+        """A request has come and waits: what is cached of its prompt is used, as SGLang has it while others prefill."""
+        node, prompt = self._root, request.prompt
+        while (child := self._next(node, prompt)) is not None and self._covers(prompt, child):
+            node = child
+        if node is self._root:
+            return
+        self._touched += 1
+        node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
+        if self._learner is not None and node.known is not None and not node.children:
+            self._learner.awaited(node.known)
+
     # ---- the tree ----
 
     def _match(self, context: Path) -> list[_Node]:
         """Nodes from the root to the end of the longest cached prefix, which is made the end of a node."""
-        page, length = self.page_size, len(context)
+        page = self.page_size
         node, path = self._root, [self._root]
-        while node.end + page <= length:
-            child = node.children.get(context.ids[context.unit_at(node.end + page - 1)])
-            if child is None:
-                break
-            last = child.path.unit_at(child.end - 1)
-            if child.end <= length and last < len(context.ids) and child.path.ids[last] == context.ids[last]:
+        while (child := self._next(node, context)) is not None:
+            if self._covers(context, child):
                 node = child
                 path.append(node)
                 continue
@@ -138,6 +147,16 @@ class SimulatedCache:
             path.append(self._split(child, shared))
             break
         return path
+
+    def _next(self, node: _Node, context: Path) -> _Node | None:
+        """The node below that a context goes on into, with a page at least."""
+        end = node.end + self.page_size
+        return node.children.get(context.ids[context.unit_at(end - 1)]) if end <= len(context) else None
+
+    def _covers(self, context: Path, node: _Node) -> bool:
+        """Whether a context that goes on into a node goes down to its end."""
+        last = node.path.unit_at(node.end - 1)
+        return node.end <= len(context) and last < len(context.ids) and node.path.ids[last] == context.ids[last]
 
     def _split(self, node: _Node, depth: int) -> _Node:
         """Cut a node in two and return the upper half. The lower keeps the identity, the history and the recency."""

@@ -340,19 +340,19 @@ def test_auto_lets_w_count_from_the_median_of_lru_on_whatever_else_of_the_policy
     shadows = shadows_of(learner, [0.0] * 5, [0, 0, 0, 0, 320])
     learner._follow_median(shadows)
     learner.use_threshold(2 * THRESHOLD)
-    assert [policy.median for policy in learner._policies] == [0, 320, 320, 0, 0]
+    assert [policy.median for policy in learner._policies] == [320, 320, 320, 0, 0]
     assert {policy.threshold for policy in learner._policies} == {2 * THRESHOLD}
     for quantile in shadows.quantiles:
         for _ in range(2_000):
             quantile.add(340)  # within a tenth of what it was: not worth to sort all leaves for
     learner._follow_median(shadows)
-    assert [policy.median for policy in learner._policies] == [0, 320, 320, 0, 0]
+    assert [policy.median for policy in learner._policies] == [320, 320, 320, 0, 0]
 
 
 def test_auto_is_a_choice_of_tlru_too() -> None:
     learner = Learner(Config("tlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
     assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.5", "tlru Q=200", "lru")
-    assert [policy.median_weight for policy in learner._policies] == [0.0, 0.2, 0.5, 0.0, 1.0]
+    assert [policy.median_weight for policy in learner._policies] == [0.05, 0.2, 0.5, 0.0, 1.0]
     for request in synthetic(40):
         end = len(request.context)
         learner.observe(turn(request.arrival_s, request.prompt_tokens, end, int(request.conversation or 0)))

@@ -7,6 +7,7 @@ one whose tokens were all evicted is still recognised when it returns. Time is i
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ class Conversation(Use):
     answer: int = field(default=0, init=False)
     thought: int = field(default=0, init=False)  # of the answer, as far as anybody told
     kind: int = field(init=False)  # by which its next prompt is judged
-    served: int = field(default=0, init=False)  # turns, of all conversations, up to this one
+    served: float = field(default=0, init=False)  # turns, of all conversations, up to this one, or to the next request
+    due: float = field(default=-math.inf, init=False)  # until when (s) its next request is taken to be waiting
     known: Rung | None = field(default=None, init=False)  # by which it is
     prompts: list[Prompt] = field(default_factory=list, init=False)
     """By which it is if the next one has not the last answer as it was cached: the last, and if answers came back until

@@ -30,8 +30,9 @@ _ENOUGH = 50  # returns, before which nothing is believed; turns, before which n
 _FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _LESSON = 500  # turns between two estimates, once as many were seen
+_PATIENCE = 60.0  # s, for which a request is taken to wait unless it is told of again
 
-_WEIGHTS = (0.0, 0.2, 0.5)  # that `auto` chooses from
+_WEIGHTS = (0.05, 0.2, 0.5)  # that `auto` chooses from
 _LOOK = 50  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
@@ -65,11 +66,11 @@ class Learner:
         self._learns = self._foretells or self._prompts is not None
         self._auto = config.median_weight == AUTO
         self._compares = self._learns or self._auto or watched
-        tail = policy_for(config)
-        self._predictor = None if config.return_model is None else predictor(config.return_model)
-        returns = self._predictor or self._returns if self._foretells else RecentTurns()
-        first = replace(tail, returns=returns) if self._learns else tail
+        pinned = policy_for(config)
+        tail = replace(pinned, returns=RecentTurns()) if self._learns else pinned
         weights = _WEIGHTS if self._auto else (tail.median_weight,)
+        self._predictor = None if config.return_model is None else predictor(config.return_model)
+        first = replace(tail, returns=self._predictor or self._returns) if self._foretells else tail
         self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
         self._median = 0  # of lru lately, tokens
         self._weights = weights
@@ -78,7 +79,7 @@ class Learner:
         if self._learns:
             self._policies.append(tail)
             names.append("tlru" if self._foretells else f"tlru Q={config.next_prompt}")
-        self._policies.append(replace(tail, prompts=AnyPrompt(), median_weight=1.0))
+        self._policies.append(replace(pinned, prompts=AnyPrompt(), median_weight=1.0))
         self.names = (*names, "lru")
         """Of the policies that are compared."""
         self.shadow_names = (*self.names, "auto") if self._auto else self.names
@@ -94,6 +95,7 @@ class Learner:
         self._wrappers: list[Callable[[Policy], Policy]] = []  # of every policy, the first innermost
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
+        self._waiting = 0  # requests that were told of since the last turn
         self._next_lesson = _ENOUGH
 
     def observe(self, turn: Turn, alone: bool = True) -> Conversation:
@@ -111,6 +113,7 @@ class Learner:
             if said is not None and said.conversation_ends:
                 self.hazards.forget(conversation)
         self._turns += 1
+        self._waiting = 0
         self._tokens += turn.context
         self.served.add(turn.prompt - turn.cached, self.policy.threshold)
         if self._turns < _ENOUGH or not self._compares:
@@ -128,6 +131,15 @@ class Learner:
             self._follow_median(self.shadows)
             self._enforce(self._chosen(self.shadows))
         return conversation
+
+    def awaited(self, conversation: Conversation) -> None:
+        """A request that goes on with a conversation has come, and waits to be served: that is a use, and no guess.
+
+        Of several the one that is told of last is the most recent. Who gives up waiting is waited for a while.
+        """
+        self._waiting += 1
+        conversation.served = self._turns + self._waiting / (self._waiting + 1)
+        conversation.due = self.hazards.now + _PATIENCE
 
     def ended(self, conversation: Conversation) -> None:
         """Since its last turn a conversation was said to be over: nobody comes back for what it shares with none."""
@@ -176,7 +188,7 @@ class Learner:
 
     def _weighed(self, policy: Policy) -> list[Policy]:
         """The settings of a policy."""
-        return [replace(policy, median_weight=weight, median=self._median if weight else 0) for weight in self._weights]
+        return [replace(policy, median_weight=weight, median=self._median) for weight in self._weights]
 
     def _replace(self, policies: list[Policy]) -> None:
         """Put other versions of the first policies in their places, and where one is new in its shadow too."""
@@ -222,8 +234,7 @@ class Learner:
         median = shadows.quantiles[self._lru].value(50.0)
         if median is not None and abs(median - self._median) > _MOVED * self._median:
             self._median = median
-            _, *weighed = self._weighed(self._policies[0])
-            self._replace([self._policies[0], *weighed])
+            self._replace(self._weighed(self._policies[0]))
 
     def _chosen(self, shadows: Shadows) -> int:
         """What ``auto`` has in force: the lowest median that the tail does not pay for, while that is ahead of LRU.

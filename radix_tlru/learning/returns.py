@@ -16,6 +16,9 @@ from radix_tlru.models import Group, Leaf, Recency
 
 __all__ = ["LearnedReturns", "RecentTurns"]
 
+_WAITED_FOR = 1 << 40  # the group of what a request waits for, beyond all others
+_AT_ONCE = 10.0  # 1 / s: its rate
+
 
 class RecentTurns(Recency):
     """Recency by turns served since: λ = 1 / age, to which the matches and inserts that a turn takes are nothing.
@@ -35,7 +38,8 @@ class RecentTurns(Recency):
 class LearnedReturns:
     """The index of :func:`~radix_tlru.learning.hazards.gittins`, by class of the conversation and band of its age.
 
-    Bands that come to nearly the same are one group: no leaf has to be moved on where it is worth what it was.
+    Bands that come to nearly the same are one group: no leaf has to be moved on where it is worth what it was. What a
+    request waits for is certain to return, and at once: it goes after all else that costs something.
 
     ``leaf.known`` is the :class:`Conversation` whose turn was the last use of the leaf. Where that shares the leaf with
     others it is worth what its prefix promises, if that is more.
@@ -86,6 +90,8 @@ class LearnedReturns:
 
     def group(self, leaf: Leaf, now: float) -> Group:
         conversation: Conversation | None = leaf.known
+        if conversation is not None and now < conversation.due:
+            return Group(_WAITED_FOR, conversation.due)
         group = conversation.group if conversation is not None else None
         if group is None or now >= group.until:
             group = self._group(conversation, now)
@@ -110,7 +116,7 @@ class LearnedReturns:
         return group
 
     def rate(self, group: int, key: float, now: float) -> float:
-        return self._rates[group]
+        return self._rates[group] if group != _WAITED_FOR else _AT_ONCE
 
     def floor(self, leaf: Leaf) -> int:
         conversation: Conversation | None = leaf.known

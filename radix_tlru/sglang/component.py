@@ -121,6 +121,11 @@ class TailComponent(FullComponent):
         """Write on a node whose turn has just used it, and still keeps it, what the learner says of that use."""
         raise NotImplementedError
 
+    def awaited(self, conversation: Conversation | None) -> None:
+        """All that is cached of a conversation was looked up, for a request that waits or is about to be served."""
+        if self.learner is not None and conversation is not None:
+            self.learner.awaited(conversation)
+
     def ended(self, conversation: Conversation) -> None:
         """Nobody will come back for what that conversation alone has, which no order may know of just now."""
         if self.learner is not None:

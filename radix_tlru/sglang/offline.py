@@ -225,6 +225,15 @@ class OfflineCache:
             self.unlock(lock)
         return cached
 
+    def touch(self, tokens: Iterable[int]) -> int:
+        """A request with that prompt waits, and SGLang has what is cached of it used; returns how much that is.
+
+        As ``touch_prefix`` of SGLang 0.5.23.
+        """
+        key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
+        found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
+        return found
+
     def name(self, session: str, node: Any) -> None:
         """The context that ends at a node was of that session, which is open from now on, if it was not."""
         generation = self.cache.ensure_session_generation(session)

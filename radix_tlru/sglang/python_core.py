@@ -94,7 +94,10 @@ class PythonTailComponent(TailComponent):
         self.tick()
         result = self._stock.match_prefix(params)
         for node_id in (result.last_device_node, result.best_match_node):
-            self._core._node_arena[node_id].tel_access = self.clock
+            node = self._core._node_arena[node_id]
+            node.tel_access = self.clock
+            if not node.children:
+                self.awaited(_known(node))
         return result
 
     def _insert(self, params: InsertParams) -> InsertStepResult:

@@ -117,6 +117,9 @@ class RustTailCore(RustUnifiedTreeCore):
         result = super().match_prefix(params)
         if result.device_prefix_len:
             self._use(result.last_device_node)
+            row = self._nodes.rows[result.last_device_node]
+            if not self._nodes.children[row]:
+                self._tail.awaited(self._nodes.known.get(row))
         return result
 
     def begin_insert(self, params: InsertParams) -> InsertStepResult:
