@@ -238,7 +238,7 @@ def simulated_cache(
     estimate = DEFAULT_NEXT_PROMPT if next_prompt_estimate is None else next_prompt_estimate
     step: PromptModel = FixedPrompt(estimate)
     beliefs = Exponential(death_rate, knowledge.last_arrival_s if knowledge else 0.0)
-    weight = 0.0 if median_weight == AUTO else float(median_weight)
+    weight = 0.0 if median_weight in (AUTO, None) else float(median_weight)
     policy: Policy | Learner
     models: dict[str, tuple[ReturnModel, PromptModel, float]] = {
         "threshold-lru": (LongEnough(LONG_ENOUGH), AnyPrompt(), 1.0),

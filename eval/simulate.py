@@ -35,7 +35,7 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, START_THRESHOLD
+from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, DEFAULT_WEIGHT, START_THRESHOLD, PolicyName
 
 BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
 """What others ship, and the real cache of SGLang under its policies and ours."""
@@ -81,9 +81,10 @@ def add_arguments(
         "--median-weight",
         nargs="+",
         type=median_weight,
-        default=[0.0],
+        default=[None],
         metavar="W",
-        help="w of policies that weigh the median: 0 to 1, or, of our servers' tlru and etlru, auto (default: 0)",
+        help="w of policies that weigh the median: 0 to 1, or, of our servers' tlru and etlru, auto (default: what a "
+        f"server has, {DEFAULT_WEIGHT} where it learns; else 0)",
     )
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")
@@ -166,6 +167,8 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
             estimate = args.next_prompt_estimate[0]
         if estimate is None and policy not in OURS:
             estimate = DEFAULT_NEXT_PROMPT
+        if weight is None:
+            weight = own_weight(policy, estimate)
         if policy not in WEIGHTED:
             weight = 0.0
         elif weight == AUTO and policy not in OURS:
@@ -175,6 +178,12 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
+
+
+def own_weight(policy: str, estimate: int | None) -> float:
+    """w of a server of ours with that policy and Q̂ (None: learned) which was told none; 0 of the policies of others."""
+    eviction: PolicyName = "etlru" if "etlru" in policy else "tlru"
+    return Config(eviction, next_prompt_estimate=estimate).start_weight if policy in OURS else 0.0
 
 
 class Rows:

@@ -31,7 +31,7 @@ from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.config import AUTO, DEFAULT_WEIGHT, MedianWeight
 
 __all__ = ["KINDS", "TOLERATED", "Arm", "Change", "Kind", "Paid", "against_lru", "leads"]
 
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; policies and weights span a grid."""
     add = parser.add_argument
     add("--policy", nargs="+", default=("tlru", "etlru"), choices=("tlru", "etlru"), metavar="P", help="of tlru, etlru")
-    add("--median-weight", nargs="+", type=median_weight, default=[0.0, AUTO], metavar="W", help="w, or auto (0 auto)")
+    add("--median-weight", nargs="+", type=median_weight, default=[0.0, DEFAULT_WEIGHT, AUTO], metavar="W")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="a trace of each kind for each (0 1 2)")
     add("--kinds", type=int, default=len(KINDS), metavar="N", help="the first so many (all %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="traces side by side (%(default)s)")

@@ -11,6 +11,7 @@ __all__ = [
     "AUTO",
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
+    "DEFAULT_WEIGHT",
     "EXACT_BELOW",
     "FLAGS",
     "START_THRESHOLD",
@@ -52,6 +53,11 @@ START_THRESHOLD = 2048
 DEFAULT_TTFT_SLO_MS = 200.0
 """The objective if none is given."""
 
+DEFAULT_WEIGHT = 0.5
+"""w if none is given, where anything is learned. With 0 what is TEL-safe goes while its owner still types, before what
+nobody has asked for in hours, and is prefilled again when he sends it. Where requests wait for each other, all behind
+him wait for that, too (``eval/results/load.md``)."""
+
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
@@ -92,9 +98,10 @@ class Config:
     """Q̂ pinned: tokens that the next prompt is expected to add. None: learned while serving, as a distribution; 200
     until then. ``tlru`` with both ξ and Q̂ pinned is T-LRU as published."""
 
-    median_weight: MedianWeight = 0.0
+    median_weight: MedianWeight | None = None
     """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe.
-    ``auto``: the least cost to the median among settings that are as good at the tail, chosen while serving."""
+    ``auto``: the least cost to the median among settings that are as good at the tail, chosen while serving. None:
+    0.5, or 0 for ``tlru`` with Q̂ pinned, which is as published."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
@@ -132,7 +139,7 @@ class Config:
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
         weight = self.median_weight
-        if weight != AUTO and not (_is_number(weight) and 0.0 <= weight <= 1.0):
+        if weight is not None and weight != AUTO and not (_is_number(weight) and 0.0 <= weight <= 1.0):
             raise _error("median_weight", weight, f"a number from 0 to 1, or {AUTO}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
@@ -163,9 +170,16 @@ class Config:
         return DEFAULT_NEXT_PROMPT if self.next_prompt_estimate is None else self.next_prompt_estimate
 
     @property
+    def weight(self) -> MedianWeight:
+        """w as it was given, or what it is if none was."""
+        if self.median_weight is not None:
+            return self.median_weight
+        return DEFAULT_WEIGHT if self.policy == "etlru" or self.next_prompt_estimate is None else 0.0
+
+    @property
     def start_weight(self) -> float:
         """w in force, while no other has been chosen."""
-        return 0.0 if self.median_weight == AUTO else float(self.median_weight)
+        return 0.0 if self.weight == AUTO else float(self.weight)
 
     @property
     def is_pinned(self) -> bool:
@@ -201,7 +215,7 @@ class Config:
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.median_weight)}, trim_chunk={chunk}{returns}{host})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{host})"
         )
 
 

@@ -16,7 +16,7 @@ def test_the_defaults_are_those_of_the_flags_table() -> None:
     absent = dict.fromkeys(
         ["threshold", "next_prompt_estimate", "ttft_slo_ms", "target", "trim_chunk", "host_threshold"]
     )
-    assert Config() == Config(policy="tlru", median_weight=0.0, **absent)
+    assert Config() == Config(policy="tlru", median_weight=None, **absent)
     assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
 
 
@@ -30,7 +30,7 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/100 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=0.5, trim_chunk=1/100 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
@@ -40,7 +40,16 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config(threshold=600, median_weight="auto")).endswith(
         "median_weight=auto, trim_chunk=1/100 of the pool)"
     )
-    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0, trim_chunk=64 tokens)")
+    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0.5, trim_chunk=64 tokens)")
+
+
+def test_what_is_told_no_weight_has_a_small_one_unless_it_is_as_published() -> None:
+    assert Config("tlru", 600).start_weight == Config("etlru", 600).start_weight == 0.5
+    assert Config("etlru", 600, next_prompt_estimate=100).start_weight == 0.5, "it learns who comes back"
+    assert Config("tlru", 600, next_prompt_estimate=100).start_weight == 0.0, "Algorithm 1 of the paper"
+    assert (
+        Config("etlru", 600, median_weight=0.0).start_weight == Config("tlru", median_weight="auto").start_weight == 0
+    )
 
 
 @pytest.mark.parametrize(

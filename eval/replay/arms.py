@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol
 import requests
 
 from eval.server import RunningServer, Server, ServerError, cpu_flags, ensure_demo_model
-from radix_tlru.config import AUTO, Config, MedianWeight
+from radix_tlru.config import AUTO, FLAGS, Config, MedianWeight, PolicyName
 
 __all__ = [
     "STARTUP_S",
@@ -199,6 +199,8 @@ def facts(host: Host, arm: Arm) -> Facts:
         config = info.get("radix_eviction_policy_config") or {}
         config = json.loads(config) if isinstance(config, str) else config
         threshold, estimate = config.get("threshold"), config.get("next_prompt_estimate")
+    eviction: PolicyName = "etlru" if "etlru" in compared else "tlru"
+    learns = any(name == "etlru" or name.startswith("tlru Q=") for name in compared)
     return Facts(
         pool=int(pool),
         page_size=page_size,
@@ -211,9 +213,9 @@ def facts(host: Host, arm: Arm) -> Facts:
         device=str(info.get("device", "unknown")),
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
-        eviction="etlru" if "etlru" in compared else "tlru",
-        median_weight=_weight(arm, compared),
-        learns=estimate is None and any(name == "etlru" or name.startswith("tlru Q=") for name in compared),
+        eviction=eviction,
+        median_weight=_weight(arm, compared, Config(eviction, next_prompt_estimate=None if learns else 0)),
+        learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
         trim_chunk=None if trim is None else int(trim),
@@ -226,11 +228,12 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, compared: Sequence[str]) -> MedianWeight:
-    """w of a server of ours, which compares the policies of these names."""
+def _weight(arm: Arm, compared: Sequence[str], otherwise: Config) -> MedianWeight:
+    """w of a server of ours, which compares the policies of these names; if it was told none, that of a config."""
     if any(" w=" in name for name in compared):
         return AUTO
-    return float(_flag(arm.flags, "--tlru-median-weight") or 0)
+    given = _flag(arm.flags, FLAGS["median_weight"])
+    return otherwise.start_weight if given is None else float(given)
 
 
 def _flag(flags: Sequence[str], name: str) -> str | None:

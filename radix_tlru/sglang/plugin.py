@@ -26,6 +26,7 @@ from radix_tlru.config import (
     AUTO,
     DEFAULT_NEXT_PROMPT,
     DEFAULT_TTFT_SLO_MS,
+    DEFAULT_WEIGHT,
     EXACT_BELOW,
     FLAGS,
     START_THRESHOLD,
@@ -176,8 +177,9 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         FLAGS["median_weight"],
         metavar="W",
         default=None,
-        help="From 0 (default: protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its "
-        f"request is in the tail. '{AUTO}': as much as costs the tail next to nothing, chosen while serving.",
+        help="From 0 (protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its request is "
+        f"in the tail (default: {DEFAULT_WEIGHT}; 0 for tlru with {FLAGS['next_prompt_estimate']}). '{AUTO}': as much "
+        "as costs the tail next to nothing, chosen while serving.",
     )
     group.add_argument(
         FLAGS["trim_chunk"],
