@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,16 +33,20 @@ def server(weighted_model: Path) -> Iterator[Server]:
 
 def sessions(server: Server) -> dict[int, requests.Session]:
     """A connection to each of the processes that take requests in, by process id."""
-    log = server.log_path.read_text(errors="replace")
-    workers = [int(pid) for pid in re.findall(r"Start multi-tokenizer worker process (\d+)", log)]
+    workers: list[int] = []
+    while len(workers) < WORKERS:  # the first one answers before the others are there; pytest's timeout bounds this
+        time.sleep(0.1)
+        log = server.log_path.read_text(errors="replace")
+        workers = [int(pid) for pid in re.findall(r"Start multi-tokenizer worker process (\d+)", log)]
     assert len(workers) == WORKERS
     taken: dict[int, requests.Session] = {}
     for _ in range(200):
         before = {pid: connections(server, pid) for pid in workers}
         session = requests.Session()
         session.get(f"{server.base_url}/health", timeout=60)
-        (pid,) = (pid for pid in workers if connections(server, pid) - before[pid])
-        taken.setdefault(pid, session)
+        for pid in workers:  # none yet, if the process that took it did not come to run
+            if connections(server, pid) - before[pid]:
+                taken.setdefault(pid, session)
         if len(taken) == WORKERS:
             return taken
     raise AssertionError(f"200 connections were all taken by {list(taken)}")
