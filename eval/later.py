@@ -17,8 +17,8 @@ from rich.table import Table
 
 from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import uncached_tokens
+from eval.grid import WEIGHTED
 from eval.policies import POLICIES, TraceKnowledge, simulated_cache
-from eval.simulate import WEIGHTED
 from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace

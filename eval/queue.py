@@ -34,7 +34,8 @@ from rich.table import Table
 
 from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
 from eval.cells import Cell
-from eval.simulate import OURS, cache_for, knowledge_of, own_weight, trace_of
+from eval.grid import OURS, own_settings
+from eval.simulate import cache_for, knowledge_of, trace_of
 from eval.simulator import Cache
 from eval.table import console
 from eval.traces.request import Request, TraceError
@@ -213,11 +214,8 @@ def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:
     cells = []
     for policy, weight in itertools.product(dict.fromkeys((BASELINE, *args.policy)), args.median_weight):
         Config(threshold=args.threshold, next_prompt_estimate=args.next_prompt_estimate, median_weight=weight)
-        estimate = args.next_prompt_estimate
-        if estimate is None and policy not in OURS:
-            estimate = DEFAULT_NEXT_PROMPT
-        w = own_weight(policy, estimate) if weight is None or policy not in OURS else weight
-        cells.append(Cell(trace, policy, args.capacity, args.threshold, estimate, w, args.page_size))
+        settings = own_settings(policy, args.next_prompt_estimate, weight if policy in OURS else None)
+        cells.append(Cell(trace, policy, args.capacity, args.threshold, *settings, args.page_size))
     return list(dict.fromkeys(cells))
 
 

@@ -12,7 +12,6 @@ token is used next in the trace, not on which replica, so ``gap_closed`` is a sh
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 import time
@@ -27,34 +26,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
 from eval.baselines import BASELINES as OTHERS
 from eval.cells import Cell, Outcome, outcome, uncached_tokens
+from eval.grid import BASELINES, REFERENCES, WEIGHTED, grid
 from eval.policies import POLICIES, PartOfTrace, TraceKnowledge, simulated_cache
-from eval.real import REAL_CACHES
 from eval.routing import ROUTINGS, RoutedCache
 from eval.simulator import Cache
 from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
-from radix_tlru import Config, ConfigError
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, DEFAULT_WEIGHT, START_THRESHOLD, PolicyName
-
-BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
-"""What others ship, and the real cache of SGLang under its policies and ours."""
-
-OURS = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
-"""Policies that a server of ours has, which learn Q̂ where it is not given."""
-
-WEIGHTED = (*OURS, "etlru-given", "end-aware", "length-aware")
-"""Policies that a weight w makes a difference to."""
-
-ESTIMATED = (
-    *WEIGHTED,
-    *("tail-belady", "tail-belady-ends"),
-    *(name for name in REAL_CACHES if name.startswith("sglang-tlru")),
-)
-"""Policies that an estimate Q̂ makes a difference to."""
-
-REFERENCES = ("lru", "tail-belady")
-"""TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
+from radix_tlru import ConfigError
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, DEFAULT_WEIGHT, START_THRESHOLD
 
 
 def add_arguments(
@@ -145,45 +125,6 @@ def _run(args: argparse.Namespace) -> int:
     console().print(cells_table([cells.of(cell) for cell in wanted]))
     print(f"{len(wanted)} cells in {folder}/cells.jsonl")
     return 0
-
-
-def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
-    """Every combination of the flags, validated before the first is run."""
-    if args.jobs < 1:
-        raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
-    for replicas in args.replicas:
-        if replicas < 1:
-            raise ValueError(f"--replicas {replicas}: must be 1 or more")
-    fleets = [(n, routing if n > 1 else None) for n in args.replicas for routing in args.routing]
-    axes = (args.policy, args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
-    cells = []
-    for policy, capacity, threshold, estimate, weight, page, fleet in itertools.product(*axes, fleets):
-        if page < 1:
-            raise ValueError(f"--page-size {page}: must be 1 or more")
-        if capacity < page:
-            raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
-        Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
-        if policy not in ESTIMATED:  # one cell, whatever Q̂ is
-            estimate = args.next_prompt_estimate[0]
-        if estimate is None and policy not in OURS:
-            estimate = DEFAULT_NEXT_PROMPT
-        if weight is None:
-            weight = own_weight(policy, estimate)
-        if policy not in WEIGHTED:
-            weight = 0.0
-        elif weight == AUTO and policy not in OURS:
-            raise ValueError(f"--median-weight {AUTO}: {policy} does not learn; only tlru and etlru do")
-        if args.optional_caching and policy in BASELINES:
-            raise ValueError(f"--optional-caching: {policy} caches every context")
-        sizes = (capacity, threshold, estimate, weight, page)
-        cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
-    return list(dict.fromkeys(cells))
-
-
-def own_weight(policy: str, estimate: int | None) -> float:
-    """w of a server of ours with that policy and Q̂ (None: learned) which was told none; 0 of the policies of others."""
-    eviction: PolicyName = "etlru" if "etlru" in policy else "tlru"
-    return Config(eviction, next_prompt_estimate=estimate).start_weight if policy in OURS else 0.0
 
 
 class Rows:

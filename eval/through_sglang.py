@@ -18,6 +18,7 @@ from rich.table import Table
 from eval import simulate
 from eval.arguments import trace_options
 from eval.cells import Cell, uncached_tokens
+from eval.grid import ESTIMATED, grid
 from eval.policies import TraceKnowledge
 from eval.real import REAL_CACHES
 from eval.simulator import simulate as replay
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     try:
         trace = open_trace(**dict(trace_options(args)))
-        cells = [cell for cell in simulate.grid(trace.name, args) if cell.policy in SIMULATED]
+        cells = [cell for cell in grid(trace.name, args) if cell.policy in SIMULATED]
         if cells:
             console().print(agreement(cells, trace.requests))
     except (TraceError, ConfigError, ValueError, OSError) as error:
@@ -72,7 +73,7 @@ def agreement(cells: Sequence[Cell], requests: Sequence[Request]) -> Table:
         p95 = [f"{np.percentile(uncached_tokens(requests, cached), 95):,.0f}" for cached in (real, simulated)]
         differ = sum(one != other for one, other in zip(real, simulated, strict=True))
         estimate = "learned" if cell.next_prompt_estimate is None else f"{cell.next_prompt_estimate:,}"
-        estimate = estimate if cell.policy in simulate.ESTIMATED else "–"
+        estimate = estimate if cell.policy in ESTIMATED else "–"
         where = (f"{cell.capacity:,}", f"{cell.threshold:,}", estimate, f"{cell.page_size:,}")
         fleet = f"{cell.replicas}, {cell.routing}" if cell.routing else "1"
         table.add_row(label(cell.policy, cell.median_weight), fleet, *where, *p95, f"{differ:,} of {len(requests):,}")

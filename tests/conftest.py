@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -104,6 +105,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
 
 def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
     return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
+
+
+@pytest.fixture(autouse=True)
+def no_log_outlives_its_test() -> Iterator[None]:
+    """SGLang sets up logging for whole processes: what is written next would go to a stream that pytest has closed."""
+    before = logging.root.handlers[:]
+    yield
+    for handler in logging.root.handlers[:]:
+        if type(handler) is logging.StreamHandler and handler not in before:  # not pytest's own, which are subclasses
+            logging.root.removeHandler(handler)
 
 
 @pytest.fixture(scope="module", params=["rust", "python"])

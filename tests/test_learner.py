@@ -91,7 +91,7 @@ def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
 
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
-    learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)
+    learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT, median_weight=0.0), 10_000, PAGE)
     _, tlru, lru = learner._policies
     shadows = Shadows((lru, tlru), 10_000, PAGE, one_in=1)
     conversations = Conversations(Hazards())

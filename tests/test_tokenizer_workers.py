@@ -44,9 +44,8 @@ def sessions(server: Server) -> dict[int, requests.Session]:
         before = {pid: connections(server, pid) for pid in workers}
         session = requests.Session()
         session.get(f"{server.base_url}/health", timeout=60)
-        for pid in workers:  # none yet, if the process that took it did not come to run
-            if connections(server, pid) - before[pid]:
-                taken.setdefault(pid, session)
+        (pid,) = (pid for pid in workers if connections(server, pid) - before[pid])
+        taken.setdefault(pid, session)
         if len(taken) == WORKERS:
             return taken
     raise AssertionError(f"200 connections were all taken by {list(taken)}")

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.cells import Cell, Outcome
-from eval.simulate import ESTIMATED, WEIGHTED
+from eval.grid import ESTIMATED, WEIGHTED
 from radix_tlru.config import AUTO, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
