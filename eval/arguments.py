@@ -7,9 +7,17 @@ from decimal import Decimal
 from typing import Any
 
 from eval.traces import SOURCES
-from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.config import AUTO, LOAD, MedianWeight
 
-__all__ = ["TraceOptions", "add_text_arguments", "add_trace_arguments", "median_weight", "tokens", "trace_options"]
+__all__ = [
+    "TraceOptions",
+    "add_text_arguments",
+    "add_trace_arguments",
+    "median_weight",
+    "tokens",
+    "trace_options",
+    "weight_text",
+]
 
 TraceOptions = tuple[tuple[str, Any], ...]
 """Keywords of ``open_trace``; a tuple, so that a process can remember what it read."""
@@ -31,13 +39,20 @@ def tokens(text: str) -> int:
 
 
 def median_weight(text: str) -> MedianWeight:
-    """w: ``auto``, or a number; Config says which are allowed."""
+    """w: a number, ``load`` or ``auto``; Config says which numbers are allowed."""
     if text == AUTO:
         return AUTO
+    if text == LOAD:
+        return LOAD
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor {AUTO}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor {LOAD} or {AUTO}") from None
+
+
+def weight_text(weight: MedianWeight) -> str:
+    """w as it is given and shown."""
+    return weight if isinstance(weight, str) else f"{weight:g}"
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:

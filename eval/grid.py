@@ -11,7 +11,7 @@ from eval.cells import Cell
 from eval.real import REAL_CACHES
 from eval.simulator import Cache
 from radix_tlru import Config
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 
 __all__ = ["BASELINES", "ESTIMATED", "OURS", "REFERENCES", "WEIGHTED", "grid", "own_settings"]
 
@@ -56,8 +56,8 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         estimate, weight = own_settings(policy, estimate, weight)
         if policy not in WEIGHTED:
             weight = 0.0
-        elif weight == AUTO and policy not in OURS:
-            raise ValueError(f"--median-weight {AUTO}: {policy} does not learn; only tlru and etlru do")
+        elif isinstance(weight, str) and policy not in OURS:
+            raise ValueError(f"--median-weight {weight}: {policy} does not learn; only tlru and etlru do")
         if args.optional_caching and policy in BASELINES:
             raise ValueError(f"--optional-caching: {policy} caches every context")
         sizes = (capacity, threshold, estimate, weight, page)
@@ -70,4 +70,4 @@ def own_settings(policy: str, estimate: int | None, weight: MedianWeight | None)
     if policy not in OURS:
         return DEFAULT_NEXT_PROMPT if estimate is None else estimate, 0.0 if weight is None else weight
     eviction: PolicyName = "etlru" if "etlru" in policy else "tlru"
-    return estimate, Config(eviction, next_prompt_estimate=estimate).start_weight if weight is None else weight
+    return estimate, Config(eviction, next_prompt_estimate=estimate).weight if weight is None else weight

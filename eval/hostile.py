@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
+from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options, weight_text
 from eval.cells import Cell
 from eval.later import Figures, figures
 from eval.policies import TraceKnowledge
@@ -34,7 +34,6 @@ from eval.table import console
 from eval.traces import open_trace
 from eval.traces.request import Path, Request, TraceError
 from radix_tlru import ConfigError
-from radix_tlru.config import AUTO
 
 __all__ = ["Attack", "attacks", "damage", "requests_of"]
 
@@ -156,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
         honest = open_trace(**dict(trace_options(args))).requests
         if honest[0].arrival_s == honest[-1].arrival_s:
             raise ValueError(f"--trace {args.trace}: lasts no time, in which an attacker could do anything")
-        weight = AUTO if args.median_weight == AUTO else f"{args.median_weight:g}"
+        weight = weight_text(args.median_weight)
         for strength in args.strength:
             print(
                 f"Uncached tokens of {len(honest):,} honest requests; {args.capacity:,} tokens of cache, page "

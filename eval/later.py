@@ -15,7 +15,7 @@ import numpy as np
 from rich import box
 from rich.table import Table
 
-from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options
+from eval.arguments import add_trace_arguments, median_weight, tokens, trace_options, weight_text
 from eval.cells import uncached_tokens
 from eval.grid import WEIGHTED
 from eval.policies import POLICIES, TraceKnowledge, simulated_cache
@@ -24,7 +24,7 @@ from eval.table import console
 from eval.traces import open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
-from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.config import MedianWeight
 
 __all__ = ["Figures", "figures"]
 
@@ -119,7 +119,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         mean = [float(np.mean(column)) for column in zip(*changes, strict=True)]
         table.add_row(
             policy,
-            "–" if weight is None else weight if weight == AUTO else f"{weight:g}",
+            "–" if weight is None else weight_text(weight),
             f"{np.mean(closed):.1%}",
             *(f"{change:+.1%}" for change in mean[:3]),
             f"{max(change.p95 for change in changes):+.1%}",

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
+from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options, weight_text
 from eval.cells import Cell
 from eval.grid import OURS, own_settings
 from eval.simulate import cache_for, knowledge_of, trace_of
@@ -69,6 +69,9 @@ class Waits(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """A request has come and waits."""
 
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that."""
+
 
 class Queued(NamedTuple):
     """A trace that was served; one value a request, in its order."""
@@ -95,6 +98,7 @@ def serve(cache: Waits, requests: Sequence[Request], line: Line) -> Queued:
         prefills += 1
         request = waiting.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
+        cache.prefilled(uncached[-1], len(waiting))
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))
@@ -189,7 +193,7 @@ def compare(args: argparse.Namespace) -> Table:
             table.add_row(
                 f"{load:g}" if first else "",
                 cell.policy,
-                str(cell.median_weight) if cell.policy in OURS else "–",
+                weight_text(cell.median_weight) if cell.policy in OURS else "–",
                 f"{done[load, cell].busy:.0%}",
                 *(_shown(a, b, first, unit) for a, b, unit in zip(after, before, ("", "", "s", "s", "s"), strict=True)),
                 end_section=cell is cells[-1],

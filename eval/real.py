@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eval.traces.request import Path, Request
-from radix_tlru.config import AUTO
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -75,7 +74,7 @@ class RealCache:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by ours.
-        median_weight: w, or ``auto``; of ours.
+        median_weight: w, ``load`` or ``auto``; of ours.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
@@ -112,7 +111,7 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
-        told = next_prompt_estimate is None or median_weight == AUTO or sessions
+        told = next_prompt_estimate is None or isinstance(median_weight, str) or sessions
         self._learns = policy == "etlru" or (policy == "ours" and told)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         shape: dict[str, Any] = {"enable_session_radix_cache": sessions}
@@ -168,6 +167,11 @@ class RealCache:
             self._cache.touch(page_ids(request.prompt, self.page_size, self._units)[: self._pages])
         else:
             self._cache.touch(tokens_of(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
+
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that."""
+        if self._learns:
+            self._cache.prefilled(tokens, waiting)
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

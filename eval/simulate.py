@@ -34,7 +34,7 @@ from eval.table import cells_table, console
 from eval.traces import Trace, open_trace
 from eval.traces.request import Request, TraceError
 from radix_tlru import ConfigError
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, DEFAULT_WEIGHT, START_THRESHOLD
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, LOAD, START_THRESHOLD
 
 
 def add_arguments(
@@ -64,7 +64,7 @@ def add_arguments(
         default=[None],
         metavar="W",
         help="w of policies that weigh the median: 0 to 1, or, of our servers' tlru and etlru, auto (default: what a "
-        f"server has, {DEFAULT_WEIGHT} where it learns; else 0)",
+        f"server has, {LOAD} where it learns, and here nobody waits; else 0)",
     )
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")

@@ -132,6 +132,12 @@ class SimulatedCache:
         if self._learner is not None and node.known is not None and not node.children:
             self._learner.awaited(node.known)
 
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """What a request had to prefill was prefilled, while so many others waited."""
+        if self._learner is not None:
+            self._learner.prefilled(tokens, waiting)
+            self._follow(self._learner.policy)
+
     # ---- the tree ----
 
     def _match(self, context: Path) -> list[_Node]:
@@ -206,8 +212,11 @@ class SimulatedCache:
         known = learner.observe(turn, not path[-1].children)
         for node in path:
             node.known = known
-        if learner.policy is not self.order.policy:
-            self.order.use(learner.policy)
+        self._follow(learner.policy)
+
+    def _follow(self, policy: Policy) -> None:
+        if policy is not self.order.policy:
+            self.order.use(policy)
 
     # ---- the order ----
 

@@ -10,7 +10,8 @@ from rich import box
 from rich.console import Console, Group
 from rich.table import Table
 
-from radix_tlru.config import AUTO, MedianWeight
+from eval.arguments import weight_text
+from radix_tlru.config import MedianWeight
 
 __all__ = ["cells_table", "console", "label"]
 
@@ -59,7 +60,7 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
 
 def label(policy: str, weight: MedianWeight) -> str:
     """A policy and its weight w, if it has one."""
-    return f"{policy} w={weight if weight == AUTO else f'{weight:g}'}" if weight else policy
+    return f"{policy} w={weight_text(weight)}" if weight else policy
 
 
 def _size(row: dict[str, Any]) -> _Size:

@@ -19,14 +19,14 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options
+from eval.arguments import TraceOptions, add_trace_arguments, median_weight, tokens, trace_options, weight_text
 from eval.cells import Cell, Outcome, outcome
 from eval.paper.timing import ASSUMED, Timing, TimingError, read
 from eval.simulate import cache_for, knowledge_of, trace_of
 from eval.table import console
 from eval.traces import TraceError
-from radix_tlru import ConfigError
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, FLAGS
+from radix_tlru import Config, ConfigError
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
 __all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
 
@@ -150,8 +150,7 @@ def _grid(base: Cell, args: argparse.Namespace) -> list[Cell]:
     thresholds = sorted({xi for factor in FACTORS if (xi := round(base.threshold * factor)) > estimate})
     cells = []
     for policy, threshold, weight in itertools.product(args.policy, thresholds, args.median_weight):
-        if weight != AUTO and not 0 <= weight <= 1:
-            raise ValueError(f"--median-weight {weight:g}: must be between 0 and 1, or {AUTO}")
+        Config(median_weight=weight)  # raises ConfigError for what no policy takes
         given = {"next_prompt_estimate": args.next_prompt_estimate, "median_weight": weight}
         cells.append(replace(base, policy=policy, threshold=threshold, **given))
     return cells
@@ -253,7 +252,7 @@ def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
         shades = {threshold: 0.25 + 0.75 * rank for rank, threshold in _ranks(threshold for _, threshold in lines)}
         for policy, threshold in lines:
             line = [one for one in others if (one.cell.policy, one.cell.threshold) == (policy, threshold)]
-            line.sort(key=lambda one: (one.cell.median_weight == AUTO, one.cell.median_weight))
+            line.sort(key=lambda one: (isinstance(one.cell.median_weight, str), one.cell.median_weight))
             x = [one.second.p50 / stock.second.p50 - 1 for one in line]
             y = [one.second.tel / stock.second.tel - 1 for one in line]
             style = look(policy)
@@ -274,8 +273,7 @@ def _draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
 
 
 def _w(one: Setting) -> str:
-    weight = one.cell.median_weight
-    return AUTO if weight == AUTO else f"{weight:g}"
+    return weight_text(one.cell.median_weight)
 
 
 def _ranks(thresholds: Iterable[int]) -> list[tuple[float, int]]:

@@ -24,14 +24,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from eval.arguments import median_weight
+from eval.arguments import median_weight, weight_text
 from eval.later import Figures, figures
 from eval.policies import TraceKnowledge, simulated_cache
 from eval.simulator import simulate
 from eval.table import console
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.config import AUTO, DEFAULT_WEIGHT, MedianWeight
+from radix_tlru.config import AUTO, LOAD, MedianWeight
 
 __all__ = ["KINDS", "TOLERATED", "Arm", "Change", "Kind", "Paid", "against_lru", "leads"]
 
@@ -55,7 +55,7 @@ class Arm(NamedTuple):
     weight: MedianWeight
 
     def __str__(self) -> str:
-        return f"{self.policy} {self.weight}" if self.weight == AUTO else f"{self.policy} w={self.weight:g}"
+        return f"{self.policy} w={weight_text(self.weight)}"
 
 
 class Change(NamedTuple):
@@ -105,7 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; policies and weights span a grid."""
     add = parser.add_argument
     add("--policy", nargs="+", default=("tlru", "etlru"), choices=("tlru", "etlru"), metavar="P", help="of tlru, etlru")
-    add("--median-weight", nargs="+", type=median_weight, default=[0.0, DEFAULT_WEIGHT, AUTO], metavar="W")
+    add("--median-weight", nargs="+", type=median_weight, default=[0.0, LOAD, AUTO], metavar="W")
     add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="a trace of each kind for each (0 1 2)")
     add("--kinds", type=int, default=len(KINDS), metavar="N", help="the first so many (all %(default)s)")
     add("--jobs", type=int, default=1, metavar="N", help="traces side by side (%(default)s)")

@@ -7,13 +7,15 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
+from radix_tlru.load import LOWEST
+
 __all__ = [
     "AUTO",
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
-    "DEFAULT_WEIGHT",
     "EXACT_BELOW",
     "FLAGS",
+    "LOAD",
     "START_THRESHOLD",
     "TRIMS",
     "Config",
@@ -26,10 +28,13 @@ __all__ = [
 
 PolicyName = Literal["tlru", "etlru", "lru"]
 
-MedianWeight = float | Literal["auto"]
+MedianWeight = float | Literal["auto", "load"]
 
 AUTO: Final = "auto"
-"""The w that is chosen while serving."""
+"""The w that is chosen while serving, by what it does to the median and the tail."""
+
+LOAD: Final = "load"
+"""The w that follows how many wait for what is prefilled (:mod:`radix_tlru.load`)."""
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -52,11 +57,6 @@ START_THRESHOLD = 2048
 
 DEFAULT_TTFT_SLO_MS = 200.0
 """The objective if none is given."""
-
-DEFAULT_WEIGHT = 0.5
-"""w if none is given, where anything is learned. With 0 what is TEL-safe goes while its owner still types, before what
-nobody has asked for in hours, and is prefilled again when he sends it. Where requests wait for each other, all behind
-him wait for that, too (``eval/results/load.md``)."""
 
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
@@ -100,8 +100,9 @@ class Config:
 
     median_weight: MedianWeight | None = None
     """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe.
-    ``auto``: the least cost to the median among settings that are as good at the tail, chosen while serving. None:
-    0.5, or 0 for ``tlru`` with Q̂ pinned, which is as published."""
+    ``load``: as much as others wait for what is prefilled. ``auto``: the least cost to the median among settings that
+    are as good at the tail. Both are chosen while serving. None: ``load``, or 0 for ``tlru`` with Q̂ pinned, which is as
+    published."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
@@ -139,8 +140,12 @@ class Config:
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
         weight = self.median_weight
-        if weight is not None and weight != AUTO and not (_is_number(weight) and 0.0 <= weight <= 1.0):
-            raise _error("median_weight", weight, f"a number from 0 to 1, or {AUTO}")
+        if isinstance(weight, str):
+            told = weight in (AUTO, LOAD)
+        else:
+            told = weight is None or (_is_number(weight) and 0.0 <= weight <= 1.0)
+        if not told:
+            raise _error("median_weight", weight, f"a number from 0 to 1, {LOAD} or {AUTO}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.target is not None and percentile(self.target) is None:
@@ -174,12 +179,12 @@ class Config:
         """w as it was given, or what it is if none was."""
         if self.median_weight is not None:
             return self.median_weight
-        return DEFAULT_WEIGHT if self.policy == "etlru" or self.next_prompt_estimate is None else 0.0
+        return LOAD if self.policy == "etlru" or self.next_prompt_estimate is None else 0.0
 
     @property
     def start_weight(self) -> float:
         """w in force, while no other has been chosen."""
-        return 0.0 if self.weight == AUTO else float(self.weight)
+        return {AUTO: 0.0, LOAD: LOWEST}[self.weight] if isinstance(self.weight, str) else self.weight
 
     @property
     def is_pinned(self) -> bool:

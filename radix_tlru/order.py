@@ -152,6 +152,11 @@ class EvictionOrder:
     def use(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
         self._admit()
+        before = self._policy
+        if policy is not before and replace(policy, median_weight=before.median_weight) == before:  # the same cells
+            self._policy, self._shares = policy, _in_parts(policy.shares)
+            self._version = -1
+            return
         entries = sorted(chain.from_iterable(self._cells.values()))
         self._start(policy)
         self._over_budget = 0

@@ -30,7 +30,7 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=learned, median_weight=0.5, trim_chunk=1/100 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=load, trim_chunk=1/100 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
@@ -40,16 +40,16 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config(threshold=600, median_weight="auto")).endswith(
         "median_weight=auto, trim_chunk=1/100 of the pool)"
     )
-    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0.5, trim_chunk=64 tokens)")
+    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=load, trim_chunk=64 tokens)")
 
 
-def test_what_is_told_no_weight_has_a_small_one_unless_it_is_as_published() -> None:
-    assert Config("tlru", 600).start_weight == Config("etlru", 600).start_weight == 0.5
-    assert Config("etlru", 600, next_prompt_estimate=100).start_weight == 0.5, "it learns who comes back"
-    assert Config("tlru", 600, next_prompt_estimate=100).start_weight == 0.0, "Algorithm 1 of the paper"
-    assert (
-        Config("etlru", 600, median_weight=0.0).start_weight == Config("tlru", median_weight="auto").start_weight == 0
-    )
+def test_what_is_told_no_weight_follows_the_load_unless_it_is_as_published() -> None:
+    assert Config("tlru", 600).weight == Config("etlru", 600).weight == "load"
+    assert Config("etlru", 600, next_prompt_estimate=100).weight == "load", "it learns who comes back"
+    assert Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1 of the paper"
+    assert Config("etlru", 600).start_weight == 0.05
+    for weight, start in (("load", 0.05), ("auto", 0.0), (0.0, 0.0), (1, 1)):
+        assert Config("tlru", 600, 100, weight).start_weight == start
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
         ({"next_prompt_estimate": -5}, "--tlru-next-prompt-estimate -5: must be a whole number of tokens, 0 or more"),
-        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, or auto"),
-        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, or auto"),
-        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, or auto"),
-        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, or auto"),
-        ({"median_weight": "Auto"}, "--tlru-median-weight Auto: must be a number from 0 to 1, or auto"),
+        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, load or auto"),
+        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, load or auto"),
+        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, load or auto"),
+        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, load or auto"),
+        ({"median_weight": "Auto"}, "--tlru-median-weight Auto: must be a number from 0 to 1, load or auto"),
         ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.plugins.hook_registry import HookRegistry
 
-from radix_tlru import ConfigError
+from radix_tlru import Config, ConfigError
 from radix_tlru.calibration import EVERY, UncachedQuantile
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
+from radix_tlru.sglang.batches import install
 from radix_tlru.sglang.first_tokens import FirstToken
 from radix_tlru.sglang.live_threshold import Prefill
-from radix_tlru.sglang.stopwatch import Stopwatch, install
+from radix_tlru.sglang.stopwatch import Stopwatch
 from radix_tlru.tel import keep_within_budget
 from tests import rank
 from tests.caches import Driver, our_cache
@@ -239,10 +240,10 @@ def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
 
 def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = "sglang.srt.managers.scheduler.Scheduler.no_such_step"
-    monkeypatch.setattr("radix_tlru.sglang.stopwatch.HOOKED", (gone, gone))
+    monkeypatch.setattr("radix_tlru.sglang.batches.HOOKED", (gone, gone))
     try:
         with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .* {gone}"):
-            install()
+            install(Config())
     finally:
         del HookRegistry._hooks[gone]
 

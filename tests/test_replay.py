@@ -18,7 +18,7 @@ from eval.replay.load import Conversation, Load, Segment, Turn
 from eval.replay.predict import Prediction, refusal, requests_of
 from eval.replay.rows import Folder, FolderError, Part, Row, Run
 from eval.replay.summary import NoResultError, comparison_table, markdown, sentences, summarise
-from radix_tlru.config import AUTO
+from radix_tlru.config import AUTO, LOAD
 
 RUN = Run(
     trace="t",
@@ -260,6 +260,7 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
         ({"replicas": 2}, "2 replicas: `simulate --replicas` is the place"),
         ({"moves": True}, "its ξ was learned while it ran"),
         ({"return_model": "mine:Model"}, "no simulator asks mine:Model"),
+        ({"eviction": "etlru", "median_weight": LOAD, "learns": True}, "its w followed the load"),
         ({"eviction": "etlru", "median_weight": AUTO, "learns": True}, None),
     ],
 )

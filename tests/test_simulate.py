@@ -164,7 +164,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
         (("--jobs", "0"), "--jobs 0: must be 1 or more"),
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
-        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
+        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, load or auto"),
         (("--policy", "lru", "end-aware", "--median-weight", "auto"), "--median-weight auto: end-aware does not learn"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),

@@ -31,7 +31,7 @@ def test_a_promise_is_broken_by_more_than_one_per_cent_on_one_trace() -> None:
     paid = {(KINDS[0], 0): {ALONE: fast, HELD: fast}, (KINDS[1], 0): {ALONE: slow, HELD: fast}}
     lines = shown(summary(paid, [ALONE, HELD]))
     assert "etlru w=0 -30.0% +50.0% +10.0% +1.1% +1.2% 1 of 2 0" in [" ".join(line.split()) for line in lines]
-    assert "etlru auto -50.0% +100.0% +20.0% +1.0% +1.0% 0 of 2 0" in [" ".join(line.split()) for line in lines]
+    assert "etlru w=auto -50.0% +100.0% +20.0% +1.0% +1.0% 0 of 2 0" in [" ".join(line.split()) for line in lines]
     paid[KINDS[5], 0] = {ALONE: late, HELD: fast}
     lines = shown(summary(paid, [ALONE]))
     assert "etlru w=0 -30.0% +50.0% +10.0% +1.5% +2.3% 2 of 3 1" in [" ".join(line.split()) for line in lines]
@@ -63,7 +63,7 @@ def test_auto_holds_the_p95_that_the_tail_alone_raises(capsys: pytest.CaptureFix
     counted = {" ".join(line.split()[:2]): line.split()[-4:] for line in lines if " of 1  " in line}
     # With a w that is not chosen it rises, but not beyond ξ.
     alone, held = ["1", "of", "1", "0"], ["0", "of", "1", "0"]
-    each = {"w=0": alone, "w=0.5": alone, "auto": held}
+    each = {"w=0": alone, "w=load": alone, "w=auto": held}
     assert counted == {f"{policy} {weight}": found for policy in ("tlru", "etlru") for weight, found in each.items()}
 
 
@@ -73,7 +73,7 @@ def test_auto_holds_the_p95_that_the_tail_alone_raises(capsys: pytest.CaptureFix
         (["--kinds", "0"], f"--kinds 0: must be 1 to {len(KINDS)}"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--seeds", "-1"], "--seeds -1: must be 0 or more"),
-        (["--median-weight", "2"], "--tlru-median-weight 2.0: must be a number from 0 to 1, or auto"),
+        (["--median-weight", "2"], "--tlru-median-weight 2.0: must be a number from 0 to 1, load or auto"),
     ],
 )
 def test_a_wrong_flag_is_one_line(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,15 +8,16 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import requests
 
+from eval.arguments import median_weight
 from eval.server import RunningServer, Server, ServerError, cpu_flags, ensure_demo_model
-from radix_tlru.config import AUTO, FLAGS, Config, MedianWeight, PolicyName
+from radix_tlru.config import AUTO, FLAGS, LOAD, Config, MedianWeight, PolicyName
 
 __all__ = [
     "STARTUP_S",
@@ -214,7 +215,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
         eviction=eviction,
-        median_weight=_weight(arm, compared, Config(eviction, next_prompt_estimate=None if learns else 0)),
+        median_weight=_weight(arm, compared, metrics, Config(eviction, next_prompt_estimate=None if learns else 0)),
         learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
@@ -228,12 +229,14 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, compared: Sequence[str], otherwise: Config) -> MedianWeight:
+def _weight(arm: Arm, compared: Sequence[str], metrics: Mapping[str, float], otherwise: Config) -> MedianWeight:
     """w of a server of ours, which compares the policies of these names; if it was told none, that of a config."""
     if any(" w=" in name for name in compared):
         return AUTO
+    if "sglang:tlru_waiting_requests" in metrics:
+        return LOAD
     given = _flag(arm.flags, FLAGS["median_weight"])
-    return otherwise.start_weight if given is None else float(given)
+    return otherwise.weight if given is None else median_weight(given)
 
 
 def _flag(flags: Sequence[str], name: str) -> str | None:

@@ -22,6 +22,7 @@ from eval.replay.load import Load, Turn
 from eval.replay.rows import Folder, Row
 from eval.simulator import Cache
 from eval.traces.request import Path, Request
+from radix_tlru.config import LOAD
 
 __all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
 
@@ -130,6 +131,8 @@ def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
         return f"{facts.replicas} replicas: `simulate --replicas` is the place"
     if facts.moves:
         return "its ξ was learned while it ran"
+    if facts.median_weight == LOAD:
+        return "its w followed the load"
     if facts.return_model is not None:
         return f"no simulator asks {facts.return_model}"
     if any(row.error is not None for _, row in folder.finished_rows(arm)):

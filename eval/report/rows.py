@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from eval.arguments import weight_text
 from eval.cells import Cell, Outcome
 from eval.grid import ESTIMATED, WEIGHTED
-from radix_tlru.config import AUTO, MedianWeight
+from radix_tlru.config import AUTO, LOAD, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
 
@@ -37,12 +38,12 @@ class Variant(NamedTuple):
     @property
     def rank(self) -> float:
         """From the setting that speaks for the policy on: w as it rises, then what is chosen while serving."""
-        return math.inf if self.weight == AUTO else float(self.weight or 0.0)
+        return math.inf if isinstance(self.weight, str) else self.weight or 0.0
 
     @property
     def w(self) -> str:
         """The weight in words."""
-        return AUTO if self.weight == AUTO else f"{self.weight:g}"
+        return weight_text(self.weight or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,8 @@ def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]
-        if name == "evicted" or (name in absent and value is None) or (name == "median_weight" and value == AUTO):
+        chosen = name == "median_weight" and value in (AUTO, LOAD)
+        if name == "evicted" or (name in absent and value is None) or chosen:
             continue
         if not isinstance(value, str if name in text else int | float):
             raise ReportError(f"{where}: {name} is {value!r}, not {'a text' if name in text else 'a number'}")

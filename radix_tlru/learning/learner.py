@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 
-from radix_tlru.config import AUTO, Config
+from radix_tlru.config import AUTO, LOAD, Config
 from radix_tlru.hints import Claims, HintedPrompt, Hints, hinted
 from radix_tlru.learning.conversations import Conversation, Conversations, Turn
 from radix_tlru.learning.hazards import Hazards
@@ -20,6 +20,7 @@ from radix_tlru.learning.prompts import LearnedPrompts, NextPrompts
 from radix_tlru.learning.returns import LearnedReturns, RecentTurns
 from radix_tlru.learning.said_again import said_again
 from radix_tlru.learning.shadow import Shadows
+from radix_tlru.load import LoadWeight
 from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
 from radix_tlru.predictors import predictor
 from radix_tlru.tel import Tally
@@ -64,11 +65,13 @@ class Learner:
         rates = self._returns
         self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
         self._learns = self._foretells or self._prompts is not None
-        self._auto = config.median_weight == AUTO
+        self._auto = config.weight == AUTO
+        self.load = LoadWeight() if config.weight == LOAD else None
+        """What w follows, if it follows the load."""
         self._compares = self._learns or self._auto or watched
         pinned = policy_for(config)
         tail = replace(pinned, returns=RecentTurns()) if self._learns else pinned
-        weights = _WEIGHTS if self._auto else (tail.median_weight,)
+        weights: tuple[float, ...] = _WEIGHTS if self._auto else (tail.median_weight,)
         self._predictor = None if config.return_model is None else predictor(config.return_model)
         first = replace(tail, returns=self._predictor or self._returns) if self._foretells else tail
         self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
@@ -140,6 +143,13 @@ class Learner:
         self._waiting += 1
         conversation.served = self._turns + self._waiting / (self._waiting + 1)
         conversation.due = self.hazards.now + _PATIENCE
+
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """So many tokens were prefilled, while so many other requests waited for them."""
+        if self.load is not None and self.load.prefilled(tokens, waiting):
+            self._weights = (self.load.weight,)
+            weighed = self._policies[: self._lru]  # all but lru
+            self._replace([replace(policy, median_weight=self.load.weight) for policy in weighed])
 
     def ended(self, conversation: Conversation) -> None:
         """Since its last turn a conversation was said to be over: nobody comes back for what it shares with none."""

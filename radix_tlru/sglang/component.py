@@ -27,6 +27,7 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
 from radix_tlru.learning.learner import Learner
+from radix_tlru.load import LoadWeight
 from radix_tlru.models import Leaf, policy_for
 from radix_tlru.order import EvictionOrder, Victim
 from radix_tlru.sglang.carried import carried_by
@@ -125,6 +126,17 @@ class TailComponent(FullComponent):
         """All that is cached of a conversation was looked up, for a request that waits or is about to be served."""
         if self.learner is not None and conversation is not None:
             self.learner.awaited(conversation)
+
+    @property
+    def load(self) -> LoadWeight | None:
+        """What w follows, and is to be told of prefills, if it follows the load."""
+        return None if self.learner is None else self.learner.load
+
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that."""
+        if self.learner is not None:
+            self.learner.prefilled(tokens, waiting)
+            self._use(self.learner.policy)
 
     def ended(self, conversation: Conversation) -> None:
         """Nobody will come back for what that conversation alone has, which no order may know of just now."""

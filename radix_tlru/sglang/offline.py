@@ -234,6 +234,10 @@ class OfflineCache:
         found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
         return found
 
+    def prefilled(self, tokens: int, waiting: int) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that: a cache of ours is told."""
+        self.cache.components[ComponentType.FULL].prefilled(tokens, waiting)
+
     def name(self, session: str, node: Any) -> None:
         """The context that ends at a node was of that session, which is open from now on, if it was not."""
         generation = self.cache.ensure_session_generation(session)

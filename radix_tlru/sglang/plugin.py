@@ -9,8 +9,8 @@ rather than letting stock eviction through:
    the flags become a :class:`~radix_tlru.config.Config`, which travels on the ``ServerArgs`` record, and the record
    selects our cache backend by name. A scheduler process in which the plugin is missing does not know that name.
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
-4. The backend's factory builds the cache with the Config of the record, and has the scheduler's prefills timed if the
-   threshold is to be learned.
+4. The backend's factory builds the cache with the Config of the record, and has the scheduler show its prefills if the
+   threshold or the weight is to follow them.
 5. Each request is stamped where it is tokenized, in the launching process (:mod:`radix_tlru.sglang.carried`).
 """
 
@@ -26,9 +26,9 @@ from radix_tlru.config import (
     AUTO,
     DEFAULT_NEXT_PROMPT,
     DEFAULT_TTFT_SLO_MS,
-    DEFAULT_WEIGHT,
     EXACT_BELOW,
     FLAGS,
+    LOAD,
     START_THRESHOLD,
     TRIMS,
     Config,
@@ -178,8 +178,8 @@ def _add_flags(_result: None, parser: argparse.ArgumentParser) -> None:
         metavar="W",
         default=None,
         help="From 0 (protect the tail alone) to 1 (plain LRU): how much a token counts whether or not its request is "
-        f"in the tail (default: {DEFAULT_WEIGHT}; 0 for tlru with {FLAGS['next_prompt_estimate']}). '{AUTO}': as much "
-        "as costs the tail next to nothing, chosen while serving.",
+        f"in the tail. '{LOAD}': by how many requests wait for what is prefilled (default; 0 for tlru with "
+        f"{FLAGS['next_prompt_estimate']}). '{AUTO}': as much as costs the tail next to nothing.",
     )
     group.add_argument(
         FLAGS["trim_chunk"],
@@ -333,14 +333,13 @@ def _check_server_args(_result: None, record: ServerArgs) -> None:
 
 def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
-    from radix_tlru.sglang import stopwatch
+    from radix_tlru.sglang import batches
     from radix_tlru.sglang.cache import build_cache
 
     config = config_of(context.server_args)
     if config is None:
         raise ConfigError(f"--radix-cache-backend {BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
-    if not config.is_pinned:
-        stopwatch.install()
+    batches.install(config)
     hierarchical = context.enable_hierarchical_cache
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical)

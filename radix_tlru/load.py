@@ -1,0 +1,55 @@
+"""The weight w, learned while serving: what a token that must be prefilled costs those who wait for it.
+
+TTFT = β + α·uncached (paper, equation 2) is of a request that has the server to itself. One that is used serves it
+after others, so a token that is missing costs its own request, if that goes beyond ξ for it, and each that waits behind
+it, whether or not. With k requests that wait for a prefilled token, on average,
+
+    λ · (P(Q > ξ - (L - X)) + k)   ∝   λ · ((1 - w) · P(Q > ξ - (L - X)) + w),   w = k / (1 + k).
+
+As far as a half, which is k = 1: queues are made of long prefills, and what shortens those is the other term. With w of
+0.8 and 1 the waits are no shorter at any load, and longer at some (``eval/results/load.md``).
+
+Counted in events, never in seconds: what is fed the same is the same.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LOWEST", "LoadWeight"]
+
+LOWEST = 0.05
+"""w where nobody waits. With 0 a TEL-safe token costs nothing and goes while its owner still types, before what nobody
+has asked for in hours; with a little more it does not, and the tail is none the worse (``eval/results/learned.md``)."""
+
+_HIGHEST = 0.5  # w where many wait
+_HALF_LIFE = 256  # prefills, after which one counts half
+_EVERY = 32  # prefills from one look to the next
+_MOVED = 0.1  # of w, below which it stays
+
+
+class LoadWeight:
+    """w by what waited for the prefills of late."""
+
+    def __init__(self) -> None:
+        self._tokens = self._waits = 0.0
+        self._prefills = 0
+        self.weight = LOWEST
+        """w in force."""
+
+    @property
+    def waiting(self) -> float:
+        """k: requests that waited for a prefilled token, on average."""
+        return self._waits / self._tokens if self._tokens else 0.0
+
+    def prefilled(self, tokens: int, waiting: int) -> bool:
+        """So many tokens were prefilled while so many other requests waited; returns whether w moved."""
+        decay = 0.5 ** (1 / _HALF_LIFE)
+        self._tokens = self._tokens * decay + tokens
+        self._waits = self._waits * decay + tokens * waiting
+        self._prefills += 1
+        if self._prefills % _EVERY:
+            return False
+        wanted = min(max(self.waiting / (1.0 + self.waiting), LOWEST), _HIGHEST)
+        if abs(wanted - self.weight) <= _MOVED * self.weight and LOWEST < wanted < _HIGHEST:
+            return False
+        moved, self.weight = wanted != self.weight, wanted
+        return moved

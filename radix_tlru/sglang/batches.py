@@ -1,0 +1,93 @@
+"""What the scheduler shows of its batches, told to the cache: put in place by :func:`install` in a scheduler process.
+
+- After ``Scheduler.run_batch``: how many requests wait for the prefill that was launched (:mod:`radix_tlru.load`).
+- There, and around ``Scheduler.process_batch_result``: how long it took (:mod:`~radix_tlru.sglang.stopwatch`).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from radix_tlru.config import FLAGS, LOAD, Config
+from radix_tlru.sglang.carried import first_tokens_with
+from radix_tlru.sglang.hooks import hook
+from radix_tlru.sglang.live_threshold import Prefill
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from radix_tlru.sglang.cache import TailRadixCache
+
+__all__ = ["HOOKED", "install", "prefill_of"]
+
+_SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
+
+HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
+"""Functions of SGLang that we stand beside."""
+
+
+def install(config: Config) -> None:
+    """Put the hooks in place that a cache with that configuration needs, once in a process.
+
+    Raises:
+        ConfigError: this SGLang does not take them.
+    """
+    if not config.is_pinned:
+        without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
+        hook(HOOKED[0], _launched, without)
+        hook(HOOKED[1], _processed, without, "around")
+    elif config.weight == LOAD:
+        hook(HOOKED[0], _launched, f"{FLAGS['median_weight']} {LOAD}: who waits cannot be counted")
+
+
+def _ours(scheduler: Any) -> TailRadixCache | None:
+    """The cache of a scheduler, if it is one of ours."""
+    cache = scheduler.tree_cache
+    return cache if hasattr(cache, "stopwatch") else None
+
+
+def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    cache = _ours(scheduler)
+    if cache is None:
+        return
+    if cache.stopwatch is not None:
+        cache.stopwatch.returned(batch.forward_iter, time.monotonic())
+    if cache.tail.load is not None and (prefill := prefill_of(batch)) is not None:
+        cache.tail.prefilled(prefill.tokens, len(scheduler.waiting_queue) + len(prefill.prompts) - 1)
+
+
+def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    cache = _ours(scheduler)
+    stopwatch = None if cache is None else cache.stopwatch
+    if stopwatch is None or batch.launch_ts is None:
+        return original(scheduler, batch, *args, **kwargs)
+    prefill = prefill_of(batch)
+    result = original(scheduler, batch, *args, **kwargs)
+    ms = stopwatch.took(batch.forward_iter, batch.launch_ts, time.monotonic(), in_step=scheduler.device == "cpu")
+    if prefill is not None:
+        stopwatch.live.prefilled(prefill, ms)
+    return result
+
+
+def prefill_of(batch: Any) -> Prefill | None:
+    """What all ranks know of a prefill batch before its result is processed; None if it is none of a client's."""
+    from sglang.srt.managers.utils import is_health_check_generate_req
+
+    if not batch.forward_mode.is_extend_without_speculative() or all(map(is_health_check_generate_req, batch.reqs)):
+        return None
+    decoding = {id(request) for request in batch.decoding_reqs or ()}
+    prompts = [request for request in batch.reqs if id(request) not in decoding]
+    unfinished = [request for request in prompts if request.inflight_middle_chunks > 0]
+    whole = [
+        request
+        for request in prompts
+        if request.inflight_middle_chunks <= 0 and not request.retracted_stain and not request.finished()
+    ]
+    return Prefill(
+        prompts=tuple(request.rid for request in prompts),
+        unfinished=unfinished[0].rid if unfinished else None,
+        tokens=batch.extend_num_tokens,
+        uncached=tuple(len(request.origin_input_ids) - request.cached_tokens for request in whole),
+        first_tokens=tuple(told for request in whole for told in first_tokens_with(request)),
+    )

@@ -1,0 +1,139 @@
+"""The weight w that follows the load: what it counts, that orders follow it, and that ranks would, too."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from eval.cells import Cell
+from eval.policies import TraceKnowledge
+from eval.queue import line_for, serve
+from eval.simulate import cache_for
+from eval.traces import open_trace
+from radix_tlru import Config
+from radix_tlru.learning.learner import Learner
+from radix_tlru.load import LOWEST, LoadWeight
+from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.order import EvictionOrder
+
+THRESHOLD = 600
+
+
+def after(prefills: int, tokens: int, waiting: int, load: LoadWeight | None = None) -> LoadWeight:
+    load = load or LoadWeight()
+    for _ in range(prefills):
+        load.prefilled(tokens, waiting)
+    return load
+
+
+def test_w_is_the_share_of_a_tokens_cost_that_others_wait_for() -> None:
+    assert LoadWeight().weight == after(1_000, 500, 0).weight == LOWEST
+    for every, weight in ((2, 1 / 3), (3, 1 / 4), (1, 1 / 2)):  # of so many prefills somebody waits for one
+        load = LoadWeight()
+        for number in range(3_000):
+            load.prefilled(500, number % every == 0)
+        assert load.waiting == pytest.approx(1 / every, rel=0.01)
+        assert load.weight == pytest.approx(weight, rel=0.1)
+
+
+def test_beyond_one_that_waits_w_is_a_half() -> None:
+    assert [after(1_000, 500, waiting).weight for waiting in (1, 2, 9, 1_000)] == [0.5] * 4
+
+
+def test_a_long_prefill_counts_as_its_tokens_do() -> None:
+    load = LoadWeight()
+    for _ in range(1_000):
+        load.prefilled(900, 2)
+        load.prefilled(100, 12)
+    assert load.waiting == pytest.approx(3.0, rel=0.01)
+
+
+def test_w_follows_the_load_up_and_down_again() -> None:
+    load = after(1_000, 500, 4)
+    assert load.weight == 0.5
+    assert after(3_000, 500, 0, load).weight == LOWEST
+
+
+def test_w_moves_at_every_32nd_prefill_at_most_and_not_for_little() -> None:
+    load = LoadWeight()
+    moved = [number for number in range(1, 1_000) if load.prefilled(500, 1)]
+    assert moved == [32], "it is the same from then on"
+    weights = [load.weight]
+    for number in range(1_000, 3_000):
+        if load.prefilled(500, 0):
+            assert number % 32 == 0
+            weights.append(load.weight)
+    assert weights[-1] == LOWEST
+    assert all(after <= 0.9 * before for before, after in pairwise(weights[:-1]))
+
+
+def leaves() -> dict[int, Leaf]:
+    return {n: Leaf(0, 100 * n, 100 * n, float(7 * n % 11)) for n in range(1, 11)}
+
+
+@given(weights=st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0]), min_size=1, max_size=4), taken=st.integers(0, 9))
+def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: list[float], taken: int) -> None:
+    def policy(weight: float) -> Policy:
+        return Policy(Recency(), FixedPrompt(100), THRESHOLD, weight)
+
+    held = leaves()
+    order, fresh = EvictionOrder(policy(0.5), 1, held.get), EvictionOrder(policy(weights[-1]), 1, held.get)
+    for leaf_id in held:
+        order.add(leaf_id)
+        fresh.add(leaf_id)
+    for weight in weights:
+        order.victim(1)
+        order.use(policy(weight))
+    for _ in range(taken):
+        victim = order.victim(10_000)
+        assert victim == fresh.victim(10_000)
+        assert victim is not None
+        order.discard(victim.leaf_id)
+        fresh.discard(victim.leaf_id)
+        rest = held.pop(victim.leaf_id)._replace(end=victim.keep)
+        if victim.keep:
+            held[100 + victim.leaf_id] = rest
+            order.add(100 + victim.leaf_id)
+            fresh.add(100 + victim.leaf_id)
+        assert order.over_budget == fresh.over_budget
+
+
+@pytest.mark.parametrize(
+    "config", [Config("etlru", THRESHOLD), Config("tlru", THRESHOLD), Config("tlru", THRESHOLD, 100, "load")]
+)
+def test_all_that_could_be_in_force_but_lru_follows_it(config: Config) -> None:
+    learner = Learner(config, 10_000, 16)
+    assert [policy.median_weight for policy in learner._policies[:-1]] == [LOWEST] * (len(learner._policies) - 1)
+    for _ in range(32):
+        learner.prefilled(500, 4)
+    assert [policy.median_weight for policy in learner._policies] == [*[0.5] * (len(learner._policies) - 1), 1.0]
+    assert learner.policy.median_weight == 0.5
+
+
+def test_a_weight_that_was_given_stays() -> None:
+    for weight in (0.0, 0.5, "auto"):
+        learner = Learner(Config("etlru", THRESHOLD, median_weight=weight), 10_000, 16)  # type: ignore[arg-type]
+        before = learner._policies
+        for _ in range(100):
+            learner.prefilled(500, 4)
+        assert learner._policies is before
+        assert learner.load is None
+
+
+@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+def test_real_cache_and_simulator_follow_the_same_load(policy: str) -> None:
+    requests = open_trace("synthetic:conversations=400").requests
+    line = line_for(0.95, 1.0, requests, sum(each.prompt_tokens for each in requests) // 3)
+
+    def served(name: str) -> tuple[list[int], list[float]]:
+        cell = Cell("synthetic", name, 40_000, 1024, None, "load", 64)
+        cache = cache_for(cell, TraceKnowledge(requests))
+        done = serve(cache, requests, line)  # type: ignore[arg-type]
+        if policy == name:
+            assert cache._learner.load.weight > LOWEST  # type: ignore[attr-defined]
+        return done.uncached.tolist(), done.ttft_s.tolist()
+
+    assert served(f"real-{policy}") == served(policy)
