@@ -30,6 +30,7 @@ ENVIRONMENT = {
 }
 
 LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
+WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w .*)")
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
 
@@ -88,6 +89,9 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...]) -> None:
     assert "Found rank divergence" not in log
     assert "evicting by etlru" in log, "enough was learned to evict by it"
     assert "without a stamp" not in log
+    weights = [[line for of, line in WEIGHT.findall(log) if of == rank] for rank in "01"]
+    assert weights[0], f"{CLIENTS} clients wait for each other"
+    assert weights[0] == weights[1]
 
 
 def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned() -> None:
@@ -103,6 +107,9 @@ def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_
     learned = [[line for of, line in THRESHOLD.findall(log) if of == stage] for stage in "01"]
     assert learned[0], "there were more than 32 prefills"
     assert learned[0] == learned[1]
+    weights = [[line for of, line in WEIGHT.findall(log) if of == stage] for stage in "01"]
+    assert weights[0], f"{CLIENTS} clients wait for each other"
+    assert weights[0] == weights[1]
     assert "Found rank divergence" not in log
 
 

@@ -134,8 +134,12 @@ class TailComponent(FullComponent):
 
     def prefilled(self, tokens: int, waiting: int) -> None:
         """So many tokens are prefilled, and so many other requests wait for that."""
-        if self.learner is not None:
-            self.learner.prefilled(tokens, waiting)
+        if self.learner is None or self.load is None:
+            return
+        before = self.load.weight
+        self.learner.prefilled(tokens, waiting)
+        if self.load.weight != before:
+            logger.info("radix_tlru: w %.2f, as %.2f requests wait for a token", self.load.weight, self.load.waiting)
             self._use(self.learner.policy)
 
     def ended(self, conversation: Conversation) -> None:
