@@ -18,6 +18,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.load import LOWEST, LoadWeight
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
+from tests.test_learner import shadows_of
 
 THRESHOLD = 600
 
@@ -113,9 +114,26 @@ def test_all_that_could_be_in_force_but_lru_follows_it(config: Config) -> None:
     assert learner.policy.median_weight == 0.5
 
 
+def test_auto_chooses_of_what_weighs_a_token_as_those_do_who_wait_for_it() -> None:
+    learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, 16)
+    settings = learner._policies[:3]
+    for number in range(3_200):
+        learner.prefilled(500, number % 4 == 0)  # a quarter of them wait: 0.2
+    assert learner.load is not None
+    assert 0.18 < learner.load.weight < 0.22
+    assert learner._policies[:3] == settings
+    assert learner._policies[3].median_weight == learner.load.weight, "T-LRU, if that is better"
+    tel, p50 = [1_000.0, 1_009.0, 1_009.0, 1_500.0, 2_000.0], [30, 40, 35, 50, 50]
+    shadows = shadows_of(learner, tel, p50)
+    shadows.best = 0
+    assert learner._chosen(shadows) == 2
+    learner.load.weight = LOWEST
+    assert learner._chosen(shadows) == 0
+
+
 def test_a_weight_that_was_given_stays() -> None:
-    for weight in (0.0, 0.5, "auto"):
-        learner = Learner(Config("etlru", THRESHOLD, median_weight=weight), 10_000, 16)  # type: ignore[arg-type]
+    for weight in (0.0, 0.5):
+        learner = Learner(Config("etlru", THRESHOLD, median_weight=weight), 10_000, 16)
         before = learner._policies
         for _ in range(100):
             learner.prefilled(500, 4)

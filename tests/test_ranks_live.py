@@ -30,7 +30,7 @@ ENVIRONMENT = {
 }
 
 LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
-WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w .*)")
+WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w by .*)")
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
 

@@ -38,6 +38,7 @@ _LOOK = 50  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
 _REPAID = 2.0  # times the turns that were lost, that a setting must be ahead by to be tried: to change costs some, too
+_ABOUT = 0.8  # of the w that the load asks for: a setting that is enough
 _MOVED = 0.1  # of the median, below which it is taken to be where it was
 
 
@@ -66,8 +67,8 @@ class Learner:
         self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
         self._learns = self._foretells or self._prompts is not None
         self._auto = config.weight == AUTO
-        self.load = LoadWeight() if config.weight == LOAD else None
-        """What w follows, if it follows the load."""
+        self.load = LoadWeight() if config.weight in (LOAD, AUTO) else None
+        """What w follows, or with ``auto`` does not fall below; None where it is given."""
         self._compares = self._learns or self._auto or watched
         pinned = policy_for(config)
         tail = replace(pinned, returns=RecentTurns()) if self._learns else pinned
@@ -146,10 +147,13 @@ class Learner:
 
     def prefilled(self, tokens: int, waiting: int) -> None:
         """So many tokens were prefilled, while so many other requests waited for them."""
-        if self.load is not None and self.load.prefilled(tokens, waiting):
-            self._weights = (self.load.weight,)
-            weighed = self._policies[: self._lru]  # all but lru
-            self._replace([replace(policy, median_weight=self.load.weight) for policy in weighed])
+        if self.load is None or not self.load.prefilled(tokens, waiting):
+            return
+        weight, kept = self.load.weight, len(self._settings) if self._auto else 0
+        if not self._auto:
+            self._weights = (weight,)
+        weighed = (replace(policy, median_weight=weight) for policy in self._policies[kept : self._lru])
+        self._replace([*self._policies[:kept], *weighed])
 
     def ended(self, conversation: Conversation) -> None:
         """Since its last turn a conversation was said to be over: nobody comes back for what it shares with none."""
@@ -251,12 +255,15 @@ class Learner:
 
         What was in force has a shadow of its own, as to change settings costs, too. Unless it made clearly fewer turns
         late than LRU, there is nothing to be lost: then the setting that is furthest ahead itself, or else LRU. What
-        settings have lost is to be won back twice before the next is tried.
+        settings have lost is to be won back twice before the next is tried. Shadows see uncached tokens, not who waits
+        for them: what weighs a token less than those do is no choice.
         """
+        least = _ABOUT * self.load.weight if self.load is not None else 0.0
+        settings = [index for index in self._settings if self._weights[index] >= least]
         if shadows.ahead(-1) >= 0:
-            return self._as_good(shadows, (shadows.best,) if shadows.best else self._settings)
+            return self._as_good(shadows, (shadows.best,) if shadows.best else settings)
         lost = _REPAID * shadows.behind(-1)
-        ahead = [index for index in self._settings if shadows.ahead(index) > lost]
+        ahead = [index for index in settings if shadows.ahead(index) > lost]
         return max(ahead, key=shadows.ahead, default=self._lru)
 
     def _as_good(self, shadows: Shadows, among: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import FLAGS, LOAD, Config
+from radix_tlru.config import AUTO, FLAGS, LOAD, Config
 from radix_tlru.sglang.carried import first_tokens_with
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.live_threshold import Prefill
@@ -37,8 +37,8 @@ def install(config: Config) -> None:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
         hook(HOOKED[0], _launched, without)
         hook(HOOKED[1], _processed, without, "around")
-    elif config.weight == LOAD:
-        hook(HOOKED[0], _launched, f"{FLAGS['median_weight']} {LOAD}: who waits cannot be counted")
+    elif config.weight in (LOAD, AUTO):
+        hook(HOOKED[0], _launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
 
 
 def _ours(scheduler: Any) -> TailRadixCache | None:
@@ -53,8 +53,9 @@ def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: 
         return
     if cache.stopwatch is not None:
         cache.stopwatch.returned(batch.forward_iter, time.monotonic())
-    if cache.tail.load is not None and (prefill := prefill_of(batch)) is not None:
-        cache.tail.prefilled(prefill.tokens, len(scheduler.waiting_queue) + len(prefill.prompts) - 1)
+    if cache.tail.load is not None and _is_prefill(batch):
+        prompts = len(batch.reqs) - len(batch.decoding_reqs or ())
+        cache.tail.prefilled(batch.extend_num_tokens, len(scheduler.waiting_queue) + prompts - 1)
 
 
 def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -70,11 +71,18 @@ def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: 
     return result
 
 
-def prefill_of(batch: Any) -> Prefill | None:
-    """What all ranks know of a prefill batch before its result is processed; None if it is none of a client's."""
+def _is_prefill(batch: Any) -> bool:
+    """Whether it is one, of a client's."""
     from sglang.srt.managers.utils import is_health_check_generate_req
 
-    if not batch.forward_mode.is_extend_without_speculative() or all(map(is_health_check_generate_req, batch.reqs)):
+    if not batch.forward_mode.is_extend_without_speculative():
+        return False
+    return not all(map(is_health_check_generate_req, batch.reqs))
+
+
+def prefill_of(batch: Any) -> Prefill | None:
+    """What all ranks know of a prefill batch before its result is processed; None if it is none of a client's."""
+    if not _is_prefill(batch):
         return None
     decoding = {id(request) for request in batch.decoding_reqs or ()}
     prompts = [request for request in batch.reqs if id(request) not in decoding]

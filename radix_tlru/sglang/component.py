@@ -134,12 +134,13 @@ class TailComponent(FullComponent):
 
     def prefilled(self, tokens: int, waiting: int) -> None:
         """So many tokens are prefilled, and so many other requests wait for that."""
-        if self.learner is None or self.load is None:
+        load = self.load
+        if self.learner is None or load is None:
             return
-        before = self.load.weight
+        before = load.weight
         self.learner.prefilled(tokens, waiting)
-        if self.load.weight != before:
-            logger.info("radix_tlru: w %.2f, as %.2f requests wait for a token", self.load.weight, self.load.waiting)
+        if load.weight != before:
+            logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait for a token", load.weight, load.waiting)
             self._use(self.learner.policy)
 
     def ended(self, conversation: Conversation) -> None:
