@@ -7,7 +7,7 @@ it, whether or not. With k requests that wait for a prefilled token, on average,
     λ · (P(Q > ξ - (L - X)) + k)   ∝   λ · ((1 - w) · P(Q > ξ - (L - X)) + w),   w = k / (1 + k).
 
 As far as a half, which is k = 1: queues are made of long prefills, and what shortens those is the other term. With w of
-0.8 and 1 the waits are no shorter at any load, and longer at some (``eval/results/load.md``).
+0.8 and 1 waits are hardly shorter on any trace that was tried, and longer on most (``eval/results/load.md``).
 
 Counted in events, never in seconds: what is fed the same is the same.
 """
