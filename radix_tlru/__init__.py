@@ -7,7 +7,8 @@ Start with :mod:`radix_tlru.tel`.
 
 from radix_tlru.config import Config, ConfigError
 from radix_tlru.models import Leaf, Policy, policy_for
-from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.order import EvictionOrder
+from radix_tlru.victims import Victim
 
 __version__ = "0.1.0"
 

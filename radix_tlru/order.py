@@ -23,16 +23,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import chain, pairwise
-from typing import Literal, NamedTuple
 
 from radix_tlru.models import Group, Leaf, Policy
 from radix_tlru.rising import RisingQueue
 from radix_tlru.tel import round_up
+from radix_tlru.victims import Upcoming, Victim
 
-__all__ = ["EvictionOrder", "Phase", "Upcoming", "Victim"]
-
-Phase = Literal["tel_safe", "lru"]
-"""Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
+__all__ = ["EvictionOrder"]
 
 # Stale entries are swept out when the cells hold this many more entries than twice the leaves; and so many leaves are
 # noted at most before they get their entries.
@@ -42,24 +39,6 @@ _PARTS = 4  # of each step of the prompt model: where in it the mean price of a 
 
 _ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
 _NO_ENTRY = (math.inf, _ALL)
-
-
-class Victim(NamedTuple):
-    """A leaf, and the depth down to which it stays: tokens [keep, end) are to be evicted, a whole number of pages."""
-
-    leaf_id: int
-    leaf: Leaf
-    keep: int
-    phase: Phase
-
-
-class Upcoming(NamedTuple):
-    """A victim to come, and what a token of it costs: why it comes before the others."""
-
-    victim: Victim
-    return_rate: float  # λ, in 1 / (unit of the return model's time)
-    exceed_probability: float  # P(Q > ξ - (L - X))
-    cost: float  # marginal_cost of the two
 
 
 class EvictionOrder:
@@ -150,7 +129,11 @@ class EvictionOrder:
         return self._now
 
     def use(self, policy: Policy) -> None:
-        """Order the same leaves by ``policy``. This alone looks at all of them; stale entries are gone after it."""
+        """Order the same leaves by ``policy``.
+
+        This alone looks at all of them, and stale entries are gone after it, unless it is the weight w alone that is
+        another: then the cells get other prices.
+        """
         self._admit()
         before = self._policy
         if policy is not before and replace(policy, median_weight=before.median_weight) == before:  # the same cells

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import sglang
 
-from radix_tlru.order import Victim
 from radix_tlru.sglang import seams
 from radix_tlru.sglang.checks import Check, Section
 from radix_tlru.sglang.compat import SUPPORTED, release_of, rust_core_refusal, supported_range
 from radix_tlru.sglang.component import TailComponent
+from radix_tlru.victims import Victim
 
 
 def _doctor(*python: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from radix_tlru.hints import Hinted
 from radix_tlru.learning.conversations import Conversation
 from radix_tlru.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
-from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.order import EvictionOrder
 from radix_tlru.tel import keep_within_budget
+from radix_tlru.victims import Victim
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100

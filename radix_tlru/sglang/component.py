@@ -29,10 +29,11 @@ from radix_tlru.config import Config
 from radix_tlru.learning.learner import Learner
 from radix_tlru.load import LoadWeight
 from radix_tlru.models import Leaf, policy_for
-from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.order import EvictionOrder
 from radix_tlru.sglang.carried import carried_by
 from radix_tlru.sglang.journal import Journal
 from radix_tlru.sglang.turns import turn_of
+from radix_tlru.victims import Victim
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req

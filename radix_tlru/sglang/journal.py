@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sglang.srt.utils import rank_consensus_checker
 
 if TYPE_CHECKING:
-    from radix_tlru.order import Victim
+    from radix_tlru.victims import Victim
 
 __all__ = ["JOURNAL_VARIABLE", "Journal"]
 

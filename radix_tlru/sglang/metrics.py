@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
-from radix_tlru.order import Phase
+from radix_tlru.victims import Phase
 
 if TYPE_CHECKING:
     from radix_tlru.learning.learner import Learner

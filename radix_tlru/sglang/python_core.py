@@ -27,11 +27,12 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
 from radix_tlru.models import Leaf, Policy
-from radix_tlru.order import EvictionOrder, Victim
+from radix_tlru.order import EvictionOrder
 from radix_tlru.sglang.component import TailComponent
 from radix_tlru.sglang.host_tier import HostTier
 from radix_tlru.sglang.hybrids import WholeLeaves
 from radix_tlru.sglang.sessions import Order, SessionOrder
+from radix_tlru.victims import Victim
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         NodeId,
     )
 
-    from radix_tlru.order import Victim
+    from radix_tlru.victims import Victim
 
 __all__ = ["RustTailComponent", "RustTailCore"]
 

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from radix_tlru.models import Leaf, Policy
-from radix_tlru.order import EvictionOrder, Upcoming, Victim
+from radix_tlru.order import EvictionOrder
+from radix_tlru.victims import Upcoming, Victim
 
 __all__ = ["Order", "SessionOrder"]
 
