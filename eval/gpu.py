@@ -24,7 +24,7 @@ from eval.paper.timing import Timing, TimingError, read, write
 from eval.replay.arms import Arm, base_flags, default_arms, launched
 from eval.replay.command import machine_facts
 from eval.replay.rows import Folder, FolderError
-from eval.replay.summary import ArmSummary, NoResultError, markdown, sentences, summarise
+from eval.replay.summary import ArmSummary, NoResultError, machine_sentences, markdown, sentences, summarise
 from eval.server import ServerError
 
 __all__ = ["add_arguments", "run"]
@@ -229,6 +229,7 @@ def _results(
         markdown(tail),
         "",
         *sentences(tail),
+        *machine_sentences(Folder(args.out / "tail")),
         "",
         "## Decoding at saturation",
         "",

@@ -17,7 +17,7 @@ from eval.replay.arms import Facts
 from eval.replay.load import Conversation, Load, Segment, Turn
 from eval.replay.predict import Prediction, refusal, requests_of
 from eval.replay.rows import Folder, FolderError, Part, Row, Run
-from eval.replay.summary import NoResultError, comparison_table, markdown, sentences, summarise
+from eval.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
 from radix_tlru.config import AUTO, LOAD
 
 RUN = Run(
@@ -86,11 +86,11 @@ BETTER = [
 ]
 
 
-def played(folder: Folder, arm: str, repeat: int, rows: Sequence[Row]) -> None:
+def played(folder: Folder, arm: str, repeat: int, rows: Sequence[Row], alone_ms: tuple[float, ...] = ()) -> None:
     with folder.begin(arm, repeat) as file:
         for one in rows:
             file.append(one)
-    folder.finish(Part(arm=arm, repeat=repeat, seconds=2.0, facts=FACTS, metrics={}))
+    folder.finish(Part(arm=arm, repeat=repeat, seconds=2.0, facts=FACTS, metrics={}, prefill_alone_ms=alone_ms))
 
 
 @pytest.fixture
@@ -217,6 +217,20 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
     assert median.startswith("The median gained too")
+
+
+@pytest.mark.parametrize(("slower_ms", "comparable"), [((52.0, 54.0), True), ((52.0, 75.0), False)])
+def test_how_fast_the_machine_was_in_each_arm(tmp_path: Path, slower_ms: tuple[float, ...], comparable: bool) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, ROWS, (50.0, 51.0))
+    played(folder, "ours", 0, BETTER, slower_ms)
+    alone, *warning = machine_sentences(folder)
+    assert "stock lru 50, 51 ms; ours 52, " in alone
+    assert warning == [] if comparable else "24% slower for ours than for stock lru" in warning[0]
+
+
+def test_a_run_of_before_says_nothing_of_the_machine(folder: Folder) -> None:
+    assert machine_sentences(folder) == []
 
 
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:

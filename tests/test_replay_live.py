@@ -55,6 +55,8 @@ def test_two_servers_side_by_side_and_the_simulator_agrees(
             rows = folder.rows(arm, repeat)
             assert len(rows) == len(requests)
             assert all(row.error is None and row.ttft_ms for row in rows)
+    assert all(len(part.prefill_alone_ms) == 2 and min(part.prefill_alone_ms) > 0 for part in folder.parts)
+    assert "A prompt of 1,024 tokens alone" in printed
     assert folder.facts("ours").threshold == THRESHOLD  # type: ignore[union-attr]
     assert all(part.metrics["sglang:num_requests_total"] >= len(requests) for part in folder.parts)
     assert any(

@@ -23,9 +23,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from eval.arguments import add_trace_arguments, tokens, trace_options
 from eval.replay.arms import STARTUP_S, Arm, Host, base_flags, default_arms, facts, launched, parse_arm, parse_url
 from eval.replay.load import Load, load_from
-from eval.replay.play import Pace, ReplayError, Sent, play, warm_up
+from eval.replay.play import Pace, ReplayError, Sent, play, prefill_alone, warm_up
 from eval.replay.rows import Folder, FolderError, Part, Row, Run, risen
-from eval.replay.summary import NoResultError, comparison_table, markdown, sentences, summarise
+from eval.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
 from eval.server import ServerError
 from eval.traces import TraceError, open_trace
 
@@ -263,6 +263,7 @@ def _play_part(
         found = facts(host, arm)
         show("warm-up")
         warm_up(host.base_url, plan.timeout_s)
+        alone = [prefill_alone(host.base_url, plan.timeout_s)]
         host.flush_cache()
         before = _metrics(host)
         show("replay")
@@ -285,7 +286,17 @@ def _play_part(
         )
         seconds = time.perf_counter() - start
         metrics = risen(_metrics(host), before)
-    folder.finish(Part(arm=arm.name, repeat=repeat, seconds=round(seconds, 3), facts=asdict(found), metrics=metrics))
+        alone.append(prefill_alone(host.base_url, plan.timeout_s))
+    folder.finish(
+        Part(
+            arm=arm.name,
+            repeat=repeat,
+            seconds=round(seconds, 3),
+            facts=asdict(found),
+            metrics=metrics,
+            prefill_alone_ms=tuple(round(ms, 3) for ms in alone),
+        )
+    )
 
 
 def _metrics(host: Host) -> dict[str, float]:
@@ -319,7 +330,7 @@ def finish(plan: Plan, folder: Folder) -> int:
     console = Console(highlight=False)
     console.width = max(console.width, TABLE_WIDTH)
     console.print(comparison_table(arms))
-    for sentence in sentences(arms):
+    for sentence in (*sentences(arms), *machine_sentences(folder)):
         console.print(sentence, soft_wrap=True, markup=False)
     (folder.path / "table.md").write_text(markdown(arms) + "\n")
     for line in write_page(folder, plan.load, arms):

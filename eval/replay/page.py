@@ -17,7 +17,7 @@ from eval.paper.timing import Timing
 from eval.replay.load import Load
 from eval.replay.predict import TOLERANCE, Prediction, fitted_line, measured_points, predict
 from eval.replay.rows import Folder
-from eval.replay.summary import PERCENTILES, ArmSummary, sentences, table_rows
+from eval.replay.summary import PERCENTILES, ArmSummary, machine_sentences, sentences, table_rows
 from eval.report.gallery import data_uri
 from eval.report.style import INK, MUTED, RC, Look, look, percent
 
@@ -69,13 +69,14 @@ def write_page(folder: Folder, load: Load | None, arms: Sequence[ArmSummary]) ->
         f"<figcaption>{caption} <code>figures/{name}.png</code></figcaption></figure>"
         for name, (title, caption, _) in figures.items()
     )
+    said = (*sentences(arms), *machine_sentences(folder))
     (folder.path / PAGE).write_text(
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Live replay of {escape(folder.run.trace)}</title>\n<style>{_STYLE.read_text()}</style>\n</head>\n"
         f"<body>\n"
         f"<h1>Live replay of {escape(folder.run.trace)}</h1>{_lead(folder, arms)}"
-        f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in sentences(arms))}</ul>"
+        f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in said)}</ul>"
         f"{_table(folder, arms)}{drawn}{_predictions(timing, predictions, reasons)}{_servers(folder)}"
         "</body>\n</html>\n"
     )

@@ -14,8 +14,9 @@ closed    N users, each with one conversation after the other, waits likewise
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
@@ -25,10 +26,12 @@ import aiohttp
 from eval.replay.client import Request, RequestResult, close_session, send, session
 from eval.replay.load import Conversation, Load, Message, Turn
 
-__all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "warm_up"]
+__all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "prefill_alone", "warm_up"]
 
 # Lengths of the warm-up prompts, in tokens: the first prefill of a size pays for allocations that later ones reuse.
 WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
+
+PROBES, PROBE_TOKENS = 8, 1024
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 
@@ -69,14 +72,31 @@ def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
         ReplayError: the server does not answer one.
     """
 
-    async def run() -> None:
-        async with session(timeout_s) as connection:
-            for number, tokens in enumerate(WARM_UP_TOKENS):
-                result = await send(connection, base_url, Request(-1, 0, (number,) * tokens, 8))
-                if result.error is not None:
-                    raise ReplayError(f"warm-up with {tokens} tokens failed: {result.error}")
+    asyncio.run(_alone(base_url, "warm-up", enumerate(WARM_UP_TOKENS), timeout_s))
 
-    asyncio.run(run())
+
+def prefill_alone(base_url: str, timeout_s: float = 120.0) -> float:
+    """How fast the machine is now: the median TTFT, in ms, of prompts of `PROBE_TOKENS`, one after the other.
+
+    None finds another cached, nor one of the warm-up.
+
+    Raises:
+        ReplayError: the server does not answer one.
+    """
+    probes = ((len(WARM_UP_TOKENS) + number, PROBE_TOKENS) for number in range(PROBES))
+    return statistics.median(asyncio.run(_alone(base_url, "probe", probes, timeout_s)))
+
+
+async def _alone(base_url: str, what: str, prompts: Iterable[tuple[int, int]], timeout_s: float) -> list[float]:
+    """The TTFT, in ms, of prompts given as (token, how often it is said)."""
+    found = []
+    async with session(timeout_s) as connection:
+        for token, tokens in prompts:
+            result = await send(connection, base_url, Request(-1, 0, (token,) * tokens, 8))
+            if result.error is not None or result.ttft_ms is None:
+                raise ReplayError(f"{what} with {tokens} tokens failed: {result.error}")
+            found.append(result.ttft_ms)
+    return found
 
 
 def play(

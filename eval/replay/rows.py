@@ -77,6 +77,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float  # of play
     facts: dict[str, Any]  # of ``Facts``
     metrics: dict[str, float]  # of the server's /metrics, how much they rose while it was played
+    prefill_alone_ms: tuple[float, ...] = ()  # of `prefill_alone`, before and after
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ together, and the same conversations are drawn for every arm, so that a change a
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,13 +18,24 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from eval.replay.play import PROBE_TOKENS
 from eval.replay.rows import Folder, Row
 
-__all__ = ["ArmSummary", "Figure", "NoResultError", "comparison_table", "markdown", "sentences", "summarise"]
+__all__ = [
+    "ArmSummary",
+    "Figure",
+    "NoResultError",
+    "comparison_table",
+    "machine_sentences",
+    "markdown",
+    "sentences",
+    "summarise",
+]
 
 RESAMPLES = 1_000
 COVERAGE = 0.95
 PERCENTILES = (50, 90, 95, 99)
+UNEQUAL = 1.1  # a machine this many times slower in one arm than in another makes its times no comparison
 
 Floats = NDArray[np.float64]
 
@@ -234,6 +246,29 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
         f"{_percent(change['uncached_p50'])}.",
         "In brackets: 95 % intervals, by bootstrap over conversations.",
     ]
+
+
+def machine_sentences(folder: Folder) -> list[str]:
+    """How fast the machine was in each arm: machines drift, and an arm on a slower one has longer times for it."""
+    alone = {
+        arm: [ms for part in folder.parts if part.arm == arm for ms in part.prefill_alone_ms] for arm in folder.run.arms
+    }
+    alone = {arm: found for arm, found in alone.items() if found}
+    if not alone:
+        return []
+    means = {arm: statistics.geometric_mean(found) for arm, found in alone.items()}
+    slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
+    said = [
+        f"A prompt of {PROBE_TOKENS:,} tokens alone, before and after each repeat: "
+        + "; ".join(f"{arm} {', '.join(f'{ms:.0f}' for ms in found)} ms" for arm, found in alone.items())
+        + "."
+    ]
+    if means[slow] > UNEQUAL * means[fast]:
+        said.append(
+            f"The machine was {means[slow] / means[fast] - 1:.0%} slower for {slow} than for {fast}: compare no times "
+            "of these, tokens only; more repeats may help."
+        )
+    return said
 
 
 def _percent(figure: Figure) -> str:
