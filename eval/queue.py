@@ -69,8 +69,8 @@ class Waits(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """A request has come and waits."""
 
-    def prefilled(self, tokens: int, waiting: int) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that."""
+    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
 
 
 class Queued(NamedTuple):
@@ -88,17 +88,20 @@ def serve(cache: Waits, requests: Sequence[Request], line: Line) -> Queued:
     now, prefills = 0.0, 0
     uncached, ttft = [], []
     while waiting or coming:
-        if not waiting:
-            now = max(now, coming[0].arrival_s)
+        idle = not waiting and coming[0].arrival_s > now
+        if idle:
+            now = coming[0].arrival_s
+        left = len(waiting)
         while coming and coming[0].arrival_s <= now:
             waiting.append(coming.popleft())
+        came = 0 if idle else len(waiting) - left
         if prefills % REFRESH == 0:
             for request in reversed(list(itertools.islice(waiting, MOST_REFRESHED))):  # the next to be served last
                 cache.touch(request)
         prefills += 1
         request = waiting.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        cache.prefilled(uncached[-1], len(waiting))
+        cache.prefilled(uncached[-1], len(waiting), came)
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))

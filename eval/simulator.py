@@ -132,10 +132,10 @@ class SimulatedCache:
         if self._learner is not None and node.known is not None and not node.children:
             self._learner.awaited(node.known)
 
-    def prefilled(self, tokens: int, waiting: int) -> None:
-        """What a request had to prefill was prefilled, while so many others waited."""
+    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
         if self._learner is not None:
-            self._learner.prefilled(tokens, waiting)
+            self._learner.prefilled(tokens, waiting, came)
             self._follow(self._learner.policy)
 
     # ---- the tree ----

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,9 +14,10 @@ from eval.policies import TraceKnowledge
 from eval.queue import line_for, serve
 from eval.simulate import cache_for
 from eval.traces import open_trace
+from eval.traces.request import Path, Request
 from radix_tlru import Config
 from radix_tlru.learning.learner import Learner
-from radix_tlru.load import LOWEST, LoadWeight
+from radix_tlru.load import LOWEST, Arrivals, LoadWeight
 from radix_tlru.models import FixedPrompt, Leaf, Policy, Recency
 from radix_tlru.order import EvictionOrder
 from tests.test_learner import shadows_of
@@ -50,6 +52,61 @@ def test_a_long_prefill_counts_as_its_tokens_do() -> None:
         load.prefilled(900, 2)
         load.prefilled(100, 12)
     assert load.waiting == pytest.approx(3.0, rel=0.01)
+
+
+class Told:
+    """A cache that holds nothing, and what it is told."""
+
+    def __init__(self) -> None:
+        self.prefills: list[tuple[int, int, int]] = []
+
+    def request(self, request: Request) -> int:
+        return 0
+
+    def touch(self, request: Request) -> None:
+        pass
+
+    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
+        self.prefills.append((tokens, waiting, came))
+
+
+def poisson(count: int, random: Random) -> list[Request]:
+    """Requests of lengths and gaps that are exponential."""
+    arrivals = accumulate(random.expovariate(1.0) for _ in range(count))
+    lengths = (1 + int(random.expovariate(1 / 500)) for _ in range(count))
+    nothing = Path((), ())
+    return [Request(at, None, nothing, nothing, tokens, 1) for at, tokens in zip(arrivals, lengths, strict=True)]
+
+
+@pytest.mark.parametrize("load", [0.2, 0.5, 0.8])
+def test_k_is_what_was_waited_however_low_the_load(load: float) -> None:
+    requests = poisson(10_000, Random(1))
+    tokens = sum(request.prompt_tokens for request in requests)
+    line = line_for(load, 0.0, requests, tokens)
+    told = Told()
+    served = serve(told, requests, line)
+    waited = (served.ttft_s.sum() - line.alpha_ms / 1000 * tokens) / (line.alpha_ms / 1000)  # in tokens
+    assert waited / tokens == pytest.approx(load / (1 - load), rel=0.1), "as the theory has it"
+    follows, k = LoadWeight(), 0.0
+    for prefill in told.prefills:
+        follows.prefilled(*prefill)
+        k += follows.waiting * prefill[0] / tokens
+    assert k == pytest.approx(waited / tokens, rel=0.05)
+    at_launches = sum(tokens * waiting for tokens, waiting, _ in told.prefills) / tokens
+    assert at_launches == pytest.approx(load * waited / tokens, rel=0.1), "most come while another prefill runs"
+
+
+def test_who_came_during_a_prefill_waits_when_the_next_is_launched() -> None:
+    arrivals = Arrivals()
+    assert arrivals.launched(7, present=3, left=1) == 0, "nobody knows when these came"
+    assert arrivals.launched(8, present=5, left=4) == 4
+    assert arrivals.launched(9, present=4, left=0) == 0
+    assert arrivals.launched(11, present=2, left=0) == 0, "a step of decoding lay between"
+    assert arrivals.launched(12, present=0, left=0) == 0
+    load = LoadWeight()
+    load.prefilled(600, 0)
+    load.prefilled(200, 1, came=1)
+    assert load.waiting == pytest.approx((600 / 2 + 200) / 800, rel=0.01)
 
 
 def test_w_follows_the_load_up_and_down_again() -> None:

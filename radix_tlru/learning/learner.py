@@ -145,9 +145,9 @@ class Learner:
         conversation.served = self._turns + self._waiting / (self._waiting + 1)
         conversation.due = self.hazards.now + _PATIENCE
 
-    def prefilled(self, tokens: int, waiting: int) -> None:
-        """So many tokens were prefilled, while so many other requests waited for them."""
-        if self.load is None or not self.load.prefilled(tokens, waiting):
+    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
+        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
+        if self.load is None or not self.load.prefilled(tokens, waiting, came):
             return
         weight, kept = self.load.weight, len(self._settings) if self._auto else 0
         if not self._auto:

@@ -54,8 +54,10 @@ def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: 
     if cache.stopwatch is not None:
         cache.stopwatch.returned(batch.forward_iter, time.monotonic())
     if cache.tail.load is not None and _is_prefill(batch):
-        prompts = len(batch.reqs) - len(batch.decoding_reqs or ())
-        cache.tail.prefilled(batch.extend_num_tokens, len(scheduler.waiting_queue) + prompts - 1)
+        present = len(scheduler.waiting_queue) + len(batch.reqs) - len(batch.decoding_reqs or ())
+        left = len(scheduler.waiting_queue) + (batch.chunked_req is not None)
+        came = cache.arrivals.launched(batch.forward_iter, present, left)
+        cache.tail.prefilled(batch.extend_num_tokens, present - 1, came)
 
 
 def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

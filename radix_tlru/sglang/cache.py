@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radix_tlru.config import Config, ConfigError
+from radix_tlru.load import Arrivals
 from radix_tlru.sglang.compat import host_tier_refusal, hybrid_refusal, rust_core_refusal
 from radix_tlru.sglang.component import TailComponent, component_for
 from radix_tlru.sglang.live_threshold import LiveThreshold
@@ -56,6 +57,8 @@ class TailRadixCache(UnifiedRadixCache):
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
+        self.arrivals = Arrivals()
+        """Who waits for which prefill; the scheduler's hooks count them here."""
         self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self)
