@@ -69,8 +69,8 @@ class Waits(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """A request has come and waits."""
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
 
 
 class Queued(NamedTuple):
@@ -86,22 +86,23 @@ def serve(cache: Waits, requests: Sequence[Request], line: Line) -> Queued:
     waiting: deque[Request] = deque()
     coming = deque(requests)
     now, prefills = 0.0, 0
-    uncached, ttft = [], []
+    uncached: list[int] = []
+    ttft: list[float] = []
     while waiting or coming:
         idle = not waiting and coming[0].arrival_s > now
         if idle:
             now = coming[0].arrival_s
-        left = len(waiting)
+        left, before = len(waiting), uncached[-1] if uncached else 0
         while coming and coming[0].arrival_s <= now:
             waiting.append(coming.popleft())
-        came = 0 if idle else len(waiting) - left
+        waited = 0.0 if idle else (len(waiting) - left) * before / 2
         if prefills % REFRESH == 0:
             for request in reversed(list(itertools.islice(waiting, MOST_REFRESHED))):  # the next to be served last
                 cache.touch(request)
         prefills += 1
         request = waiting.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        cache.prefilled(uncached[-1], len(waiting), came)
+        cache.prefilled(uncached[-1], len(waiting), waited)
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))

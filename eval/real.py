@@ -168,10 +168,10 @@ class RealCache:
         else:
             self._cache.touch(tokens_of(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
         if self._learns:
-            self._cache.prefilled(tokens, waiting, came)
+            self._cache.prefilled(tokens, waiting, waited)
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

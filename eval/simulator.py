@@ -132,10 +132,10 @@ class SimulatedCache:
         if self._learner is not None and node.known is not None and not node.children:
             self._learner.awaited(node.known)
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
         if self._learner is not None:
-            self._learner.prefilled(tokens, waiting, came)
+            self._learner.prefilled(tokens, waiting, waited)
             self._follow(self._learner.policy)
 
     # ---- the tree ----

@@ -31,24 +31,38 @@ _MOVED = 0.1  # of w, below which it stays
 
 
 class Arrivals:
-    """Tells, by counts alone, how many requests came while a prefill ran: at the launch of the next."""
+    """What requests that come while something runs wait for of it, told at every launch, by counts alone.
 
-    def __init__(self) -> None:
-        self._step, self._left = -1, 0
+    Args:
+        ahead: whether launches run one ahead of the device (SGLang's overlap scheduler on a GPU). Who is first seen at
+            a launch came while the last but one ran then, and waits for all of the last.
+    """
 
-    def launched(self, step: int, present: int, left: int) -> int:
-        """A prefill is launched; returns how many came since the one before, if that was the last thing launched.
+    def __init__(self, ahead: bool = False) -> None:
+        self._ahead = ahead
+        self._left = self._last = 0
+        self._behind = self._waited = 0.0
 
-        Else something was launched between them that does not take up who waits, and they came while that ran.
+    def launched(self, tokens: int, present: int, left: int, after_idle: bool) -> float:
+        """Returns the tokens that those who came waited for, all together, when a prefill is launched.
 
         Args:
-            step: a count of all that is launched.
+            tokens: that are prefilled; 0: something else was launched.
             present: requests that wait, those of this batch among them.
             left: of these, how many will wait for another.
+            after_idle: whether nothing ran when they came.
         """
-        came = max(present - self._left, 0) if step == self._step + 1 else 0
-        self._step, self._left = step, left
-        return came
+        if after_idle:
+            self._last = 0
+        else:
+            self._waited += max(present - self._left, 0) * self._behind
+        # Of what runs when they come a half is over, on average.
+        self._behind = tokens + self._last / 2 if self._ahead else tokens / 2
+        self._left, self._last = left, tokens
+        if not tokens:
+            return 0.0
+        waited, self._waited = self._waited, 0.0
+        return waited
 
 
 class LoadWeight:
@@ -56,7 +70,7 @@ class LoadWeight:
 
     def __init__(self) -> None:
         self._tokens = self._waits = 0.0
-        self._prefills = self._last = 0
+        self._prefills = 0
         self.weight = LOWEST
         """w in force."""
 
@@ -65,15 +79,14 @@ class LoadWeight:
         """k: requests that waited for a prefilled token, on average."""
         return self._waits / self._tokens if self._tokens else 0.0
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> bool:
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> bool:
         """So many tokens are prefilled while so many other requests wait; returns whether w moved.
 
-        So many ``came`` while the prefill before ran: each waited for a half of it, on average.
+        ``waited``: tokens that those waited for besides who came while what was before ran, all together.
         """
         decay = 0.5 ** (1 / _HALF_LIFE)
         self._tokens = self._tokens * decay + tokens
-        self._waits = (self._waits + self._last * came / 2) * decay + tokens * waiting
-        self._last = tokens
+        self._waits = self._waits * decay + tokens * waiting + waited
         self._prefills += 1
         if self._prefills % _EVERY:
             return False

@@ -204,7 +204,7 @@ def shadows_of(learner: Learner, tel: list[float], p50: list[int], late: list[fl
 
 def test_auto_takes_the_lowest_median_that_the_tail_does_not_pay_for() -> None:
     learner = Learner(Config("etlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
-    assert learner.names == ("etlru", "etlru w=0.2", "etlru w=0.5", "tlru", "lru")
+    assert learner.names == ("etlru", "etlru w=0.2", "etlru w=0.6", "tlru", "lru")
     learned = shadows_of(learner, [1000.0, 1009.0, 1011.0, 1500.0, 2000.0], [50, 40, 30, 50, 50])
     learned.best = 0
     assert learner._chosen(learned) == 1  # 1,011: 1.1 % above 1,000
@@ -351,8 +351,8 @@ def test_auto_lets_w_count_from_the_median_of_lru_on_whatever_else_of_the_policy
 
 def test_auto_is_a_choice_of_tlru_too() -> None:
     learner = Learner(Config("tlru", THRESHOLD, median_weight="auto"), 10_000, PAGE)
-    assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.5", "tlru Q=200", "lru")
-    assert [policy.median_weight for policy in learner._policies] == [0.05, 0.2, 0.5, 0.0, 1.0]
+    assert learner.names == ("tlru", "tlru w=0.2", "tlru w=0.6", "tlru Q=200", "lru")
+    assert [policy.median_weight for policy in learner._policies] == [0.05, 0.2, 0.6, 0.0, 1.0]
     for request in synthetic(40):
         end = len(request.context)
         learner.observe(turn(request.arrival_s, request.prompt_tokens, end, int(request.conversation or 0)))

@@ -58,7 +58,7 @@ class Told:
     """A cache that holds nothing, and what it is told."""
 
     def __init__(self) -> None:
-        self.prefills: list[tuple[int, int, int]] = []
+        self.prefills: list[tuple[int, int, float]] = []
 
     def request(self, request: Request) -> int:
         return 0
@@ -66,8 +66,8 @@ class Told:
     def touch(self, request: Request) -> None:
         pass
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        self.prefills.append((tokens, waiting, came))
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        self.prefills.append((tokens, waiting, waited))
 
 
 def poisson(count: int, random: Random) -> list[Request]:
@@ -96,17 +96,24 @@ def test_k_is_what_was_waited_however_low_the_load(load: float) -> None:
     assert at_launches == pytest.approx(load * waited / tokens, rel=0.1), "most come while another prefill runs"
 
 
-def test_who_came_during_a_prefill_waits_when_the_next_is_launched() -> None:
+def test_who_comes_while_a_prefill_runs_waits_for_half_of_it() -> None:
     arrivals = Arrivals()
-    assert arrivals.launched(7, present=3, left=1) == 0, "nobody knows when these came"
-    assert arrivals.launched(8, present=5, left=4) == 4
-    assert arrivals.launched(9, present=4, left=0) == 0
-    assert arrivals.launched(11, present=2, left=0) == 0, "a step of decoding lay between"
-    assert arrivals.launched(12, present=0, left=0) == 0
-    load = LoadWeight()
-    load.prefilled(600, 0)
-    load.prefilled(200, 1, came=1)
-    assert load.waiting == pytest.approx((600 / 2 + 200) / 800, rel=0.01)
+    assert arrivals.launched(600, present=3, left=1, after_idle=True) == 0
+    assert arrivals.launched(200, present=3, left=0, after_idle=False) == 2 * 300
+    assert arrivals.launched(0, present=0, left=0, after_idle=False) == 0
+    assert arrivals.launched(500, present=1, left=0, after_idle=False) == 0, "it came while others decoded"
+    assert arrivals.launched(500, present=4, left=0, after_idle=True) == 0, "nothing ran when they came"
+    assert arrivals.launched(0, present=1, left=1, after_idle=False) == 0, "there is no room for one yet"
+    assert arrivals.launched(100, present=1, left=0, after_idle=False) == 250
+
+
+def test_where_launches_run_ahead_it_waits_for_all_that_was_launched_as_well() -> None:
+    arrivals = Arrivals(ahead=True)
+    assert arrivals.launched(600, present=1, left=0, after_idle=True) == 0
+    assert arrivals.launched(0, present=0, left=0, after_idle=False) == 0
+    assert arrivals.launched(200, present=1, left=0, after_idle=False) == 300, "a step of decoding was launched before"
+    assert arrivals.launched(400, present=1, left=0, after_idle=False) == 200, "what ran was that step"
+    assert arrivals.launched(400, present=1, left=0, after_idle=False) == 400 + 100
 
 
 def test_w_follows_the_load_up_and_down_again() -> None:

@@ -33,7 +33,7 @@ _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _LESSON = 500  # turns between two estimates, once as many were seen
 _PATIENCE = 60.0  # s, for which a request is taken to wait unless it is told of again
 
-_WEIGHTS = (0.05, 0.2, 0.5)  # that `auto` chooses from
+_WEIGHTS = (0.05, 0.2, 0.6)  # that `auto` chooses from
 _LOOK = 50  # turns between two choices of w
 _AS_GOOD = 1.01  # times the least TEL: as good at the tail
 _GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
@@ -145,9 +145,9 @@ class Learner:
         conversation.served = self._turns + self._waiting / (self._waiting + 1)
         conversation.due = self.hazards.now + _PATIENCE
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
-        if self.load is None or not self.load.prefilled(tokens, waiting, came):
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+        if self.load is None or not self.load.prefilled(tokens, waiting, waited):
             return
         weight, kept = self.load.weight, len(self._settings) if self._auto else 0
         if not self._auto:

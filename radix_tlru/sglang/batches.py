@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import AUTO, FLAGS, LOAD, Config
+from radix_tlru.load import Arrivals
 from radix_tlru.sglang.carried import first_tokens_with
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.live_threshold import Prefill
@@ -53,11 +54,22 @@ def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: 
         return
     if cache.stopwatch is not None:
         cache.stopwatch.returned(batch.forward_iter, time.monotonic())
-    if cache.tail.load is not None and _is_prefill(batch):
-        present = len(scheduler.waiting_queue) + len(batch.reqs) - len(batch.decoding_reqs or ())
-        left = len(scheduler.waiting_queue) + (batch.chunked_req is not None)
-        came = cache.arrivals.launched(batch.forward_iter, present, left)
-        cache.tail.prefilled(batch.extend_num_tokens, present - 1, came)
+    if cache.tail.load is not None:
+        _count_waiting(cache, scheduler, batch)
+
+
+def _count_waiting(cache: TailRadixCache, scheduler: Any, batch: Any) -> None:
+    if cache.arrivals is None:
+        cache.arrivals = Arrivals(ahead=scheduler.enable_overlap and scheduler.device != "cpu")
+    after_idle = scheduler.last_batch is None  # of this pass of its loop; it is set at its end
+    present = left = len(scheduler.waiting_queue)
+    if not _is_prefill(batch):
+        cache.arrivals.launched(0, present, left, after_idle)
+        return
+    present += len(batch.reqs) - len(batch.decoding_reqs or ())
+    left += batch.chunked_req is not None
+    waited = cache.arrivals.launched(batch.extend_num_tokens, present, left, after_idle)
+    cache.tail.prefilled(batch.extend_num_tokens, present - 1, waited)
 
 
 def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:

@@ -55,10 +55,11 @@ class TailRadixCache(UnifiedRadixCache):
     stopwatch: Stopwatch | None = None
     """What times the prefills that ξ is learned from; the scheduler's hooks look for it here."""
 
+    arrivals: Arrivals | None = None
+    """Who waits for which prefill; counted by the scheduler's hooks, which know how it launches."""
+
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
-        self.arrivals = Arrivals()
-        """Who waits for which prefill; the scheduler's hooks count them here."""
         self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self)

@@ -133,13 +133,13 @@ class TailComponent(FullComponent):
         """What w follows, and is to be told of prefills, if it follows the load."""
         return None if self.learner is None else self.learner.load
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """So many tokens are prefilled, and so many other requests wait for that; some came during the one before."""
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
         load = self.load
         if self.learner is None or load is None:
             return
         before = load.weight
-        self.learner.prefilled(tokens, waiting, came)
+        self.learner.prefilled(tokens, waiting, waited)
         if load.weight != before:
             logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait for a token", load.weight, load.waiting)
             self._use(self.learner.policy)

@@ -234,9 +234,9 @@ class OfflineCache:
         found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
         return found
 
-    def prefilled(self, tokens: int, waiting: int, came: int = 0) -> None:
-        """Tokens are prefilled, others wait for that, some came during the one before: a cache of ours is told."""
-        self.cache.components[ComponentType.FULL].prefilled(tokens, waiting, came)
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """A prefill, who waits for it, and what some have waited for before: a cache of ours is told."""
+        self.cache.components[ComponentType.FULL].prefilled(tokens, waiting, waited)
 
     def name(self, session: str, node: Any) -> None:
         """The context that ends at a node was of that session, which is open from now on, if it was not."""
