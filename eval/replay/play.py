@@ -31,7 +31,7 @@ __all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "pr
 # Lengths of the warm-up prompts, in tokens: the first prefill of a size pays for allocations that later ones reuse.
 WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
 
-PROBES, PROBE_TOKENS = 8, 1024
+PROBES, PROBE_TOKENS = 8, 1024  # of `prefill_alone`
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 
