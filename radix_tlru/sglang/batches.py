@@ -87,10 +87,10 @@ def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: 
 
 def _is_prefill(batch: Any) -> bool:
     """Whether it is one, of a client's."""
+    if not batch.forward_mode.is_extend_without_speculative():
+        return False  # steps of decoding, which are most, get no further
     from sglang.srt.managers.utils import is_health_check_generate_req
 
-    if not batch.forward_mode.is_extend_without_speculative():
-        return False
     return not all(map(is_health_check_generate_req, batch.reqs))
 
 
