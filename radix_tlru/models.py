@@ -57,7 +57,7 @@ class Group(NamedTuple):
     """Leaves whose order is that of their keys for as long as they are in it."""
 
     number: int
-    until: float  # when the leaf will be in another group unless it is used before, in the model's time
+    until: float  # when the leaf will be in a group of less rate, unless it is used before, in the model's time
 
 
 _FOREVER = Group(0, math.inf)
@@ -88,7 +88,10 @@ class ReturnModel(Protocol):
         """The time of the leaf's last use, in the model's time; the newest one seen is "now"."""
 
     def group(self, leaf: Leaf, now: float) -> Group:
-        """The group that the leaf is in at time ``now``."""
+        """The group that the leaf is in at time ``now``.
+
+        It may be in another before ``until``, of a higher rate: that is seen when it would be the next to go.
+        """
 
     def rate(self, group: int, key: float, now: float) -> float:
         """Return rate λ ≥ 0, in 1 / (unit of time), at time ``now`` of a leaf of that group with that key."""

@@ -7,9 +7,9 @@ simulator ask the same object.
 Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a queue, their *cell*: one
 for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
 kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
-leaf that grows into another group is moved then and there, some twenty times in its life. Entries are lazy: a leaf that
-was used, trimmed, locked or evicted since leaves its old entry behind, which is put right or dropped when it comes to
-the head. A decision is O(log cells + log leaves), amortised.
+leaf that grows into a group of less worth is moved then and there, some ten times in its life. Entries are lazy: a leaf
+that was used, trimmed, locked or evicted since, or is worth more by now, leaves an old entry behind, which is put right
+or dropped when it comes to the head. A decision is O(log cells + log leaves), amortised.
 
 A leaf gives up its tail page by page, each at its own price, unless it says what rests of its path without it: then it
 goes whole or not at all, at the mean price of the tokens that are lost with it: of their steps, to a quarter of one.
@@ -48,7 +48,8 @@ class EvictionOrder:
         policy: the models that price a token.
         page_size: tokens in a page; leaves begin and end on page boundaries and are trimmed there.
         leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused. What
-            it says of a leaf's end, history and rest must not change from :meth:`add` to :meth:`discard`.
+            it says of a leaf's end, history, rest and next prompt must not change from :meth:`add` to :meth:`discard`;
+            nor until it is added again, unless its key or its group changes, too.
     """
 
     def __init__(self, policy: Policy, page_size: int, leaf_of: Callable[[int], Leaf | None]) -> None:
@@ -75,7 +76,7 @@ class EvictionOrder:
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
         self._version = policy.returns.version  # of the prices
-        self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): the first leaf of the cell leaves it then
+        self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): its first leaf is worth less then
         self._alarm: dict[int, float] = {}  # the one alarm of a cell that counts
 
     def __len__(self) -> int:
@@ -138,7 +139,7 @@ class EvictionOrder:
         before = self._policy
         if policy is not before and replace(policy, median_weight=before.median_weight) == before:  # the same cells
             self._policy, self._shares = policy, _in_parts(policy.shares)
-            self._version = -1
+            self._reprice()
             return
         entries = sorted(chain.from_iterable(self._cells.values()))
         self._start(policy)
@@ -157,6 +158,8 @@ class EvictionOrder:
         victim may hold fewer tokens than asked for, as what follows in the same leaf may cost more; ask again.
         """
         self._admit()
+        if self._version != self._returns.version:
+            self._learn()
         if self._alarms and self._alarms[0][0] <= self._now:
             self._let_time_pass()
         found = self._cheapest_cell() if self._returns.timeless else self._cheapest_head()
@@ -209,10 +212,6 @@ class EvictionOrder:
 
     def _cheapest_cell(self) -> tuple[int, int, Leaf] | None:
         """Where all leaves of a cell cost the same: the cells are in a heap by their price."""
-        if self._version != self._returns.version:
-            self._version = self._returns.version
-            self._prices = [self._price(cell) for cell in self._listed]
-            heapify(self._prices)
         while self._prices:
             cell = self._prices[0][2]
             if self._cells[cell].first is None:
@@ -333,18 +332,30 @@ class EvictionOrder:
         queue = self._cells[cell]
         assert queue.first is not None, f"nothing is in cell {cell}"
         key, leaf_id = queue.first
-        leaf, group, step = self._leaf_of(leaf_id), None, 0
+        leaf, group = self._leaf_of(leaf_id), None
         if leaf is not None and self._returns.key(leaf) == key:
-            group, step = self._returns.group(leaf, self._now), self._step(leaf)
-            if group.number * self._steps + step == cell:
+            group = self._returns.group(leaf, self._now)
+            if group.number == cell // self._steps:  # then the step is what it was, too
                 return leaf_id, leaf
         queue.pop()
         self._entries -= 1
         if leaf is not None and group is not None:
-            self._put(leaf_id, key, group, step)
+            self._put(leaf_id, key, group, self._step(leaf))
         elif leaf is not None:  # used since, and that may be the newest time seen
             self._push(leaf_id, leaf, self._step(leaf))
         return None
+
+    def _reprice(self) -> None:
+        """Sort the cells by what their leaves cost now."""
+        self._prices = [self._price(cell) for cell in self._listed]
+        heapify(self._prices)
+
+    def _learn(self) -> None:
+        """The rates are others: what was to be worth more may be worth less, so every cell is looked at."""
+        self._version = self._returns.version
+        self._reprice()
+        self._alarm = dict.fromkeys(self._listed, self._now)
+        self._alarms = sorted((self._now, cell) for cell in self._listed)
 
     def _wake(self, cell: int, time: float) -> None:
         """Look at the cell at that time, or before."""
@@ -353,7 +364,7 @@ class EvictionOrder:
             heappush(self._alarms, (time, cell))
 
     def _let_time_pass(self) -> None:
-        """Move on the leaves that have grown into another group. The first of a cell does so before the others."""
+        """Move on the leaves that have grown into groups of less rate: the first of a cell before the others."""
         while self._alarms and self._alarms[0][0] <= self._now:
             time, cell = heappop(self._alarms)
             if self._alarm.get(cell) == time:
@@ -362,7 +373,7 @@ class EvictionOrder:
 
     def _move_on(self, cell: int) -> None:
         """Let go of the first leaves of a cell, as far as they are in other groups by now."""
-        (number, step), queue = divmod(cell, self._steps), self._cells[cell]
+        number, queue = cell // self._steps, self._cells[cell]
         group_of, key_of, now = self._returns.group, self._returns.key, self._now
         while queue.first is not None:
             key, leaf_id = queue.first
@@ -376,7 +387,7 @@ class EvictionOrder:
                 return
             queue.pop()
             self._entries -= 1
-            self._put(leaf_id, key, group, step)  # the step, which no time changes, is looked at when it is first
+            self._put(leaf_id, key, group, self._step(leaf))
 
 
 def _in_parts(values: tuple[float, ...]) -> tuple[float, ...]:

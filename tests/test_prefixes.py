@@ -105,7 +105,7 @@ def test_a_leaf_that_is_shared_is_worth_what_its_prefix_promises_if_that_is_more
     returns._index[(0, 0)] = [9.0] * len(BANDS)
     returns._numbers.clear(), returns._classes.clear(), returns._rates.clear(), returns._runs.clear()
     for use in (latest, latest.prefix.last):  # type: ignore[union-attr]
-        use.group = None  # type: ignore[union-attr]
+        use.settled = 0.0  # type: ignore[union-attr]
     assert rate(shared) == rate(own) == 9.0
 
 

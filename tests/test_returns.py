@@ -124,13 +124,16 @@ def test_bands_that_are_taken_for_one_are_worth_nearly_the_same(curve: list[floa
     for index in (curve, [slope**band for band in range(len(BANDS))], [slope**-band for band in range(len(BANDS))]):
         found = runs(index)
         assert len(found) == len(BANDS)
-        for band, (first, end) in enumerate(found):
+        for band, (first, end, falls) in enumerate(found):
             assert first <= band < end <= first + 4
             assert index[first] / 1.1 <= index[band] * (1 + 1e-9)
             assert index[band] <= 1.1 * index[first] * (1 + 1e-9)
-            assert found[first:end] == [(first, end)] * (end - first)
+            assert found[first:end] == [(first, end, falls)] * (end - first)
+            # Until it falls nothing behind it is worth less.
+            assert all(index[later] >= index[first] for later in range(end, falls))
+            assert falls == len(BANDS) or (falls >= end and index[falls] < index[first])
         # And no fewer than could be: what follows a run of fewer than four does not belong to it.
-        for first, end in set(found):
+        for first, end, _ in set(found):
             if end < min(first + 4, len(BANDS)):
                 assert max(index[first], index[end]) > 1.1 * min(index[first], index[end])
 

@@ -6,6 +6,7 @@ one before. What a policy learns beside it is not in it; ``--only simulator`` ha
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ def decisions(source: str, setting: Setting) -> Table:
     starts = range(0, len(trace.requests), TURN)
     for start in track(starts, "replay", console=Console(stderr=True), transient=True):
         for row, cache in caches.items():
+            gc.freeze()  # a full collection looks at all caches, and would be charged to the one it comes upon
             simulate(cache, trace.requests[start : start + TURN])
             clocks[row].turn()
     title = f"{trace.name}, {len(trace.requests):,} requests; {setting}; simulated"

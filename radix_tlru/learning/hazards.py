@@ -73,22 +73,23 @@ def gittins(hazards: Sequence[float]) -> list[float]:
     return index
 
 
-def runs(index: Sequence[float]) -> list[tuple[int, int]]:
-    """Of each band, the first of those that can be taken for one with it, and the one after the last of them.
+def runs(index: Sequence[float]) -> list[tuple[int, int, int]]:
+    """Of each band, the first of those that can be taken for one with it, the one after the last, and the first later.
 
     These are bands in a row whose index is, to a tenth, that of their first; few of them, as what is known while a
-    conversation is in them changes.
+    conversation is in them changes. The last of the three is the first band behind them of less index.
 
-    >>> runs([0.01] * len(BANDS))[:6]
-    [(0, 4), (0, 4), (0, 4), (0, 4), (4, 8), (4, 8)]
+    >>> runs([0.02] * 5 + [0.01] * (len(BANDS) - 5))[:6]
+    [(0, 4, 5), (0, 4, 5), (0, 4, 5), (0, 4, 5), (4, 5, 5), (5, 9, 22)]
     """
-    found: list[tuple[int, int]] = []
+    found: list[tuple[int, int, int]] = []
     while len(found) < len(index):
         first, end = len(found), len(found) + 1
         least, most = index[first] / _ALIKE, index[first] * _ALIKE
         while end < min(first + _LONGEST_RUN, len(index)) and least <= index[end] <= most:
             end += 1
-        found += [(first, end)] * (end - first)
+        falls = next((band for band in range(end, len(index)) if index[band] < index[first]), len(index))
+        found += [(first, end, falls)] * (end - first)
     return found
 
 

@@ -7,6 +7,7 @@ conversations, by how often the prefix was used and how long ago the time before
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
@@ -26,7 +27,9 @@ _WAITS = (4.0, 16.0, 64.0, 256.0)  # s, between the buckets of the time between 
 class Use(Watched):
     """What may be followed by another of its kind."""
 
-    group: Group | None = field(default=None, init=False)  # that the order has it in until it grows out of it
+    group: Group = field(init=False)  # that it is in
+    settled: float = field(default=-math.inf, init=False)  # until when (s), if it is not followed before
+    version: int = field(default=0, init=False)  # of the rates that say so
 
 
 @dataclass(eq=False, slots=True)

@@ -18,6 +18,7 @@ __all__ = ["LearnedReturns", "RecentTurns"]
 
 _WAITED_FOR = 1 << 40  # the group of what a request waits for, beyond all others
 _AT_ONCE = 10.0  # 1 / s: its rate
+_ENDS = (*BANDS, math.inf)
 
 
 class RecentTurns(Recency):
@@ -61,7 +62,7 @@ class LearnedReturns:
         self._classes: list[Class] = []
         self._index: dict[Class, list[float]] = {(): [1.0 / (start + 1.0) for start in BANDS]}
         self._rates: list[float] = []  # by class, in the order of their numbers, and band
-        self._runs: list[list[tuple[int, int]]] = []  # of each class
+        self._runs: list[list[tuple[int, int, int]]] = []  # of each class
         self._looks = False  # ahead, and leaves nothing behind
 
     def __copy__(self) -> LearnedReturns:
@@ -92,8 +93,9 @@ class LearnedReturns:
         conversation: Conversation | None = leaf.known
         if conversation is not None and now < conversation.due:
             return Group(_WAITED_FOR, conversation.due)
-        group = conversation.group if conversation is not None else None
-        if group is None or now >= group.until:
+        if conversation is not None and now < conversation.settled and conversation.version == self.version:
+            group = conversation.group
+        else:
             group = self._group(conversation, now)
         if conversation is None or conversation.prefix is None or leaf.end > conversation.shared:
             return group
@@ -103,17 +105,25 @@ class LearnedReturns:
 
     def _group(self, use: Use | None, now: float) -> Group:
         """By class and age."""
-        if use is not None and use.group is not None and now < use.group.until:
+        if use is None:
+            return self._at((), 0.0, now)[0]
+        if now < use.settled and use.version == self.version:
             return use.group
-        stamp, cls = (use.stamp, use.cls) if use is not None else (0.0, ())
+        if now < use.settled:  # no more move at once, when rates change, than have grown out of their bands since
+            group, settled = Group(use.group.number, use.settled), use.settled
+        else:
+            group, settled = self._at(use.cls, use.stamp, now)
+        if not self._looks:
+            use.group, use.settled, use.version = group, settled, self.version
+        return group
+
+    def _at(self, cls: Class, stamp: float, now: float) -> tuple[Group, float]:
+        """The group of the class at an age, and when its bands are over (s)."""
         number, end, until = self._number(cls), band_of(now - stamp), now
         while until <= now:  # a second time if the first was off by rounding
-            first, end = self._runs[number][end]
-            until = stamp + BANDS[end] if end < len(BANDS) else math.inf
-        group = Group(number * len(BANDS) + first, until)
-        if use is not None and not self._looks:
-            use.group = group
-        return group
+            first, end, falls = self._runs[number][end]
+            until = stamp + _ENDS[end]
+        return Group(number * len(BANDS) + first, stamp + _ENDS[falls]), until
 
     def rate(self, group: int, key: float, now: float) -> float:
         return self._rates[group] if group != _WAITED_FOR else _AT_ONCE
