@@ -24,7 +24,7 @@ _HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
 _LATELY = 1_024  # turns: what the p95 was of late, beside that of a UncachedQuantile's 4,096
 _RESERVE = (0.02, 2.0)  # share of the turns that are late under the bar, and turns, that another must be ahead by
 _AT_FIRST = (4.0, 2_048)  # turns, besides, while the p95 is little known: fewer with each turn, none after so many
-_CONFIDENCE = 1.0  # standard deviations by which another policy must have been better to take the place of one
+_CONFIDENCE = 2.0  # standard deviations by which a policy further back must have been better to be preferred
 
 
 class _Front:
@@ -164,7 +164,8 @@ class Shadows:
         policies: all that are compared.
         capacity: tokens of the cache that is shadowed.
         one_in: conversations for each that is sampled.
-        rivals: indices of those to prefer one of (None: all); the first is preferred until another did better.
+        rivals: indices of those to prefer one of (None: all), in the order of what is believed of them: one further back
+            is preferred once it did better by more than chance, and until one before it does as well.
         bar: index of the policy whose p95 the others are held to, if any is.
     """
 
@@ -261,8 +262,13 @@ class Shadows:
         return replace(policy, trim_chunk=max(policy.trim_chunk // self.one_in, 1))
 
     def _compare(self) -> None:
-        """Prefer another policy if it was better by more than chance."""
+        """Prefer another policy if it was better, and if less is believed of it by more than chance.
+
+        Who asks after every turn sees a lead by chance sooner or later, and each change costs the cache some: what it
+        holds was kept by another order.
+        """
         least = min(self.rivals, key=self.tel.__getitem__)
         lead = self.tel[self.best] - self.tel[least]
-        if lead > _CONFIDENCE * math.sqrt(self._squares[self.best][least]):
+        chance = _CONFIDENCE * math.sqrt(self._squares[self.best][least]) if least > self.best else 0.0
+        if lead > chance:
             self.best = least
