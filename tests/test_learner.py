@@ -105,16 +105,21 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     assert shadows.excess[1] == 12 * (960 - THRESHOLD) < shadows.tel[0] < shadows.excess[0]  # the first turns alone
 
 
-def test_less_is_believed_of_the_later_ones_until_they_did_better_by_more_than_chance() -> None:
+def test_what_stands_before_others_is_left_for_more_than_chance_and_taken_again_for_less() -> None:
     learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT, median_weight=0.0), 10_000, PAGE)
-    shadows = Shadows(learner._policies[-2:], 10_000, PAGE, one_in=1)
-    shadows._squares = [[0.0, 64.0], [64.0, 0.0]]  # a standard deviation of 8 tokens
-    preferred = []
-    for tel in (110.0, 117.0, 105.0, 100.0, 99.0):
-        shadows.tel = [tel, 100.0]
-        shadows._compare()
-        preferred.append(shadows.best)
-    assert preferred == [0, 1, 1, 1, 0]
+
+    def preferred(chance: tuple[float, float]) -> list[int]:
+        shadows = Shadows(learner._policies[-2:], 10_000, PAGE, one_in=1, chance=chance)
+        shadows._squares = [[0.0, 64.0], [64.0, 0.0]]  # a standard deviation of 8 tokens
+        found = []
+        for first in (107.0, 110.0, 117.0, 100.0, 99.0, 91.0):
+            shadows.tel = [first, 100.0]
+            shadows._compare()
+            found.append(shadows.best)
+        return found
+
+    assert preferred((2.0, 0.0)) == [0, 0, 1, 1, 0, 0]
+    assert preferred((1.0, 1.0)) == [0, 1, 1, 1, 1, 0]
 
 
 def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:

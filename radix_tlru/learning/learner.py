@@ -30,6 +30,10 @@ __all__ = ["Learner"]
 _ENOUGH = 50  # returns, before which nothing is believed; turns, before which nothing is compared
 _FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
+# Standard deviations by which others must have done better to be preferred to learned rates, and by which these must to
+# be preferred again. Who asks after every turn sees a lead by chance sooner or later, and each change costs: what the
+# cache holds was kept by another order. Where no rates are learned, nothing is believed of any beforehand.
+_BELIEVED, _UNKNOWN = (2.0, 0.0), (1.0, 1.0)
 _LESSON = 500  # turns between two estimates, once as many were seen
 _PATIENCE = 60.0  # s, for which a request is taken to wait unless it is told of again
 
@@ -220,7 +224,8 @@ class Learner:
         one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
         rivals = (self._lru - 1 if self._learns else 0, self._lru)
         policies, bar = ([*self._policies, self.policy], self._lru) if self._auto else (self._policies, None)
-        return Shadows(policies, self._capacity, self._page_size, one_in, rivals, bar)
+        chance = _BELIEVED if self._foretells else _UNKNOWN
+        return Shadows(policies, self._capacity, self._page_size, one_in, rivals, bar, chance)
 
     def _learn(self, shadows: Shadows) -> None:
         """Put lengths, and rates where they are asked for, to what has been seen so far."""

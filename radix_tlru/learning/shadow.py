@@ -24,7 +24,6 @@ _HALF_LIFE = 2_000  # sampled turns after which what a turn cost counts half
 _LATELY = 1_024  # turns: what the p95 was of late, beside that of a UncachedQuantile's 4,096
 _RESERVE = (0.02, 2.0)  # share of the turns that are late under the bar, and turns, that another must be ahead by
 _AT_FIRST = (4.0, 2_048)  # turns, besides, while the p95 is little known: fewer with each turn, none after so many
-_CONFIDENCE = 2.0  # standard deviations by which a policy further back must have been better to be preferred
 
 
 class _Front:
@@ -164,9 +163,10 @@ class Shadows:
         policies: all that are compared.
         capacity: tokens of the cache that is shadowed.
         one_in: conversations for each that is sampled.
-        rivals: indices of those to prefer one of (None: all), in the order of what is believed of them: one further back
-            is preferred once it did better by more than chance, and until one before it does as well.
+        rivals: indices of those to prefer one of (None: all); the first is preferred until another did better.
         bar: index of the policy whose p95 the others are held to, if any is.
+        chance: standard deviations by which one must have been better to take the place of one that stands before it,
+            and of one that stands behind it.
     """
 
     def __init__(
@@ -177,6 +177,7 @@ class Shadows:
         one_in: int,
         rivals: Sequence[int] | None = None,
         bar: int | None = None,
+        chance: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         self.one_in = one_in
         """Conversations for each that is sampled."""
@@ -184,6 +185,7 @@ class Shadows:
         self._shadows = [Shadow(self._scaled(policy), size, page_size, one_in) for policy in policies]
         self.rivals: Sequence[int] = range(len(policies)) if rivals is None else rivals
         self._bar = bar or 0
+        self._chance = chance
         self.quantiles = [UncachedQuantile(95.0) for _ in policies if bar is not None]
         """Of what each policy left to prefill of late."""
         self._bars = [UncachedQuantile(95.0, _LATELY), self.quantiles[bar]] if bar is not None else []
@@ -262,13 +264,8 @@ class Shadows:
         return replace(policy, trim_chunk=max(policy.trim_chunk // self.one_in, 1))
 
     def _compare(self) -> None:
-        """Prefer another policy if it was better, and if less is believed of it by more than chance.
-
-        Who asks after every turn sees a lead by chance sooner or later, and each change costs the cache some: what it
-        holds was kept by another order.
-        """
+        """Prefer another policy if it was better by more than chance."""
         least = min(self.rivals, key=self.tel.__getitem__)
         lead = self.tel[self.best] - self.tel[least]
-        chance = _CONFIDENCE * math.sqrt(self._squares[self.best][least]) if least > self.best else 0.0
-        if lead > chance:
+        if lead > self._chance[least < self.best] * math.sqrt(self._squares[self.best][least]):
             self.best = least
