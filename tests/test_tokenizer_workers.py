@@ -33,11 +33,12 @@ def server(weighted_model: Path) -> Iterator[Server]:
 
 def sessions(server: Server) -> dict[int, requests.Session]:
     """A connection to each of the processes that take requests in, by process id."""
-    workers: list[int] = []
-    while len(workers) < WORKERS:  # the first one answers before the others are there; pytest's timeout bounds this
+    log = ""
+    # The first one answers before the others are there, each of which serves itself a request before it is ready, too.
+    while log.count("The server is fired up") < WORKERS:  # pytest's timeout bounds this
         time.sleep(0.1)
         log = server.log_path.read_text(errors="replace")
-        workers = [int(pid) for pid in re.findall(r"Start multi-tokenizer worker process (\d+)", log)]
+    workers = [int(pid) for pid in re.findall(r"Start multi-tokenizer worker process (\d+)", log)]
     assert len(workers) == WORKERS
     taken: dict[int, requests.Session] = {}
     for _ in range(200):
@@ -59,8 +60,8 @@ def connections(server: Server, pid: int) -> set[int]:
 
 
 def test_each_process_stamps_and_checks(server: Server) -> None:
-    before = server.get_metrics()["sglang:tlru_requests_total"]
     each = sessions(server)
+    before = server.get_metrics()["sglang:tlru_requests_total"]
     for number, session in enumerate(each.values()):
 
         def ask(tokens: tuple[int, ...], session: requests.Session = session, **said: object) -> requests.Response:
