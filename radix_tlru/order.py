@@ -7,9 +7,9 @@ simulator ask the same object.
 Nothing is rebuilt for an eviction. Leaves whose order does not change as time goes by share a queue, their *cell*: one
 for each step of the prompt model (T-LRU: TEL-safe and protected) and each group of the return model (one for T-LRU;
 kinds of conversations and bands of ages where rates are learned). A decision looks at the head of the cheapest cell; a
-leaf that grows into a group of less worth is moved then and there, some ten times in its life. Entries are lazy: a leaf
-that was used, trimmed, locked or evicted since, or is worth more by now, leaves an old entry behind, which is put right
-or dropped when it comes to the head. A decision is O(log cells + log leaves), amortised.
+leaf that grows into a group of less worth is moved then and there. Entries are lazy: a leaf that was used, trimmed,
+locked or evicted since, or is worth more by now, leaves an old entry behind, which is put right or dropped when it
+comes to the head. A decision is O(log cells + log leaves), amortised.
 
 A leaf gives up its tail page by page, each at its own price, unless it says what rests of its path without it: then it
 goes whole or not at all, at the mean price of the tokens that are lost with it: of their steps, to a quarter of one.
@@ -75,7 +75,7 @@ class EvictionOrder:
         self._victim: tuple[int, Leaf] | None = None  # its id and the leaf
         self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, cell), one of each cell that is listed
         self._listed: set[int] = set()  # every cell that is not empty, if the model is timeless
-        self._version = policy.returns.version  # of the prices
+        self._version = policy.returns.version  # of the rates
         self._alarms: list[tuple[float, int]] = []  # heap of (time, cell): its first leaf is worth less then
         self._alarm: dict[int, float] = {}  # the one alarm of a cell that counts
 
