@@ -32,7 +32,7 @@ demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARG
 
 test: setup lint ## lint, types and the whole test suite
 	$(BIN)/python -m pytest --numprocesses 2 -m "not alone"
-	$(BIN)/python -m pytest -m alone $$(grep -l 'mark\.alone' tests/test_*.py)  # collecting the others takes longer
+	$(BIN)/python -m pytest -m alone $$(grep -l 'mark\.alone' tests/*/test_*.py)  # collecting the others takes longer
 
 gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)
 	$(BIN)/python -m eval gpu $(if $(MODEL),--model $(MODEL)) $(ARGS)
@@ -46,7 +46,7 @@ bench: setup ## what things cost beside stock, as ratios of one run (ARGS="--tra
 	$(BIN)/python -m eval bench $(ARGS)
 
 compat: setup ## the cache-level suite on each supported release of SGLang (ARGS="--release 0.5.21")
-	$(BIN)/python -m tests.overlay $(ARGS)
+	$(BIN)/python -m tests.helpers.overlay $(ARGS)
 
 patches-check: setup ## each patch series on the release it is for (ARGS="--version v0.5.23 --skip-live --trace …")
 	$(BIN)/python -m patches.check $(ARGS)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
-from radix_tlru.demo_model import SHAPES, write_demo_model
+from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
 
@@ -90,7 +90,7 @@ def _demo_model(directory: Path, shape: str) -> int:
 
 def _top(url: str, interval_s: float, once: bool) -> int:
     try:
-        from radix_tlru.top import watch
+        from radix_tlru.tools.top import watch
     except ModuleNotFoundError as error:
         print(f"radix-tlru: error: top needs {error.name}: pip install 'radix-tlru[top]'", file=sys.stderr)
         return 2
@@ -98,7 +98,7 @@ def _top(url: str, interval_s: float, once: bool) -> int:
 
 
 def _doctor() -> int:
-    from radix_tlru.sglang.doctor import examine
+    from radix_tlru.sglang.doctor.report import examine
 
     healthy = True
     for section in examine():

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
-from radix_tlru.load import LOWEST
+from radix_tlru.objective.load_weight import LOWEST
 
 __all__ = [
     "AUTO",
@@ -34,7 +34,7 @@ AUTO: Final = "auto"
 """The w that is chosen while serving, by what it does to the median and the tail."""
 
 LOAD: Final = "load"
-"""The w that follows how many wait for what is prefilled (:mod:`radix_tlru.load`)."""
+"""The w that follows how many wait for what is prefilled (:mod:`radix_tlru.objective.load_weight`)."""
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -125,7 +125,7 @@ class Config:
 
     return_model: str | None = None
     """With ``etlru``: a return model of one's own in the place of what is learned, as ``module:attribute`` or by the
-    name of its entry point (:mod:`radix_tlru.predictors`)."""
+    name of its entry point (:mod:`radix_tlru.learning.custom_model`)."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):

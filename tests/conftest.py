@@ -21,9 +21,9 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager
 
-from eval.server import Server, cpu_flags, ensure_demo_model
-from radix_tlru.demo_model import write_demo_model
-from radix_tlru.sglang.compat import rust_core_refusal
+from eval.live.server import Server, cpu_flags, ensure_demo_model
+from radix_tlru.sglang.support import rust_core_refusal
+from radix_tlru.tools.demo_model import write_demo_model
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
 # desk.
@@ -34,7 +34,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "desk")
 
 # Here, so that the processes of xdist import with it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
-    [str(Path(__file__).with_name("startup")), *filter(None, [os.environ.get("PYTHONPATH")])]
+    [str(Path(__file__).with_name("helpers") / "startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
 POOL = 4_000

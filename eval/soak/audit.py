@@ -20,10 +20,10 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from eval.soak.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
 from eval.soak.sessions import OpenSessions
 from radix_tlru.config import Config
+from radix_tlru.policy.tel import round_up
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
-from radix_tlru.sglang.sessions import SessionOrder
-from radix_tlru.tel import round_up
+from radix_tlru.sglang.cache.sessions import SessionOrder
+from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
 
 __all__ = ["AuditedCache", "Running", "Shape"]
 

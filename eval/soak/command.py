@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
-from eval.arguments import tokens
-from eval.real import RealCache
+from eval.caches.real import RealCache
+from eval.command import tokens
 from eval.soak.audit import AuditedCache, Shape
 from eval.soak.hybrids import audited as audited_cache
 from eval.traces import GENERATORS
-from radix_tlru.sglang.offline import Core
+from radix_tlru.sglang.offline.caches import Core
 
 __all__ = ["HYBRIDS", "SHAPES", "soak", "steps_of"]
 

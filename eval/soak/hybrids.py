@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.soak.audit import AuditedCache, Running, Shape
 from eval.soak.prefixes import Context
-from radix_tlru.sglang.offline_hybrids import Hybrid, HybridCache, hybrid_params
+from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 
 __all__ = ["AuditedHybrid", "audited"]
 

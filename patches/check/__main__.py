@@ -170,7 +170,7 @@ class Check:
             with step(self.version, name) as notes:
                 # From our repository, whose tests these are: its folder has no `sglang` that could come first.
                 where = [
-                    str(self.series.folder / word) if word.endswith(".py") else f"tests/test_live.py::{word}"
+                    str(self.series.folder / word) if word.endswith(".py") else f"tests/live/test_server.py::{word}"
                     for word in tests.split()
                 ]
                 began = time.time()

@@ -2,7 +2,7 @@
 
 Each replays the trace in a process of its own, ours on the SGLang that is installed. Run as
 ``python -m patches.check.agreement CACHE CAPACITY THRESHOLD NEXT_PROMPT PAGE_SIZE TRACE OUT``, this module is that
-process; CACHE is a name of ``eval.real.REAL_CACHES``.
+process; CACHE is a name of ``eval.caches.real.REAL_CACHES``.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def compare(cell: Cell, trace: Path, repository: Path, plain: Mapping[str, str],
 
 
 def _replay(cache: str, sizes: tuple[int, int, int, int], trace: str) -> list[int]:
-    from eval.real import REAL_CACHES
-    from eval.simulator import simulate
+    from eval.caches.real import REAL_CACHES
+    from eval.caches.simulator import simulate
     from eval.traces import open_trace
 
     return simulate(REAL_CACHES[cache](*sizes), open_trace(trace).requests)

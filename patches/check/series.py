@@ -8,8 +8,8 @@ Keys of ``series.toml``; all but ``release`` may be left out, and a key that is 
                   them, and with the whole series applied.
 ``kits``          test files in this folder that drive the test kits shipped in the wheel, run in the same way; they
                   may import ``tests`` of this repository.
-``live``          for each server to start, names of tests of ``tests/test_live.py`` (of this repository) separated by
-                  spaces, or test files in this folder; a server is started from the tree, without our plugin.
+``live``          for each server to start, names of tests of ``tests/live/test_server.py`` (of this repo), separated
+                  by spaces, or test files in this folder; a server is started from the tree, without our plugin.
 ``agreement``     whether the tree's ``tlru`` must find the same cached tokens as our plugin, request by request.
 ``requirements``  pinned packages that the release needs in place of, or beside, the checker's environment; installed
                   for it alone, without what they depend on, and found before the environment's own.

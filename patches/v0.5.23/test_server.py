@@ -10,21 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from eval.server import Server, ensure_demo_model
-from tests.conftest import (
-    ALL_CHECKS,
-    CHUNK,
-    NEXT_PROMPT,
-    PAGE_SIZE,
-    PAGED_CHUNK,
-    PAGED_POOL,
-    POOL,
-    REAL_WEIGHTS,
-    THRESHOLD,
-    flags,
-    weighted_model,  # noqa: F401
-)
 from tests.test_live import (
     CLIENTS,
     COMPLAINTS,
@@ -37,6 +23,20 @@ from tests.test_live import (
     test_a_trimmed_conversation_finds_what_was_not_taken,  # noqa: F401
     test_an_answer_on_a_trimmed_history_is_what_stock_answers,  # noqa: F401
     test_stock_lru_finds_nothing,  # noqa: F401
+)
+
+from tests.conftest import (
+    ALL_CHECKS,
+    CHUNK,
+    NEXT_PROMPT,
+    PAGE_SIZE,
+    PAGED_CHUNK,
+    PAGED_POOL,
+    POOL,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    flags,
+    weighted_model,  # noqa: F401
 )
 
 STARTUP_S = 900.0

@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
-
 from eval.paper.timing import Point, fit
 from eval.server import Server, cpu_flags, ensure_demo_model
+from prometheus_client.parser import text_string_to_metric_families
 from tests.test_live import pytestmark
 from tests.test_live_slo import prompts_of, send
 from tests.test_ranks_live import CLIENTS, POOL, replay

@@ -1,10 +1,10 @@
 """The patched RadixCache of SGLang 0.5.9 and this repository's simulator: do they find the same tokens cached?
 
 Replayed request by request through the cache that ``--radix-eviction tlru`` builds, on a real allocator, chunk by chunk
-as the scheduler prefills, with pages as tokens (``eval.real``): a page of a path is one token of a pool of as many
-tokens as there are pages. They agree on every request at a median weight of 0. With more, ages are weighed, which the
-simulator counts in requests and the cache in walks of its tree (two for each chunk of a prefill, and one more): at 0.2
-some 20 of Mooncake's 12,031 requests differ, and none with ages counted in requests. Runs on the patched tree:
+as the scheduler prefills, with pages as tokens (``eval.caches.real``): a page of a path is one token of a pool of as
+many tokens as there are pages. They agree on every request at a median weight of 0. With more, ages are weighed, which
+the simulator counts in requests and the cache in walks of its tree (two for each chunk of a prefill, and one more): at
+0.2 some 20 of Mooncake's 12,031 requests differ, and none with ages counted in requests. Runs on the patched tree:
 
     PYTHONPATH=TREE/python python patches/v0.5.9/agreement.py [--trace mooncake_conversation_trace.jsonl]
 
@@ -39,10 +39,10 @@ from sglang.srt.mem_cache.common import alloc_token_slots  # noqa: E402
 from sglang.srt.mem_cache.evict_policy import TLRUConfig  # noqa: E402
 from sglang.srt.mem_cache.tlru_radix_cache import TLRURadixCache, TLRUTreeNode  # noqa: E402
 
-from eval.cells import uncached_tokens  # noqa: E402
-from eval.policies import simulated_cache  # noqa: E402
-from eval.real import CHUNK_TOKENS, page_ids  # noqa: E402
-from eval.simulator import simulate  # noqa: E402
+from eval.simulate.cells import uncached_tokens  # noqa: E402
+from eval.caches.policies import simulated_cache  # noqa: E402
+from eval.caches.real import CHUNK_TOKENS, page_ids  # noqa: E402
+from eval.caches.simulator import simulate  # noqa: E402
 from eval.traces import Request, open_trace  # noqa: E402
 
 MOONCAKE = Path(os.environ.get("MOONCAKE_TRACE") or REPOSITORY / "mooncake_conversation_trace.jsonl")

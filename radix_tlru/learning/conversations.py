@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from radix_tlru.hints import Hints
-from radix_tlru.learning.contexts import Contexts, Fingerprint, Rung
+from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.endings import Endings
 from radix_tlru.learning.hazards import Class, Hazards
-from radix_tlru.learning.prefixes import SharedPrefix, SharedPrefixes, Use
-from radix_tlru.learning.prompts import LearnedPrompts, kind_of
+from radix_tlru.learning.prefix_index import Contexts, Fingerprint, Rung
+from radix_tlru.learning.prompt_lengths import LearnedPrompts, kind_of
+from radix_tlru.learning.shared_prefixes import SharedPrefix, SharedPrefixes, Use
 
 __all__ = ["Conversation", "Conversations", "Prompt", "Turn"]
 

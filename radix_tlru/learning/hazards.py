@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from radix_tlru.learning.forecast import Forecast
+from radix_tlru.learning.reliability import Forecast
 
 __all__ = ["BANDS", "Class", "Hazards", "Unasked", "Watched", "band_of", "gittins", "runs"]
 

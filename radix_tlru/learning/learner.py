@@ -13,17 +13,17 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from radix_tlru.config import AUTO, LOAD, Config
-from radix_tlru.hints import Claims, HintedPrompt, Hints, hinted
+from radix_tlru.hints.schema import Claims, HintedPrompt, Hints, hinted
 from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.custom_model import predictor
 from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prompts import LearnedPrompts, NextPrompts
-from radix_tlru.learning.returns import LearnedReturns, RecentTurns
-from radix_tlru.learning.said_again import said_again
-from radix_tlru.learning.shadow import Shadows
-from radix_tlru.load import LoadWeight
-from radix_tlru.models import AnyPrompt, Policy, PromptModel, policy_for
-from radix_tlru.predictors import predictor
-from radix_tlru.tel import Tally
+from radix_tlru.learning.prompt_lengths import LearnedPrompts, NextPrompts
+from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
+from radix_tlru.learning.reuse import said_again
+from radix_tlru.learning.shadow_cache import Shadows
+from radix_tlru.objective.load_weight import LoadWeight
+from radix_tlru.policy.models import AnyPrompt, Policy, PromptModel, policy_for
+from radix_tlru.policy.tel import Tally
 
 __all__ = ["Learner"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from radix_tlru.sglang.cache import build_cache
+    from radix_tlru.sglang.cache.radix_cache import build_cache
 
 __all__ = ["build_cache"]
 
@@ -17,7 +17,7 @@ __all__ = ["build_cache"]
 def __getattr__(name: str) -> Any:
     # Lazy: the entry points live below this package, and finding them must not load SGLang's cache.
     if name == "build_cache":
-        from radix_tlru.sglang.cache import build_cache
+        from radix_tlru.sglang.cache.radix_cache import build_cache
 
         return build_cache
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
-from radix_tlru.victims import Phase
+from radix_tlru.policy.victims import Phase
 
 if TYPE_CHECKING:
     from radix_tlru.learning.learner import Learner
-    from radix_tlru.sglang.component import TailComponent
-    from radix_tlru.sglang.live_threshold import LiveThreshold
+    from radix_tlru.sglang.cache.component import TailComponent
+    from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 
 __all__ = ["TailMetrics"]
 

@@ -11,7 +11,7 @@ rather than letting stock eviction through:
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
 4. The backend's factory builds the cache with the Config of the record, and has the scheduler show its prefills if the
    threshold or the weight is to follow them.
-5. Each request is stamped where it is tokenized, in the launching process (:mod:`radix_tlru.sglang.carried`).
+5. Each request is stamped where it is tokenized, in the launching process (:mod:`radix_tlru.sglang.requests.metadata`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from radix_tlru.config import (
     ConfigError,
     PolicyName,
 )
-from radix_tlru.predictors import predictor
-from radix_tlru.sglang import carried
-from radix_tlru.sglang.compat import (
+from radix_tlru.learning.custom_model import predictor
+from radix_tlru.sglang.requests import metadata as carried
+from radix_tlru.sglang.support import (
     check_version,
     host_tier_refusal,
     hybrid_refusal,
@@ -333,8 +333,8 @@ def _check_server_args(_result: None, record: ServerArgs) -> None:
 
 def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
-    from radix_tlru.sglang import batches
-    from radix_tlru.sglang.cache import build_cache
+    from radix_tlru.sglang.cache.radix_cache import build_cache
+    from radix_tlru.sglang.scheduler import batches
 
     config = config_of(context.server_args)
     if config is None:

@@ -1,0 +1,224 @@
+"""What eviction costs a scheduler that decodes into a full pool: real servers under one load, taking turns.
+
+Everything but the client's clock is read from SGLang's own metrics: passes of eviction, how long they took and what
+they freed, forward passes, CPU time of the scheduler's process (to the second). All servers are up at once, asleep
+but for the one that is played: what the machine does within minutes it does to all of them. Each repeat plays every
+arm, another one first, and ratios are of arms in one repeat. Stock lru has two servers: how far the second one's
+figures are from the first one's is what the machine alone does to a ratio.
+
+A pool that was just filled with prompts has its free slots in long runs, wherever whole prompts go. Once what was
+decoded has been evicted for a while, step by step a token of each user, they lie scattered under any policy, and
+attention takes longer to gather KV from them. Under lru that takes longest, as it takes the oldest first; so pools are
+aged before anything is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from scipy import stats
+
+from eval.live.replay.arms import Arm, Host, base_flags, default_arms, launched
+from eval.live.replay.load import Load, load_from
+from eval.live.replay.play import Pace, ReplayError, play, warm_up
+from eval.live.replay.rows import risen
+from eval.traces import open_trace
+from radix_tlru import Config
+from radix_tlru.config import EXACT_BELOW, TRIMS
+
+OUTPUT = Path(".out/bench/scheduler.jsonl")
+AGAIN = "stock lru, again"
+
+# What others left there fills the pool: decoding eats it. By default it is just large enough to be trimmed by a share.
+USERS, POOL, PAGE_SIZE = 8, EXACT_BELOW, 1
+PACE = Pace("closed", users=USERS)
+LEAST_POOL = 16_384  # tokens: what the users' longest conversations take, and some
+THRESHOLD, NEXT_PROMPT = 600, 100
+TRACE = (
+    "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
+    "next_prompt_range=20/100,answer_range=64/128,max_turns=3,wait_median_s=0.01"
+)
+FILL = "chat-mix:arrival_span_s=1,first_prompt_median=2000,first_prompt_range=1000/4000,answer_range=1/1,max_turns=1"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One arm in one repeat, from a full pool on."""
+
+    arm: str
+    repeat: int
+    decoded: int  # tokens
+    steps: int  # forward passes, prefills among them
+    evictions: int  # passes that freed something
+    evicted: int  # tokens
+    cuts: int | None  # of leaves whose front stayed; None: stock takes whole nodes
+    eviction_s: float  # wall time of all passes together
+    cpu_s: float  # of the scheduler's process, the model's computing included
+    seconds: float
+    itl_ms: tuple[float, float, float]  # p50, p95, p99 of all inter-token latencies, at the client
+    hit_ratio: float
+
+
+class Figure(NamedTuple):
+    """A row of the table."""
+
+    title: str
+    form: str
+    of: Callable[[Cost], float | None]
+    compared: bool  # with the first arm
+
+
+FIGURES = (
+    Figure("evictions / 1,000 decoded", "{:,.1f}", lambda cost: 1e3 * cost.evictions / cost.decoded, False),
+    Figure(
+        "cuts / 1,000", "{:,.1f}", lambda cost: None if cost.cuts is None else 1e3 * cost.cuts / cost.decoded, False
+    ),
+    Figure("tokens evicted / 1,000", "{:,.0f}", lambda cost: 1e3 * cost.evicted / cost.decoded, False),
+    Figure("hit ratio", "{:.1%}", lambda cost: cost.hit_ratio, False),
+    Figure("µs / eviction", "{:,.0f}", lambda cost: 1e6 * cost.eviction_s / max(cost.evictions, 1), True),
+    Figure("eviction, µs / step", "{:,.1f}", lambda cost: 1e6 * cost.eviction_s / cost.steps, True),
+    Figure("eviction, of the time", "{:.2%}", lambda cost: cost.eviction_s / cost.seconds, False),
+    Figure("scheduler, CPU ms / step", "{:,.2f}", lambda cost: 1e3 * cost.cpu_s / cost.steps, True),
+    Figure("ITL p50 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[0], True),
+    Figure("ITL p95 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[1], True),
+    Figure("ITL p99 (ms)", "{:,.1f}", lambda cost: cost.itl_ms[2], True),
+    Figure("decoded tokens / s", "{:,.0f}", lambda cost: cost.decoded / cost.seconds, True),
+)
+
+
+def run(chunks: Sequence[int], repeats: int, pool: int, aging: int, console: Console) -> None:
+    """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
+
+    Args:
+        pool: tokens.
+        aging: loads that each server is played before the first that is measured.
+
+    Raises:
+        ValueError: a chunk, the number of repeats or the pool is out of range.
+        ServerError: a server does not start.
+        ReplayError: a request failed.
+    """
+    for flag, value, least in (("--repeats", repeats, 1), ("--aging", aging, 0)):
+        if value < least:
+            raise ValueError(f"{flag} {value}: must be {least} or more")
+    for chunk in chunks:
+        Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
+    if pool < LEAST_POOL:
+        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, which {USERS} users do not fill by themselves")
+    load, fill = load_from(open_trace(TRACE).requests), filling(pool)
+    loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
+    compared = arms(chunks, pool)
+    parts = list(order(compared, repeats))
+    flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
+    found: list[Cost] = []
+    OUTPUT.parent.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        # By line: a run that is cut off leaves what it measured.
+        rows = stack.enter_context(OUTPUT.open("w", buffering=1))
+        hosts: dict[str, Host] = {}
+        for arm in compared:
+            hosts[arm.name] = stack.enter_context(launched(arm, flags, f"bench-{arm.stem}"))
+            warm_up(hosts[arm.name].base_url)
+        for host in track(hosts.values(), description="aging", console=Console(stderr=True), transient=True):
+            for unmeasured in (fill, *loads[:aging]):
+                play(host.base_url, unmeasured, PACE, alive=host.alive)
+        for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
+            found.append(measure(arm, hosts[arm.name], repeat, loads[aging + repeat]))
+            rows.write(json.dumps(asdict(found[-1])) + "\n")
+    console.print(table(found, pool))
+    console.print(
+        f"Means, repeats: {repeats}; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
+    )
+
+
+def filling(pool: int) -> Load:
+    """Prompts of more tokens than the pool holds."""
+    return load_from(open_trace(f"{FILL},conversations={math.ceil(40 * pool / POOL)},seed=1").requests, 1)
+
+
+def arms(chunks: Sequence[int], pool: int) -> list[Arm]:
+    """Stock, ours as it is, with one trim chunk after another and while it learns, and the first of stock once more."""
+    lru, tlru, ours = default_arms(THRESHOLD, NEXT_PROMPT)
+    trims = f"1/{TRIMS} of the pool" if pool >= EXACT_BELOW else "to the page"
+    trimming = [Arm(f"trim chunk {chunk}", (*ours.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
+    learning = Arm("etlru", ("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)))
+    return [lru, tlru, Arm(f"radix-tlru, {trims}", ours.flags), *trimming, learning, Arm(AGAIN, lru.flags)]
+
+
+def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
+    """All parts: in each repeat another arm goes first, so that drift of the machine favours none."""
+    for repeat in range(repeats):
+        first = repeat * len(among) // repeats
+        yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
+
+
+def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
+    """Play ``load`` against the arm's server, whose pool is full."""
+    before = host.get_metrics()
+    sent = play(host.base_url, load, PACE, alive=host.alive)
+    metrics = risen(host.get_metrics(), before)
+    results = [one.result for one in sent]
+    failed = next((result.error for result in results if result.error), None)
+    if failed is not None:
+        raise ReplayError(f"{arm.name}: a request failed: {failed}")
+    p50, p95, p99 = np.percentile(np.concatenate([result.itl_ms for result in results]), (50, 95, 99)).tolist()
+    cuts = metrics.get("sglang:tlru_splits_total")
+    return Cost(
+        arm=arm.name,
+        repeat=repeat,
+        decoded=sum(result.output_tokens for result in results),
+        steps=int(metrics["sglang:cuda_graph_passes_total"]),  # counts each pass, with a graph or without
+        evictions=int(metrics.get("sglang:eviction_duration_seconds_count", 0)),
+        evicted=int(metrics.get("sglang:evicted_tokens_total", 0)),
+        cuts=None if cuts is None else int(cuts),
+        eviction_s=metrics.get("sglang:eviction_duration_seconds_sum", 0.0),
+        cpu_s=metrics["sglang:scheduler_process_cpu_seconds_total"],
+        seconds=max(one.sent_s + one.result.e2e_ms / 1e3 for one in sent),
+        itl_ms=(p50, p95, p99),
+        hit_ratio=sum(result.cached_tokens for result in results) / sum(result.prompt_tokens for result in results),
+    )
+
+
+def table(found: Sequence[Cost], pool: int = POOL) -> Table:
+    """Figures down, arms across."""
+    names = list(dict.fromkeys(cost.arm for cost in found))
+    result = Table(title=f"{USERS} users decode into a full pool of {pool:,} tokens", title_justify="left")
+    result.add_column("")
+    for name in names:
+        result.add_column(name, justify="right")
+    for figure in FIGURES:
+        cells = {name: {cost.repeat: figure.of(cost) for cost in found if cost.arm == name} for name in names}
+        result.add_row(figure.title, *(_cell(figure, cells[name], cells[names[0]]) for name in names))
+    return result
+
+
+def _cell(figure: Figure, values: dict[int, float | None], baseline: dict[int, float | None]) -> str:
+    """The mean over the repeats, and the ratio to the baseline of the same repeat."""
+    known = {repeat: value for repeat, value in values.items() if value is not None}
+    if not known:
+        return "–"
+    text = figure.form.format(np.mean(list(known.values())))
+    if not figure.compared or values is baseline:
+        return text
+    ratios = [value / base for repeat, value in known.items() if value and (base := baseline[repeat])]
+    return f"{text}\n{ratio(ratios)}" if ratios else text
+
+
+def ratio(ratios: Sequence[float]) -> str:
+    """Geometric mean and 95 % interval (Student's t, of the logarithms)."""
+    logs = np.log(ratios)
+    mean = math.exp(logs.mean())
+    if len(ratios) < 2:
+        return f"× {mean:.2f}"
+    reach = math.exp(stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(logs)) - 1.0
+    return f"× {mean:.2f} ± {mean * reach:.2f}"

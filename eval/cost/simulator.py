@@ -1,0 +1,143 @@
+"""What a simulated request costs, beside the same request through the real caches, and whether the cost stays flat."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import islice
+
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from eval.caches.policies import simulated_cache
+from eval.caches.real import REAL_CACHES, RealCache
+from eval.caches.simulator import Cache, SimulatedCache, simulate
+from eval.simulate.cells import uncached_tokens
+from eval.traces import GENERATORS, open_trace
+from eval.traces.request import Request
+from radix_tlru.config import AUTO, LOAD, MedianWeight
+
+NEXT_PROMPT = 200
+LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
+
+POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
+    "tlru": ("tlru", NEXT_PROMPT, 0.0),
+    "tlru, learned": ("tlru", None, LOAD),
+    "etlru": ("etlru", None, LOAD),
+    "etlru auto": ("etlru", None, AUTO),
+}
+"""By the name of a row: the policy, Q̂ (None: learned) and w, as a server has them that is told no more."""
+STOCK = "sglang-lru"
+REAL = (STOCK, "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
+SERVED = "real-tlru, trimmed as served"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Of the caches that serve a trace: lengths in tokens. As it is, that of the Mooncake trace."""
+
+    capacity: int = 2_000_000
+    page_size: int = 512
+    threshold: int = 8192
+
+    def __str__(self) -> str:
+        return f"{self.capacity:,} tokens, page {self.page_size}"
+
+
+# Caches take turns: what disturbs the machine disturbs all of them.
+TURN = 250
+
+
+def run(source: str, setting: Setting, turns: int, console: Console) -> None:
+    """Print both tables."""
+    console.print(throughput(source, setting))
+    console.print(flatness(turns))
+
+
+def throughput(source: str, setting: Setting) -> Table:
+    """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
+    trace = open_trace(source)
+    capacity, page, threshold = astuple(setting)
+    caches: dict[str, Cache] = {f"simulated {row}": simulated(row, setting) for row in ("lru", *POLICIES)}
+    caches |= {name: REAL_CACHES[name](capacity, threshold, NEXT_PROMPT, page) for name in REAL}
+    caches[SERVED] = RealCache(
+        "ours", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page, trim_chunk=None
+    )
+    spent = dict.fromkeys(caches, 0.0)
+    cached: dict[str, list[int]] = {name: [] for name in caches}
+    starts = range(0, len(trace.requests), TURN)
+    for start in track(starts, "replay", console=Console(stderr=True), transient=True):
+        for name, cache in caches.items():
+            gc.freeze()  # a full collection looks at all caches, and would be charged to the one it comes upon
+            before = time.process_time()
+            found = simulate(cache, trace.requests[start : start + TURN])
+            spent[name] += time.process_time() - before
+            cached[name] += found
+    tel = {name: excess(trace.requests, found, threshold) for name, found in cached.items()}
+    title = f"{trace.name}, {len(trace.requests):,} requests; {setting}"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for column in ("cache", "requests / s of CPU", "µs / request", f"× {STOCK}", f"TEL of {STOCK}"):
+        table.add_column(column, justify="left" if column == "cache" else "right")
+    for name, seconds in spent.items():
+        micro = 1e6 * seconds / len(trace.requests)
+        times = f"{seconds / spent[STOCK]:.2f}"
+        table.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", times, change(tel, name, STOCK))
+    return table
+
+
+def simulated(row: str, setting: Setting) -> SimulatedCache:
+    """The cache of a row: lru, or one of ``POLICIES``."""
+    name, estimate, weight = POLICIES.get(row, (row, None, 0.0))
+    return simulated_cache(
+        name,
+        setting.capacity,
+        threshold=setting.threshold,
+        page_size=setting.page_size,
+        next_prompt_estimate=estimate,
+        median_weight=weight,
+    )
+
+
+def excess(requests: Sequence[Request], cached: Sequence[int], threshold: int) -> int:
+    """Tail excess latency of requests that found so many tokens, in tokens."""
+    return int(np.maximum(uncached_tokens(requests, cached) - threshold, 0).sum())
+
+
+def change(tel: dict[str, int], name: str, stock: str) -> str:
+    """Against stock."""
+    return f"{tel[name] / tel[stock] - 1:+.2%}" if tel[stock] else "–"
+
+
+def flatness(turns: int) -> Table:
+    """CPU time a request in each tenth of a long synthetic trace, which is never held in memory, under tlru."""
+    cache = simulated_cache(
+        "tlru", LONG_CAPACITY, threshold=LONG_THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=LONG_PAGE
+    )
+    stream = islice(GENERATORS["synthetic"](f"conversations={turns}"), turns)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"{turns:,} synthetic turns under tlru, tenth by tenth", title_justify="left"
+    )
+    for column in ("turns", "µs of CPU / request", "× the first", "heap entries / leaf", "peak memory"):
+        table.add_column(column, justify="right")
+    first = 0.0
+    for tenth in track(range(10), "long trace", console=Console(stderr=True), transient=True):
+        before, done = tenth * turns // 10, (tenth + 1) * turns // 10
+        requests = list(islice(stream, done - before))
+        spent = _spent(cache, requests)
+        first = first or spent
+        entries = cache.order.entries / max(len(cache.order), 1)
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        table.add_row(f"{done:,}", f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB")
+    return table
+
+
+def _spent(cache: Cache, requests: Sequence[Request] | Iterable[Request]) -> float:
+    start = time.process_time()
+    served = len(simulate(cache, requests))
+    return (time.process_time() - start) / max(served, 1)

@@ -1,0 +1,70 @@
+"""A prefill server and a decode server behind SGLang's own router, as one server.
+
+With ``--disaggregation-mode prefill`` a server computes prompts and sends their KV away; another one decodes. What is
+cached, and evicted, is at the prefill server, and so is the policy that is compared; the decode server is stock, and
+keeps nothing. A client's first token waits for the prefill, for the transfer and for the decode server.
+
+Each of the two keeps a core busy even when it is idle: a thread of NIXL polls for transfers without a pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eval.live.router import Router
+from eval.live.server import Server, free_port
+
+__all__ = ["TRANSFER", "Disaggregated"]
+
+TRANSFER = "nixl"
+"""The transfer backend that also works without a device."""
+
+
+class Disaggregated(Router):
+    """`with Disaggregated(flags) as pair:` runs a prefill server with those flags, a decode server and a router.
+
+    In all else it is a `Server`; what it says of itself (metrics, labels, settings) is what the prefill server says.
+
+    Args:
+        flags: of the prefill server, as of a `Server`.
+        decode_flags: of the decode server: of the same model.
+        transfer: SGLang's transfer backend.
+        name: of the log files: `<name>.log` of the router, `<name>-0.log` of the prefill server, `<name>-decode.log`.
+        limits: `startup_s`, `grace_s`, `environment` of each part, as of a `Server`.
+
+    Raises:
+        ServerError: on entering, when a part dies or is not healthy in time; carries the tail of the logs.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        decode_flags: Sequence[str],
+        *,
+        transfer: str = TRANSFER,
+        name: str = "disaggregated",
+        **limits: Any,
+    ) -> None:
+        self._bootstrap_port = str(free_port())
+        both = ("--disaggregation-transfer-backend", transfer, "--disaggregation-mode")
+        meeting = ("--disaggregation-bootstrap-port", self._bootstrap_port)
+        super().__init__([*flags, *both, "prefill", *meeting], workers=1, name=name, **limits)
+        self.prefill = self.workers[0]
+        self.workers.append(Server([*decode_flags, *both, "decode"], name=f"{name}-decode", **limits))
+
+    def get_metrics(self) -> dict[str, float]:
+        """As of the prefill server."""
+        return self.prefill.get_metrics()
+
+    def get_labels(self, name: str, label: str) -> list[str]:
+        """As of the prefill server."""
+        return self.prefill.get_labels(name, label)
+
+    def server_info(self) -> dict[str, Any]:
+        """As of the prefill server."""
+        return self.prefill.server_info()
+
+    def _destinations(self) -> list[str]:
+        prefill, decode = (worker.base_url for worker in self.workers)
+        return ["--pd-disaggregation", "--prefill", prefill, self._bootstrap_port, "--decode", decode]

@@ -1,0 +1,209 @@
+"""Was it to be expected? The simulator, given the pool and the measured α and β, against what the clients measured.
+
+Each arm's requests go, in the order in which they were sent, through a cache of the size of the server's: ours under
+the order that the server runs, stock as SGLang's real classes, as ours is where there are sessions. TTFT is then
+β + α·uncached. A prediction that is off is taken apart into its two halves: the tokens (the cache) and the time (the
+line: queueing, batching, load).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from eval.caches.policies import simulated_cache
+from eval.caches.real import RealCache
+from eval.caches.simulator import Cache
+from eval.live.replay.arms import Facts
+from eval.live.replay.load import Load, Turn
+from eval.live.replay.rows import Folder, Row
+from eval.studies.paper.timing import Point, Timing, TimingError, fit
+from eval.traces.request import Path, Request
+from radix_tlru.config import LOAD
+
+__all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
+
+TOLERANCE = 0.15
+"""By how much a predicted p95 may be off."""
+
+_FITTED = 2_000  # points; the robust line takes the square of it in time and memory
+
+_STOCK = ("lru", "tlru", "slru", "lfu", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """p95 of one arm, measured and predicted, over all its repeats."""
+
+    arm: str
+    ttft_ms: float  # measured
+    predicted_ms: float
+    uncached: float  # tokens, measured
+    predicted_uncached: float
+    same_tokens: float  # share of requests whose uncached tokens were predicted to the page
+
+    @property
+    def error(self) -> float:
+        """Of the predicted p95 TTFT, relative."""
+        return self.predicted_ms / self.ttft_ms - 1
+
+    def verdict(self, timing: Timing) -> str:
+        """Whether the prediction holds; if not, which half of it is off and why that happens."""
+        if abs(self.error) <= TOLERANCE:
+            return f"within {TOLERANCE:.0%}"
+        tokens = self.predicted_uncached / self.uncached - 1 if self.uncached else 0.0
+        time = timing.ms(self.uncached) / self.ttft_ms - 1
+        if abs(tokens) >= abs(time):
+            return (
+                f"off: the cache held other tokens than simulated ({tokens:+.0%} uncached at p95): requests at once "
+                "lock their contexts, answers may be cut into other tokens"
+            )
+        return (
+            f"off: requests with as many tokens took {-time / (1 + time):+.0%} against the line: they queued, shared a "
+            "batch, or the machine was busy"
+        )
+
+
+def measured_points(folder: Folder) -> list[Point]:
+    """Uncached tokens and TTFT of every request of all arms that succeeded."""
+    return [
+        Point(row.uncached_tokens, row.ttft_ms)
+        for arm in folder.run.arms
+        for _, row in folder.finished_rows(arm)
+        if row.error is None and row.ttft_ms is not None
+    ]
+
+
+def fitted_line(points: Sequence[Point]) -> Timing | None:
+    """α and β of all arms together; None if they give no line."""
+    chosen = points
+    if len(points) > _FITTED:
+        picks = np.random.default_rng(0).choice(len(points), _FITTED, replace=False)
+        chosen = [points[pick] for pick in np.sort(picks)]
+    try:
+        return fit(chosen, f"fitted to {len(chosen):,} of {len(points):,} requests of all arms")
+    except TimingError:
+        return None
+
+
+def predict(folder: Folder, load: Load, timing: Timing) -> tuple[list[Prediction], dict[str, str]]:
+    """Predictions by arm, and the reasons where there is none."""
+    made, not_made = [], {}
+    for arm in folder.run.arms:
+        facts = folder.facts(arm)
+        if facts is None:
+            continue
+        if (reason := refusal(facts, folder, arm)) is not None:
+            not_made[arm] = reason
+            continue
+        measured: list[Row] = []
+        uncached: list[int] = []
+        for repeat in sorted(part.repeat for part in folder.parts if part.arm == arm):
+            rows = folder.rows(arm, repeat)
+            cache = _cache(facts, folder)
+            measured += rows
+            uncached += [request.prompt_tokens - cache.request(request) for request in requests_of(rows, load)]
+        ttft = [row.ttft_ms for row in measured if row.ttft_ms is not None]
+        known = [row.uncached_tokens for row in measured]
+        made.append(
+            Prediction(
+                arm=arm,
+                ttft_ms=_p95(ttft),
+                predicted_ms=timing.ms(_p95(uncached)),
+                uncached=_p95(known),
+                predicted_uncached=_p95(uncached),
+                same_tokens=float(
+                    np.mean(np.abs(np.subtract(known, uncached)) < facts.page_size) if known else float("nan")
+                ),
+            )
+        )
+    return made, not_made
+
+
+def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
+    """Why nothing can be said of an arm beforehand; None if something can."""
+    if facts.policy != "ours" and facts.policy not in _STOCK:
+        return f"no simulator has the policy {facts.policy}"
+    if facts.replicas > 1:
+        return f"{facts.replicas} replicas: `simulate --replicas` is the place"
+    if facts.moves:
+        return "its ξ was learned while it ran"
+    if facts.median_weight == LOAD:
+        return "its w followed the load"
+    if facts.return_model is not None:
+        return f"no simulator asks {facts.return_model}"
+    if any(row.error is not None for _, row in folder.finished_rows(arm)):
+        return "some requests failed: what they left in the cache is not known"
+    return None
+
+
+def _p95(values: Sequence[float]) -> float:
+    return float(np.quantile(values, 0.95, method="inverted_cdf"))
+
+
+def _cache(facts: Facts, folder: Folder) -> Cache:
+    threshold = folder.run.threshold if facts.threshold is None else facts.threshold
+    estimate = folder.run.next_prompt_estimate if facts.next_prompt_estimate is None else facts.next_prompt_estimate
+    sessions = facts.sessions and folder.run.sessions
+    if facts.policy == "ours":
+        sizes: dict[str, Any] = {
+            "threshold": threshold,
+            "next_prompt_estimate": None if facts.learns else estimate,
+            "median_weight": facts.median_weight,
+            "page_size": facts.page_size,
+            "trim_chunk": facts.trim_chunk,
+        }
+        if not sessions:
+            return simulated_cache(facts.eviction, facts.pool, **sizes)
+        return RealCache("ours" if facts.eviction == "tlru" else facts.eviction, facts.pool, **sizes, sessions=True)
+    return RealCache(
+        facts.policy,
+        facts.pool,
+        threshold=threshold,
+        next_prompt_estimate=estimate,
+        page_size=facts.page_size,
+        chunk=facts.chunk,
+        core="python" if sessions else "rust",
+        sessions=sessions,
+    )
+
+
+def requests_of(rows: Sequence[Row], load: Load) -> list[Request]:
+    """What was sent, as paths: units of the trace, with the lengths that the server counted."""
+    turns = {conversation.index: conversation.turns for conversation in load.conversations}
+    histories: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    made = []
+    for row in rows:
+        turn = turns[row.conversation][row.turn]
+        ids, ends = ((), ()) if turn.whole else histories.get(row.conversation, ((), ()))
+        ids, ends = _ask(ids, ends, turn, row.prompt_tokens)
+        prompt = Path(ids, ends)
+        # The last token of an answer was never an input: it is not cached, but it is part of the next prompt.
+        unit, length = _answer_unit(row), row.prompt_tokens + row.output_tokens
+        if row.output_tokens > 1:
+            ids, ends = (*ids, unit), (*ends, length - 1)
+        context = Path(ids, ends)
+        histories[row.conversation] = ((*ids, unit + 1), (*ends, length))
+        sent = row.sent_s, str(row.conversation), prompt, context, len(prompt), row.output_tokens
+        made.append(Request(*sent, closes=turn.closes))
+    return made
+
+
+def _ask(
+    ids: tuple[int, ...], ends: tuple[int, ...], turn: Turn, prompt_tokens: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    end = ends[-1] if ends else 0
+    for segment in turn.segments:
+        end += segment.tokens
+        ids, ends = (*ids, segment.unit), (*ends, end)
+    # With text the server counts for itself (its template included): the last unit takes what there is more or less.
+    last = ends[-2] if len(ends) > 1 else 0
+    return ids, (*ends[:-1], max(prompt_tokens, last + 1))
+
+
+def _answer_unit(row: Row) -> int:
+    """A number that no unit of a trace has: those are 64 bits at most, or 79 for a partial block."""
+    return (1 << 100) + ((row.conversation << 24) + row.turn) * 2

@@ -1,0 +1,231 @@
+"""What a run leaves on the disk, and how a run that was cut off goes on.
+
+| file | what it holds |
+|---|---|
+| `run.json` | what was asked for, and the machine: a folder belongs to one run |
+| `parts.jsonl` | a line for each part that was played to its end: its arm, its repeat, the server and its metrics |
+| `rows/REPEAT-ARM.jsonl` | a line a request, as they came in |
+
+A part is one arm in one repeat. A part that was cut off has rows and no line in `parts.jsonl`; its rows stay, under
+another name, and it is played again from its start, for what its cache held is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from eval.live.replay.arms import Arm, Facts
+from eval.live.replay.play import Sent
+
+__all__ = ["Folder", "FolderError", "Part", "Row", "RowFile", "Run"]
+
+
+class FolderError(ValueError):
+    """A folder that a run cannot use; one line that names it."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One request. Lengths in tokens; see ``RequestResult``."""
+
+    number: int
+    sent_s: float
+    conversation: int
+    turn: int
+    prompt_tokens: int
+    cached_tokens: int
+    uncached_tokens: int
+    output_tokens: int
+    ttft_ms: float | None
+    e2e_ms: float
+    itl_ms: tuple[float, ...]
+    retries: int
+    error: str | None
+
+    @classmethod
+    def of(cls, sent: Sent) -> Row:
+        """The line of a request that was sent."""
+        result = sent.result
+        return cls(
+            number=sent.number,
+            sent_s=round(sent.sent_s, 4),
+            conversation=result.conversation,
+            turn=result.turn,
+            prompt_tokens=result.prompt_tokens,
+            cached_tokens=result.cached_tokens,
+            uncached_tokens=result.uncached_tokens,
+            output_tokens=result.output_tokens,
+            ttft_ms=None if result.ttft_ms is None else round(result.ttft_ms, 3),
+            e2e_ms=round(result.e2e_ms, 3),
+            itl_ms=result.itl_ms,
+            retries=result.retries,
+            error=result.error,
+        )
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm in one repeat, played to its end."""
+
+    arm: str
+    repeat: int
+    seconds: float  # of play
+    facts: dict[str, Any]  # of ``Facts``
+    metrics: dict[str, float]  # of the server's /metrics, how much they rose while it was played
+    prefill_alone_ms: tuple[float, ...] = ()  # of `prefill_alone`, before and after
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for. Two runs with equal fields may share a folder."""
+
+    trace: str
+    requests: int
+    digest: str  # of the load: lengths, times, seed
+    arms: dict[str, str]  # flags or URL by name, in order
+    servers: str = ""  # of an arm, where it is not one: "2 workers behind a router"
+    repeats: int
+    api: str
+    loop: str
+    speed: float
+    users: int
+    threshold: int
+    next_prompt_estimate: int
+    slo_ms: float | None
+    sessions: bool = False  # whether requests name their conversation, and clients close it
+
+
+class RowFile:
+    """The rows of a part while it is played: on the disk line by line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("ab", buffering=0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def append(self, row: Row) -> None:
+        """Raises OSError if the disk is full; whole lines that were written stay."""
+        line = msgspec.json.encode(row) + b"\n"
+        written = self._file.write(line)
+        if written != len(line):
+            raise OSError(28, "No space left on device", str(self._path))
+
+
+class Folder:
+    """A run's folder.
+
+    Raises:
+        FolderError: it holds another run.
+        OSError: it cannot be made or read.
+    """
+
+    def __init__(self, path: Path, run: Run | None = None, machine: Mapping[str, Any] | None = None) -> None:
+        self.path = path
+        file = path / "run.json"
+        if run is None:
+            if not file.is_file():
+                raise FolderError(f"{path}: no run.json; `python -m eval replay … --out {path}` makes one")
+            self.run = _decode(file.read_bytes(), Run, str(file))
+        else:
+            self.run = run
+            (path / "rows").mkdir(parents=True, exist_ok=True)
+            if file.is_file():
+                self._check_same(_decode(file.read_bytes(), Run, str(file)))
+            else:
+                text = json.dumps({**msgspec.to_builtins(run), "machine": dict(machine or {})}, indent=1)
+                file.write_text(text + "\n")
+        self.machine: dict[str, Any] = json.loads(file.read_bytes()).get("machine", {})
+        parts = path / "parts.jsonl"
+        if parts.is_file() and not (known := parts.read_bytes()).endswith(b"\n"):
+            parts.write_bytes(known[: known.rfind(b"\n") + 1])  # a run was cut off in the middle of a line
+        self.parts = list(self._read(parts, Part))
+
+    def _check_same(self, known: Run) -> None:
+        for name in Run.__struct_fields__:
+            if getattr(known, name) != getattr(self.run, name):
+                was, now = getattr(known, name), getattr(self.run, name)
+                raise FolderError(
+                    f"--out {self.path}: holds a run with {name} {was!r}, not {now!r}; give another folder"
+                )
+
+    def done(self, arm: str, repeat: int) -> bool:
+        """Whether a part was played to its end."""
+        return any(part.arm == arm and part.repeat == repeat for part in self.parts)
+
+    @property
+    def missing(self) -> list[tuple[int, str]]:
+        """Parts that are yet to be played, as (repeat, arm), in the order of playing."""
+        return [(repeat, arm) for repeat, arm in self.order() if not self.done(arm, repeat)]
+
+    def order(self) -> Iterator[tuple[int, str]]:
+        """All parts: in each repeat another arm goes first, so that drift of the machine favours none."""
+        names = list(self.run.arms)
+        for repeat in range(self.run.repeats):
+            first = repeat % len(names)
+            yield from ((repeat, name) for name in (*names[first:], *names[:first]))
+
+    def file(self, arm: str, repeat: int) -> Path:
+        """Of the rows of a part."""
+        return self.path / "rows" / f"{repeat}-{Arm(arm).stem}.jsonl"
+
+    def begin(self, arm: str, repeat: int) -> RowFile:
+        """The file for a part's rows; those of a try before, which was cut off, are put aside."""
+        path = self.file(arm, repeat)
+        if path.is_file() and path.stat().st_size:
+            tries = len(list(path.parent.glob(f"{path.stem}.cut-off-*")))
+            path.replace(path.with_name(f"{path.stem}.cut-off-{tries + 1}.jsonl"))
+        return RowFile(path)
+
+    def finish(self, part: Part) -> None:
+        """A part was played to its end."""
+        with (self.path / "parts.jsonl").open("ab") as file:
+            file.write(msgspec.json.encode(part) + b"\n")
+        self.parts.append(part)
+
+    def rows(self, arm: str, repeat: int) -> list[Row]:
+        """Of one part, in the order of sending."""
+        return sorted(self._read(self.file(arm, repeat), Row), key=lambda row: row.number)
+
+    def finished_rows(self, arm: str) -> list[tuple[int, Row]]:
+        """Of all parts of an arm that were played to their end, with their repeat."""
+        repeats = sorted(part.repeat for part in self.parts if part.arm == arm)
+        return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat)]
+
+    def facts(self, arm: str) -> Facts | None:
+        """What the arm's server said of itself; None before it was played."""
+        return next((Facts(**part.facts) for part in self.parts if part.arm == arm), None)
+
+    def _read(self, path: Path, kind: type[Any]) -> Iterator[Any]:
+        if not path.is_file():
+            return
+        *whole, _ = path.read_bytes().split(b"\n")  # what has no end of line was cut off
+        for number, line in enumerate(whole, start=1):
+            yield _decode(line, kind, f"{path}:{number}")
+
+
+def _decode(text: bytes, kind: type[Any], where: str) -> Any:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.DecodeError as error:
+        raise FolderError(f"{where}: {error}") from None
+
+
+def risen(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
+    """Counters and gauges of SGLang after a part, the counters as how much they rose."""
+    counted = ("_total", "_sum", "_count")
+    return {
+        name: value - before.get(name, 0.0) if name.endswith(counted) else value
+        for name, value in sorted(after.items())
+        if name.startswith("sglang:") and not math.isnan(value) and not name.endswith("_bucket")
+    }

@@ -1,0 +1,280 @@
+"""One real SGLang server as a context manager: started, waited for, asked, and stopped with all its processes."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+
+DEMO_MODEL = Path(".out/demo-model")
+LOG_DIRECTORY = Path(".out/logs")
+LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
+LOG_TAIL_LINES = 25
+PORTS = range(20_000, 32_000)
+PORT_TAKEN = "error while attempting to bind on address"
+"""What a server logs that comes too late."""
+
+CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
+"""For servers with `--device cpu`."""
+
+ENVIRONMENT = {
+    # Threads that wait for work sleep instead of spinning. A server is several processes: where they share two cores,
+    # spinning makes a prefill two to ten times slower and its time erratic.
+    "OMP_WAIT_POLICY": "PASSIVE",
+    # Let Python keep compiled modules: three processes that compile SGLang and torch anew take a minute to start.
+    "PYTHONDONTWRITEBYTECODE": "",
+}
+
+
+class ServerError(RuntimeError):
+    """The server died, did not become healthy in time, or refused a control request."""
+
+
+def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
+    """Flags of a server that runs anywhere: random weights in `model`, a KV pool of `pool_tokens` tokens."""
+    return [
+        *("--model-path", str(model)),
+        *("--load-format", "dummy"),
+        *("--device", "cpu"),
+        *("--dtype", "float32"),
+        *("--max-total-tokens", str(pool_tokens)),
+        *("--page-size", str(page_size)),
+        "--sleep-on-idle",  # an idle scheduler would keep a core busy
+        "--enable-cache-report",
+        "--enable-metrics",
+    ]
+
+
+def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
+    """The directory of the tiny random-weight model; written first if it is not there, as a whole or not at all."""
+    if not (directory / "config.json").is_file():
+        from radix_tlru.tools.demo_model import write_demo_model
+
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=directory.parent) as beside:
+            whole = Path(beside) / directory.name
+            write_demo_model(whole)
+            try:
+                whole.rename(directory)
+            except OSError:  # another process was first, which leaves nothing to write; or it holds other files
+                write_demo_model(directory)
+    return directory
+
+
+class RunningServer:
+    """A server at a URL, to be asked."""
+
+    def __init__(self, base_url: str) -> None:
+        self.base_url = base_url
+
+    def alive(self) -> bool:
+        """Whether it answers."""
+        with contextlib.suppress(requests.RequestException):
+            return requests.get(f"{self.base_url}/health", timeout=30).ok
+        return False
+
+    def get_metrics(self) -> dict[str, float]:
+        """Prometheus samples by name, each summed over its labels."""
+        totals: dict[str, float] = {}
+        for family in text_string_to_metric_families(self._get("/metrics").text):
+            for sample in family.samples:
+                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+        return totals
+
+    def get_labels(self, name: str, label: str) -> list[str]:
+        """The values of a label that there are samples of a metric for, each once."""
+        families = text_string_to_metric_families(self._get("/metrics").text)
+        samples = (sample for family in families for sample in family.samples if sample.name == name)
+        return list(dict.fromkeys(sample.labels.get(label, "") for sample in samples))
+
+    def flush_cache(self, idle_s: float = 30.0) -> None:
+        """Empty the radix cache, once running requests have finished; waits up to `idle_s` seconds for them."""
+        reply = requests.post(f"{self.base_url}/flush_cache", params={"timeout": idle_s}, timeout=idle_s + 10)
+        if not reply.ok:
+            raise ServerError(f"/flush_cache answered {reply.status_code}: {reply.text.strip()}")
+
+    def server_info(self) -> dict[str, Any]:
+        """What `/server_info` says: the resolved server arguments and the live state of the scheduler."""
+        info: dict[str, Any] = self._get("/server_info").json()
+        return info
+
+    def _get(self, path: str) -> requests.Response:
+        reply = requests.get(self.base_url + path, timeout=30)
+        if not reply.ok:
+            raise ServerError(f"{path} answered {reply.status_code}: {reply.text.strip()}")
+        return reply
+
+
+class Server(RunningServer):
+    """`with Server(flags) as server:` runs one server on a free local port, in a session of its own.
+
+    Leaving the block, by whatever exception, ends every process of that session: SIGTERM, then SIGKILL for what still
+    runs after `grace_s` seconds. Nothing outside it is signalled. stdout and stderr go to `log_path`; temporary files,
+    of which SGLang leaves many, go to a directory that is removed with the server.
+
+    Args:
+        flags: of `python -m sglang.launch_server`, without `--host` and `--port`.
+        name: of the log file, `.out/logs/<name>.log`, which is overwritten.
+        startup_s: how long `/health` may take to answer with 200.
+        grace_s: SGLang itself takes five seconds over a crash report when one of its processes is told to stop.
+        environment: added to that of this process and to `ENVIRONMENT` (and `CPU_PLATFORM`).
+        command: what is started with the flags; tests put a stand-in here.
+
+    Raises:
+        ServerError: on entering, when the process dies or is not healthy in time; carries the tail of the log.
+    """
+
+    def __init__(
+        self,
+        flags: Sequence[str],
+        *,
+        name: str = "server",
+        startup_s: float = 180.0,
+        grace_s: float = 2.0,
+        environment: Mapping[str, str] | None = None,
+        command: Sequence[str] = LAUNCH_COMMAND,
+    ) -> None:
+        self.flags = list(flags)
+        self.log_path = LOG_DIRECTORY / f"{name}.log"
+        super().__init__("")
+        self._startup_s = startup_s
+        self._grace_s = grace_s
+        platform = CPU_PLATFORM if ("--device", "cpu") in itertools.pairwise(self.flags) else {}
+        self._environment = {**os.environ, **ENVIRONMENT, **platform, **(environment or {})}
+        self._command = list(command)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    @property
+    def process_group(self) -> int:
+        """Id of the process group (and session) that holds every process of this server."""
+        assert self._process is not None, "the server was never started"
+        return self._process.pid
+
+    def __enter__(self) -> Self:
+        try:
+            self.launch()
+            self.wait_until_healthy()
+        except BaseException:  # Python calls no __exit__ for a block that was never entered
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start it, without waiting for it: for several that load at once. Who calls this also calls `stop`."""
+        port = free_port()
+        self.base_url = f"http://127.0.0.1:{port}"
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        self._temporary = tempfile.TemporaryDirectory(prefix="server-", ignore_cleanup_errors=True)
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*self._command, *self.flags, "--host", "127.0.0.1", "--port", str(port)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**self._environment, "TMPDIR": self._temporary.name},
+                start_new_session=True,
+            )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """End every process of the server; harmless when it is already stopped."""
+        if self._process is None:
+            return
+        try:
+            _signal_group(self.process_group, signal.SIGTERM)
+            self._wait_until_gone(self._grace_s)
+        finally:  # also when a second Ctrl-C cuts the grace time short
+            _signal_group(self.process_group, signal.SIGKILL)
+            self._wait_until_gone(5.0)
+            if self._temporary is not None:
+                self._temporary.cleanup()
+
+    def alive(self) -> bool:
+        """Whether its main process still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
+        """The last lines that the server printed."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def wait_until_healthy(self) -> None:
+        """Wait until `/health` answers with 200.
+
+        Raises:
+            ServerError: the process ended, or it was not in time.
+        """
+        assert self._process is not None
+        deadline = time.monotonic() + self._startup_s
+        while time.monotonic() < deadline:
+            self._raise_if_ended()
+            with contextlib.suppress(requests.RequestException):  # refused until the port is open, slow just after
+                if requests.get(f"{self.base_url}/health", timeout=10).ok:
+                    return
+            time.sleep(0.2)
+        raise self._failure(f"the server was not healthy after {self._startup_s:g} s")
+
+    def _raise_if_ended(self) -> None:
+        assert self._process is not None
+        if (status := self._process.poll()) is not None:
+            raise self._failure(f"the server ended with status {status} before it was healthy")
+        if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # of a SGLang that never gets to its end then
+            raise self._failure(f"the port of {self.base_url} was taken while the server loaded")
+
+    def _failure(self, what: str) -> ServerError:
+        return ServerError(f"{what}; the end of {self.log_path}:\n{self.log_tail()}")
+
+    def _wait_until_gone(self, seconds: float) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._process.poll()  # reaps the launcher; its children are reaped by whoever adopts them
+            if not live_members(self.process_group):
+                return
+            time.sleep(0.05)
+
+
+def live_members(process_group: int) -> list[int]:
+    """Process ids in the group that still run; a zombie that waits for its parent is no longer running."""
+    members = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            if os.getpgid(process.pid) == process_group and process.status() != psutil.STATUS_ZOMBIE:
+                members.append(process.pid)
+    return members
+
+
+def _signal_group(process_group: int, signum: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process_group, signum)
+
+
+def free_port() -> int:
+    """A port of this machine that nobody listens on now.
+
+    Below those that the system gives to connections: a server takes it half a minute later.
+    """
+    for port in random.SystemRandom().sample(PORTS, 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise ServerError(f"no free port was found from {PORTS.start} to {PORTS.stop - 1}")

@@ -1,0 +1,118 @@
+"""`python -m eval report DIR`: one page and its figures of a folder that `python -m eval simulate` filled.
+
+| file | its job | in → out |
+|---|---|---|
+| `rows.py` | what the folder holds, checked | `cells.jsonl`, Parquet → `Row`, `Requests` |
+| `scene.py` | who is compared with whom, and where | rows, chosen cell → `Scene` |
+| `style.py` | a colour a policy, numbers, labels | – |
+| `distribution.py`, `grids.py`, `frontier.py`, `timeline.py` | the figures | `Scene` → figure, or `Missing` |
+| `gallery.py` | their titles and captions | `Scene` → PNGs, `Picture` |
+| `tables.py`, `page.py`, `page.css` | the numbers and the page | `Scene`, pictures → HTML |
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.command import tokens
+from eval.render.report.rows import ReportError, read_rows
+from eval.render.report.scene import CHOICES, Group, Latency, Scene, groups
+
+__all__ = ["add_arguments", "run"]
+
+PAGE, FIGURES = "report.html", "figures"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The folder, and which of its cells the single-cell figures show."""
+    parser.add_argument("folder", type=Path, metavar="DIR", help="of `python -m eval simulate … --out DIR`")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help=f"where to put {PAGE} and {FIGURES}/ (default: the same)"
+    )
+    middle = "of the cell that single-cell figures show (default: the middle one)"
+    parser.add_argument("--capacity", type=tokens, metavar="TOKENS", help=middle)
+    parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"ξ {middle}")
+    most = "of the figures (default: that of most cells)"
+    parser.add_argument("--page-size", type=tokens, metavar="N", help=most)
+    parser.add_argument("--replicas", type=int, metavar="N", help=most)
+    parser.add_argument("--routing", metavar="R", help=most)
+    parser.add_argument("--optional-caching", action=argparse.BooleanOptionalAction, help=most)
+    parser.add_argument("--alpha", type=float, metavar="MS", help="ms a prefilled token: distributions become TTFT")
+    parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without any; given with --alpha")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page and the PNGs; 2 if the folder does not hold what is asked for."""
+    try:
+        return _run(args)
+    except (ReportError, OSError) as error:
+        print(f"eval report: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(args: argparse.Namespace) -> int:
+    latency = _latency(args.alpha, args.beta)
+    rows = read_rows(args.folder)
+    found = groups(rows)
+    chosen = _group(args, found)
+    capacity, threshold = (-1 if value is None else value for value in (args.capacity, args.threshold))
+    scene = Scene(args.folder, chosen, rows, capacity, threshold, latency)
+    others = [Scene(args.folder, group, rows, latency=latency) for group in found if group != chosen]
+    from eval.render.report.gallery import draw  # matplotlib: not before what is asked for is known to be there
+    from eval.render.report.page import page
+
+    out: Path = args.out or args.folder
+    pictures = draw(scene, out / FIGURES)
+    commands = args.folder / "commands.txt"
+    made_by = (commands.read_text() if commands.is_file() else "") + _command(args)
+    (out / PAGE).write_text(page(scene, others, pictures, made_by))
+    for picture in pictures:
+        if picture.image is None:
+            print(f"{picture.plot.file}: not drawn: {picture.reason}")
+    drawn = sum(picture.image is not None for picture in pictures)
+    print(f"{out / PAGE}: {sum(row.asked_for for row in rows)} cells, {drawn} figures in {out / FIGURES}/")
+    return 0
+
+
+def _latency(alpha: float | None, beta: float | None) -> Latency | None:
+    if alpha is None and beta is None:
+        return None
+    if alpha is None or beta is None:
+        raise ReportError("--alpha, --beta: TTFT = β + α·uncached takes both, in ms")
+    if not (0 < alpha < float("inf") and 0 <= beta < float("inf")):
+        raise ReportError(f"--alpha {alpha:g} --beta {beta:g}: α must be more than 0 ms and β at least 0 ms")
+    return Latency(alpha, beta)
+
+
+def _group(args: argparse.Namespace, found: Sequence[Group]) -> Group:
+    """The first that is as asked for."""
+    for name in CHOICES:
+        if (value := getattr(args, name)) is None:
+            continue
+        kept = [group for group in found if getattr(group, name) == value]
+        if not kept:
+            there = sorted({other for group in found if (other := getattr(group, name)) is not None})
+            names = ", ".join(_words(name, other)[-1] for other in there) or "none"
+            raise ReportError(f"{' '.join(_words(name, value))}: no such cells; there are {names}")
+        found = kept
+    return found[0]
+
+
+def _command(args: argparse.Namespace) -> str:
+    words = ["python", "-m", "eval", "report", str(args.folder)]
+    for name, value in vars(args).items():
+        if name not in ("folder", "command_line") and value is not None:
+            words += _words(name, value)
+    return shlex.join(words)
+
+
+def _words(name: str, value: object) -> list[str]:
+    """A flag as it is given."""
+    flag = name.replace("_", "-")
+    if isinstance(value, bool):
+        return [f"--{flag}" if value else f"--no-{flag}"]
+    return [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]

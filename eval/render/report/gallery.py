@@ -1,0 +1,152 @@
+"""The figures of a report: what each is called, what its caption says, and how it gets onto the disk and the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from eval.render.report.distribution import change_by_percentile, distribution
+from eval.render.report.frontier import frontier
+from eval.render.report.grids import heat_maps, percentiles_by_capacity
+from eval.render.report.scene import Missing, Scene
+from eval.render.report.style import RC, compact, label, short
+from eval.render.report.timeline import timeline
+
+__all__ = ["FIGURES", "Picture", "data_uri", "draw"]
+
+_DPI = 220  # of the PNGs: 7.2 inches are 1,584 pixels
+
+
+class Plot(NamedTuple):
+    file: str  # stem of the PNG
+    title: str
+    caption: str
+    draw: Callable[[Scene], Figure]
+    place: str  # which cells it shows: a format of capacity and threshold
+    requests: bool = False  # needs --per-request
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A figure as it came out; without an image there is a reason."""
+
+    plot: Plot
+    caption: str
+    image: str | None = None  # a data URI
+    inches: float = 0.0  # wide
+    reason: str = ""
+
+
+_ONE_CELL = "Capacity {capacity}, ξ {threshold}."
+
+FIGURES = (
+    Plot(
+        "cdf",
+        "How long requests wait",
+        "Left: share of requests with at most so many uncached tokens. Right: the slowest tenth, with "
+        "as much room for p90 to p99 as for p99 to p99.9. Further left is better. Names are in the order of p95.",
+        distribution,
+        _ONE_CELL,
+        requests=True,
+    ),
+    Plot(
+        "change",
+        "Who gains and who pays",
+        "The same requests as a change against lru at each percentile, from the median to the slowest in a thousand. "
+        "Below the zero line is better. Nothing of the first turn of a conversation can be cached: where the slowest "
+        "requests are first turns, all policies meet.",
+        change_by_percentile,
+        _ONE_CELL,
+        requests=True,
+    ),
+    Plot(
+        "capacity",
+        "Percentiles against capacity",
+        "Uncached tokens of the median request and of the tail as the pool grows. Lower is better. "
+        "The scales do not start at zero.",
+        percentiles_by_capacity,
+        "ξ {threshold}.",
+    ),
+    Plot(
+        "tel-saved",
+        "TEL saved against lru",
+        "Share of the tail excess latency of lru that is gone: teal is less than lru, brown is more.",
+        lambda scene: heat_maps(scene, "saved"),
+        "All cells.",
+    ),
+    Plot(
+        "gap-closed",
+        "Gap closed",
+        "How much of what hindsight could save is saved: 0 % is lru, 100 % is tail-belady, below 0 % worse than lru.",
+        lambda scene: heat_maps(scene, "gap"),
+        "All cells.",
+    ),
+    Plot(
+        "frontier",
+        "The median–tail frontier",
+        "What the tail gains (down) and what the median pays (right). Settings of w of one policy are joined by a "
+        "line that begins at its name; a policy in the tinted corner is better in both.",
+        frontier,
+        _ONE_CELL,
+    ),
+    Plot(
+        "timeline",
+        "What each phase evicted",
+        "Tokens taken from TEL-safe tails, which cost nothing, and, when there were none left, from the least recently "
+        "used protected tokens. Policies without a TEL-safe phase, and caches that do not tell, are not drawn.",
+        timeline,
+        _ONE_CELL,
+        requests=True,
+    ),
+)
+
+
+def draw(scene: Scene, folder: Path) -> list[Picture]:
+    """Draw every figure of a scene and write its PNG; one that cannot be drawn leaves none, not even an old one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    pictures = []
+    for plot in FIGURES:
+        path = folder / f"{plot.file}.png"
+        where = plot.place.format(capacity=compact(scene.capacity), threshold=compact(scene.threshold))
+        caption = f"{where} {plot.caption}" + _twins(scene) + (_left_out(scene) if plot.requests else "")
+        with mpl.rc_context(RC):
+            try:
+                figure = plot.draw(scene)
+            except Missing as missing:
+                path.unlink(missing_ok=True)
+                pictures.append(Picture(plot, caption, reason=str(missing)))
+                continue
+            figure.savefig(path, dpi=_DPI)
+            pictures.append(Picture(plot, caption, data_uri(figure), figure.get_figwidth()))
+    return pictures
+
+
+def _twins(scene: Scene) -> str:
+    """Who is not drawn because another's line would cover it."""
+    names: dict[str, list[str]] = {}
+    for variant, other in scene.twins.items():
+        names.setdefault(label(other, scene.variants), []).append(label(variant, scene.variants))
+    return "".join(f" The same as {other} in every cell: {', '.join(same)}." for other, same in names.items())
+
+
+def _left_out(scene: Scene) -> str:
+    """Whose requests were not kept, where others' were."""
+    rows = [row for variant in scene.mains if (row := scene.chosen(variant)) is not None]
+    without: Sequence[str] = [short(row.variant) for row in rows if scene.requests(row) is None]
+    if not without or len(without) == len(rows):
+        return ""
+    return f" No per-request data of {', '.join(without)}: run `simulate` with --per-request and these policies."
+
+
+def data_uri(figure: Figure) -> str:
+    """As a data URI: inside an <img>, so that the ids of one figure cannot meet those of another."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,155 @@
+"""What capacity and objective change: percentiles against capacity, and heat maps over capacity × ξ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
+
+from eval.render.report.rows import Row, Variant
+from eval.render.report.scene import BASELINE, OPTIMUM, Missing, Scene
+from eval.render.report.style import INK, compact, ink, label, label_ends, look, percent, short
+
+__all__ = ["heat_maps", "percentiles_by_capacity"]
+
+Grid = NDArray[np.float64]  # a line for each capacity, a column for each ξ
+_COLUMNS = 4
+
+
+def percentiles_by_capacity(scene: Scene) -> Figure:
+    """p50, p90, p95 and p99 at the chosen ξ, a line for each policy.
+
+    Raises:
+        Missing: there is one capacity only.
+    """
+    if len(scene.capacities) < 2:
+        raise Missing("one capacity only: run `simulate --capacity` with two or more")
+    figure = Figure(figsize=(7.2, 5.4))
+    panels = figure.subplots(2, 2)
+    figure.subplots_adjust(left=0.092, right=0.84, bottom=0.085, top=0.95, wspace=0.76, hspace=0.33)
+    for panel, name in zip(panels.flat, ("p50", "p90", "p95", "p99"), strict=True):
+        _percentile(panel, scene, name)
+    return figure
+
+
+def _percentile(axes: Axes, scene: Scene, name: str) -> None:
+    ends = []
+    for variant in scene.mains:
+        rows = [row for size in scene.capacities if (row := scene.at(variant, size, scene.threshold)) is not None]
+        if not rows:
+            continue
+        style = look(variant.policy)
+        values = [float(getattr(row.outcome, name)) for row in rows]
+        if scene.latency is not None:
+            values = [scene.latency.ms(value) for value in values]
+        axes.plot(
+            [row.cell.capacity for row in rows], values, marker=style.marker, markersize=2.6,
+            color=style.colour, linestyle=style.dash, linewidth=style.width, zorder=style.layer,
+        )  # fmt: skip
+        if rows[-1].cell.capacity == scene.capacities[-1]:
+            ends.append((variant, values[-1], short(variant)))
+    axes.set_xscale("log")
+    axes.set_xlim(scene.capacities[0] * 0.97, scene.capacities[-1])
+    axes.margins(y=0.08)
+    axes.set_title(name)
+    axes.xaxis.set_major_locator(FixedLocator(scene.capacities))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(round(value))))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: f"{value:,.10g}" if scene.latency else compact(value))
+    )
+    axes.set_xlabel("capacity (tokens)")
+    axes.set_ylabel("TTFT (ms)" if scene.latency else "uncached tokens")
+    for line in axes.get_lines():
+        line.set_clip_on(False)
+    label_ends(axes, ends, points=6.3)
+
+
+def heat_maps(scene: Scene, shown: Literal["saved", "gap"]) -> Figure:
+    """Share of lru's TEL that is saved, or of the gap to the optimum that is closed, a map for each policy.
+
+    Raises:
+        Missing: no cell has the figure.
+    """
+    value: Callable[[Row], float | None] = scene.tel_saved if shown == "saved" else scene.gap_closed
+    trivial = (BASELINE,) if shown == "saved" else (BASELINE, OPTIMUM)
+    maps: dict[Variant, Grid] = {}
+    for variant in scene.drawn:
+        if variant.policy in trivial:
+            continue
+        grid = [
+            [math.nan if row is None or (share := value(row)) is None else share for row in line]
+            for line in ([scene.at(variant, size, xi) for xi in scene.thresholds] for size in scene.capacities)
+        ]
+        if not np.isnan(grid).all():
+            maps[variant] = np.array(grid)
+    if not maps:
+        if all(variant.policy in trivial for variant in scene.drawn):
+            raise Missing(f"every policy here has the figures of {' or '.join(trivial)} in every cell")
+        why = {
+            "saved": "there are no cells of lru to compare with, or none of its requests is over ξ",
+            "gap": "gap_closed is null in every cell: at these sizes hindsight does no better than lru",
+        }
+        raise Missing(why[shown])
+    widest = max(float(np.nanmax(np.abs(grid))) for grid in maps.values()) or 1.0
+    return _draw_maps(scene, maps, CenteredNorm(0, min(widest, 1.0) if shown == "saved" else 1.0))
+
+
+def _draw_maps(scene: Scene, maps: dict[Variant, Grid], norm: CenteredNorm) -> Figure:
+    columns = min(_COLUMNS, len(maps))
+    lines = math.ceil(len(maps) / columns)
+    map_height, gap, top, bottom = 0.28 * len(scene.capacities) + 0.04, 0.4, 0.27, 0.45  # inches
+    height = lines * map_height + (lines - 1) * gap + top + bottom
+    figure = Figure(figsize=(7.2 * max(columns, 2) / _COLUMNS, height))
+    panels = figure.subplots(lines, columns, squeeze=False)
+    width = figure.get_figwidth()
+    figure.subplots_adjust(
+        left=0.55 / width,
+        right=1 - 0.05 / width,
+        bottom=bottom / height,
+        top=1 - top / height,
+        wspace=0.08,
+        hspace=gap / map_height,
+    )
+    for number, (variant, grid) in enumerate(maps.items()):
+        axes = panels[number // columns, number % columns]
+        _map(axes, scene, grid, norm)
+        axes.set_title(label(variant, scene.drawn), color=ink(variant.policy), fontsize=7.8)
+        if number % columns:
+            axes.set_yticklabels([])
+        if number + columns < len(maps):
+            axes.set_xticklabels([])
+    for axes in panels.flat[len(maps) :]:
+        axes.axis("off")
+    figure.supxlabel("ξ (tokens)", fontsize=8, y=0.06 / height)
+    figure.supylabel("capacity (tokens)", fontsize=8, x=0.06 / width)
+    return figure
+
+
+def _map(axes: Axes, scene: Scene, grid: Grid, norm: CenteredNorm) -> None:
+    colours = colormaps["BrBG"]
+    axes.imshow(grid, cmap=colours, norm=norm, aspect="auto", origin="lower", alpha=0.9)
+    for line, row in enumerate(grid):
+        for column, share in enumerate(row):
+            text = "–" if math.isnan(share) else percent(share, digits=0 if abs(share) >= 0.9995 else 1)
+            dark = not math.isnan(share) and abs(norm(share) - 0.5) > 0.3
+            axes.text(column, line, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
+    axes.set_xticks(range(len(scene.thresholds)), [compact(xi) for xi in scene.thresholds], fontsize=7)
+    axes.set_yticks(range(len(scene.capacities)), [compact(size) for size in scene.capacities], fontsize=7)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    for edge in range(1, len(scene.thresholds)):
+        axes.axvline(edge - 0.5, color="white", linewidth=1.5)
+    for edge in range(1, len(scene.capacities)):
+        axes.axhline(edge - 0.5, color="white", linewidth=1.5)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

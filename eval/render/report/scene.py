@@ -1,0 +1,253 @@
+"""The part of a folder that the figures show: one page size, one chosen cell, and who is compared with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from eval.caches.policies import ORACLES
+from eval.render.report.rows import ReportError, Requests, Row, Variant, read_requests
+from eval.simulate.cells import Cell
+from radix_tlru import Config
+
+__all__ = ["ARMS", "CHOICES", "Arm", "Group", "Latency", "Missing", "Scene", "groups", "is_online", "is_ours"]
+
+BASELINE, OPTIMUM = "lru", "tail-belady"
+
+
+class Missing(Exception):  # noqa: N818 - not an error: the page says why a figure is not there
+    """A figure that these cells cannot give; the message says why, and what to run."""
+
+
+class Group(NamedTuple):
+    """Cells that can be compared with each other."""
+
+    trace: str
+    page_size: int
+    forced: bool
+    replicas: int
+    routing: str | None
+
+    @property
+    def optional_caching(self) -> bool:
+        """Whether a context may be trimmed as soon as it is served."""
+        return not self.forced
+
+    @classmethod
+    def of(cls, cell: Cell) -> Group:
+        """The group that a cell is in."""
+        return cls(cell.trace, cell.page_size, cell.forced, cell.replicas, cell.routing)
+
+    def __str__(self) -> str:
+        words = [self.trace, f"page size {self.page_size:,}"]
+        if not self.forced:
+            words.append("optional caching")
+        if self.routing:
+            words.append(f"{self.replicas} replicas of the capacity, {self.routing}")
+        return ", ".join(words)
+
+
+class Arm(NamedTuple):
+    """One of the four that an honest number is made of."""
+
+    title: str
+    policies: tuple[str, ...]  # the first that is there speaks for the arm
+    run: str  # what to run where none is there
+
+
+CHOICES = ("page_size", "replicas", "routing", "optional_caching")
+"""What a group is chosen by, each with a flag of its name."""
+
+
+ARMS = (
+    Arm("stock lru", ("sglang-lru", "sglang-lru-python"), "--policy sglang-lru"),
+    Arm("stock tlru", ("sglang-tlru", "sglang-tlru-python"), "--policy sglang-tlru"),
+    Arm("ours", ("tlru", "real-tlru"), "--policy tlru"),
+    Arm("oracle", (OPTIMUM,), f"--policy {OPTIMUM}"),
+)
+
+_ALWAYS = tuple(arm.policies[0] for arm in ARMS)
+_FIGURES = ("hit_ratio", "mean", "p50", "p90", "p95", "p99", "tel", "violations")
+_RANK = (BASELINE, *(policy for arm in ARMS[:3] for policy in arm.policies), "etlru", "etlru-given")
+
+
+def is_online(variant: Variant) -> bool:
+    """Whether a server could run it: it does not look into the future."""
+    return variant.policy not in ORACLES
+
+
+def is_ours(variant: Variant) -> bool:
+    """Whether it is the policy of our server, simulated or real."""
+    return variant.policy in ("tlru", "real-tlru")
+
+
+def groups(rows: Sequence[Row]) -> list[Group]:
+    """Those of the cells that were asked for, the one with most cells first."""
+    found = [Group.of(row.cell) for row in rows if row.asked_for]
+    return sorted(dict.fromkeys(found), key=found.count, reverse=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """TTFT ≈ β + α·uncached (paper, section 3)."""
+
+    alpha: float  # ms a token
+    beta: float  # ms
+
+    def ms(self, tokens: float) -> float:
+        """TTFT of a request with so many uncached tokens."""
+        return self.beta + self.alpha * tokens
+
+    def __str__(self) -> str:
+        return f"{self.beta:g} ms + {self.alpha:g} ms a token"
+
+
+@dataclass
+class Scene:
+    """The cells of one group, by variant and place.
+
+    Args:
+        capacity, threshold: of the cell that single-cell figures show; negative: the middle of those there are with
+            the other.
+
+    Raises:
+        ReportError: there is no such cell.
+    """
+
+    folder: Path
+    group: Group
+    rows: Sequence[Row]
+    capacity: int = -1
+    threshold: int = -1
+    latency: Latency | None = None
+    capacities: list[int] = field(init=False)
+    thresholds: list[int] = field(init=False)
+    variants: list[Variant] = field(init=False)  # as they are listed everywhere: what is compared with first
+    twins: dict[Variant, Variant] = field(init=False)  # to the first that has the same figures in every cell
+
+    def __post_init__(self) -> None:
+        mine = [row for row in self.rows if Group.of(row.cell) == self.group]
+        self._at: dict[tuple[Variant, int, int], Row] = {}
+        for row in mine:  # lru under two values of w is one cell twice
+            self._at.setdefault((row.variant, row.cell.capacity, row.cell.threshold), row)
+        self._requests: dict[str, Requests | None] = {}
+        self.capacities = sorted({row.cell.capacity for row in mine})
+        self.thresholds = sorted({row.cell.threshold for row in mine})
+        self.variants = sorted(dict.fromkeys(row.variant for row in mine), key=_rank)
+        self.twins = self._twins()
+        self.capacity, self.threshold = self._place({(row.cell.capacity, row.cell.threshold) for row in mine})
+
+    def _place(self, there: Set[tuple[int, int]]) -> tuple[int, int]:
+        """The chosen capacity and ξ; not every capacity need be there with every ξ."""
+        capacity, threshold = self.capacity, self.threshold
+        for flag, value, values in (
+            ("--capacity", capacity, self.capacities),
+            ("--threshold", threshold, self.thresholds),
+        ):
+            if value >= 0 and value not in values:
+                raise ReportError(f"{flag} {value}: no such cells; there are {', '.join(map(str, values))}")
+        if capacity < 0:
+            capacity = _middle([size for size in self.capacities if threshold < 0 or (size, threshold) in there])
+        thresholds = [xi for xi in self.thresholds if (capacity, xi) in there]
+        if threshold < 0:
+            threshold = _middle(thresholds)
+        if threshold not in thresholds:
+            beside = f"with that capacity there are {', '.join(map(str, thresholds))}"
+            raise ReportError(f"--capacity {capacity} --threshold {threshold}: no such cells; {beside}")
+        return capacity, threshold
+
+    @property
+    def drawn(self) -> list[Variant]:
+        """The variants that figures show: one of several that would lie on top of each other."""
+        return [variant for variant in self.variants if variant not in self.twins]
+
+    def at(self, variant: Variant, capacity: int, threshold: int) -> Row | None:
+        """A cell, if it is there."""
+        return self._at.get((variant, capacity, threshold))
+
+    def chosen(self, variant: Variant) -> Row | None:
+        """A variant at the chosen place."""
+        return self.at(variant, self.capacity, self.threshold)
+
+    def place(self, capacity: int, threshold: int) -> list[Row]:
+        """Every cell of a place, in the order of ``variants``."""
+        return [row for variant in self.variants if (row := self.at(variant, capacity, threshold)) is not None]
+
+    @property
+    def mains(self) -> list[Variant]:
+        """One variant a policy, for figures with a line a policy: the least w, and the Q̂ nearest to the default."""
+        return list(_usual(self.drawn).values())
+
+    def arm(self, arm: Arm) -> Variant | None:
+        """Who speaks for an arm here."""
+        usual = _usual(self.variants)
+        return next((usual[policy] for policy in arm.policies if policy in usual), None)
+
+    def _twins(self) -> dict[Variant, Variant]:
+        first: dict[object, Variant] = {}
+        twins = {}
+        for variant in self.variants:
+            rows = [self.at(variant, size, xi) for size in self.capacities for xi in self.thresholds]
+            figures = tuple(row and tuple(getattr(row.outcome, name) for name in _FIGURES) for row in rows)
+            other = first.setdefault(figures, variant)
+            if other.policy != variant.policy and variant.policy not in _ALWAYS:
+                twins[variant] = other
+        return twins
+
+    def baseline(self, row: Row) -> Row | None:
+        """The page-granular lru of a cell's place."""
+        return self.at(Variant(BASELINE, None, None), row.cell.capacity, row.cell.threshold)
+
+    def change(self, row: Row, figure: str) -> float | None:
+        """How a figure of the outcome stands against lru: −0.1 is a tenth less; None without an lru, or one of 0."""
+        base = self.baseline(row)
+        if base is None or not getattr(base.outcome, figure):
+            return None
+        return float(getattr(row.outcome, figure) / getattr(base.outcome, figure) - 1)
+
+    def tel_saved(self, row: Row) -> float | None:
+        """Share of lru's TEL that is not there."""
+        change = self.change(row, "tel")
+        return None if change is None else -change
+
+    def gap_closed(self, row: Row) -> float | None:
+        """As the cell says; the two ends of the gap are 0 and 1."""
+        if row.gap_closed is not None or row.asked_for:
+            return row.gap_closed
+        return {BASELINE: 0.0, OPTIMUM: 1.0}.get(row.cell.policy)
+
+    def best_online(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of a place with the least TEL that a server could run."""
+        online = [row for row in rows if is_online(row.variant)]
+        least = min((row.outcome.tel for row in online), default=0)
+        return [row for row in online if row.outcome.tel == least]
+
+    def requests(self, row: Row) -> Requests | None:
+        """Its requests, read once; None where they were not kept."""
+        if row.name not in self._requests:
+            self._requests[row.name] = read_requests(self.folder, row)
+        return self._requests[row.name]
+
+
+def _usual(variants: Sequence[Variant]) -> dict[str, Variant]:
+    """The setting of each policy that speaks for it."""
+    estimate = Config().next_prompt
+    of_policy: dict[str, list[Variant]] = {}
+    for variant in variants:
+        of_policy.setdefault(variant.policy, []).append(variant)
+    return {
+        policy: min(kin, key=lambda one: (one.rank, abs((one.estimate or estimate) - estimate)))
+        for policy, kin in of_policy.items()
+    }
+
+
+def _rank(variant: Variant) -> tuple[bool, int, str, float, int]:
+    policy = variant.policy
+    rank = _RANK.index(policy) if policy in _RANK else len(_RANK)
+    return not is_online(variant), rank, policy, variant.rank, variant.estimate or 0
+
+
+def _middle(values: Sequence[int]) -> int:
+    return values[len(values) // 2]

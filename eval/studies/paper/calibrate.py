@@ -1,0 +1,68 @@
+"""α and β of a running SGLang server: prompts of rising length that nothing is cached of, and the time of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import aiohttp
+import numpy as np
+
+from eval.live.replay.client import Request, send, session
+from eval.studies.paper.timing import Point, Timing, TimingError, fit
+
+__all__ = ["LENGTHS", "REPEATS", "calibrate"]
+
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
+"""Uncached tokens; what the server refuses as too long is left out."""
+
+REPEATS = 5
+"""Of every length."""
+
+_VOCABULARY = range(10, 256)  # ids that every model has: another one would kill the server; no prefix repeats
+
+
+def calibrate(url: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS, seed: int = 0) -> Timing:
+    """Measure a server that has nothing else to do. Its cache is emptied before every request.
+
+    Raises:
+        TimingError: it cannot be reached, refuses fewer than two lengths, or its TTFT does not rise with length.
+    """
+    url = url.rstrip("/")
+    try:
+        points, refused = asyncio.run(_measure(url, lengths, repeats, np.random.default_rng(seed)))
+    except (aiohttp.ClientError, OSError) as error:
+        raise TimingError(f"--calibrate {url}: {str(error) or type(error).__name__}") from None
+    span = f"{points[0].uncached:,} to {points[-1].uncached:,} tokens"
+    return fit(points, f"measured on {url}, {len(points)} requests of {span}{refused}")
+
+
+class _Measured(NamedTuple):
+    points: list[Point]
+    refused: str  # what ended the rise before the last length, as the end of a sentence
+
+
+async def _measure(url: str, lengths: Sequence[int], repeats: int, rng: np.random.Generator) -> _Measured:
+    points: list[Point] = []
+    async with session() as connection:
+        for length in lengths:
+            for number in range(-1, repeats):  # the first prefill of a size pays for allocations: it does not count
+                await _flush(connection, url)
+                ids = tuple(rng.integers(_VOCABULARY.start, _VOCABULARY.stop, length).tolist())
+                result = await send(connection, url, Request(0, 0, ids, output_tokens=1))
+                if result.error is not None or result.ttft_ms is None:
+                    if len({point.uncached for point in points}) < 2:
+                        raise TimingError(f"--calibrate {url}: a prompt of {length:,} tokens: {result.error}")
+                    return _Measured(points, f"; {length:,} tokens were refused ({result.error})")
+                if number >= 0:
+                    points.append(Point(result.uncached_tokens, result.ttft_ms))
+    return _Measured(points, "")
+
+
+async def _flush(connection: aiohttp.ClientSession, url: str) -> None:
+    async with connection.post(f"{url}/flush_cache", params={"timeout": 30}) as reply:
+        if reply.status != 200:
+            raise TimingError(
+                f"--calibrate {url}: /flush_cache answered {reply.status}: {(await reply.text()).strip()}"
+            )

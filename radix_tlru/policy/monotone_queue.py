@@ -1,0 +1,85 @@
+"""A priority queue for keys that mostly rise: what :class:`~radix_tlru.policy.order.EvictionOrder` keeps its leaves in.
+
+Keys are times of last use, and leaves become evictable soon after they are used: nearly every entry has a higher key
+than the one before. Such entries wait in line, two machine words each and O(1) to add and to take; only what comes
+out of turn, as the rest of a leaf that was trimmed, goes through a heap.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+__all__ = ["RisingQueue"]
+
+_WORTHWHILE = 1024  # entries taken off the line before the others move up
+_LEAST = (-math.inf, 0)
+
+
+class RisingQueue:
+    """A priority queue of (key, leaf id), least pair first."""
+
+    __slots__ = ("_heap", "_ids", "_keys", "_last", "_taken", "first")
+
+    first: tuple[float, int] | None
+    """The least entry; None: there is none."""
+
+    def __init__(self) -> None:
+        self._keys, self._ids = array("d"), array("q")
+        self._taken = 0  # from the front of the line
+        self._last = _LEAST  # of the line
+        self._heap: list[tuple[float, int]] = []
+        self.first = None
+
+    def __iter__(self) -> Iterator[tuple[float, int]]:
+        """All entries, in no order that means anything."""
+        yield from self._heap
+        yield from zip(self._keys[self._taken :], self._ids[self._taken :], strict=True)
+
+    def copy(self) -> RisingQueue:
+        """Another one with the same entries."""
+        other = RisingQueue()
+        other._keys, other._ids, other._taken = self._keys[:], self._ids[:], self._taken
+        other._last = self._last
+        other._heap, other.first = self._heap.copy(), self.first
+        return other
+
+    def push(self, key: float, leaf_id: int) -> bool:
+        """Add an entry. Returns whether it is the first now."""
+        entry = (key, leaf_id)
+        if entry >= self._last:
+            self._keys.append(key)
+            self._ids.append(leaf_id)
+            self._last = entry
+        else:
+            heappush(self._heap, entry)
+        first = self.first
+        if first is None or entry < first:
+            self.first = entry
+            return True
+        return False
+
+    def pop(self) -> None:
+        """Take the first entry off."""
+        heap, taken = self._heap, self._taken
+        if heap and heap[0] == self.first:
+            heappop(heap)
+        else:
+            taken += 1
+            if taken == len(self._keys):
+                self._last = _LEAST
+                taken = self._move_up(taken)
+            elif taken > _WORTHWHILE and 2 * taken > len(self._keys):
+                taken = self._move_up(taken)
+            self._taken = taken
+        if not self._keys:
+            self.first = heap[0] if heap else None
+            return
+        entry = (self._keys[taken], self._ids[taken])
+        self.first = heap[0] if heap and heap[0] < entry else entry
+
+    def _move_up(self, taken: int) -> int:
+        del self._keys[:taken], self._ids[:taken]
+        return 0

@@ -1,0 +1,249 @@
+"""The Full-attention component that evicts what :class:`~radix_tlru.policy.order.EvictionOrder` names.
+
+SGLang's ``FullComponent`` builds a heap of all evictable leaves for each eviction and takes whole nodes. This one
+keeps the order between evictions and takes tails: the victim is split at the page boundary that must stay, and its
+tail alone is handed to the eviction driver, which does with it what it does with any leaf.
+
+Here is what does not depend on the tree: which policy is in force, whose request was served, what goes next. How the
+order hears of the leaves, and how a tail is taken, is told by :mod:`~radix_tlru.sglang.cache.rust_core` and
+:mod:`~radix_tlru.sglang.cache.python_core`, one for each of SGLang's tree cores.
+
+Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
+on the node that it ends at, and goes to the parent when that node is evicted, as the history does: only leaves are
+asked how recent they are and who may come back for them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.managers.utils import is_health_check_generate_req
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+
+from radix_tlru.config import Config
+from radix_tlru.learning.learner import Learner
+from radix_tlru.objective.load_weight import LoadWeight
+from radix_tlru.policy.models import Leaf, policy_for
+from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.victims import Victim
+from radix_tlru.sglang.cache.journal import Journal
+from radix_tlru.sglang.requests.metadata import carried_by
+from radix_tlru.sglang.requests.turns import turn_of
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    from radix_tlru.learning.conversations import Conversation, Turn
+    from radix_tlru.policy.models import Policy
+    from radix_tlru.sglang.cache.sessions import Order
+
+__all__ = ["EvictionCounts", "TailComponent", "component_for"]
+
+FULL = ComponentType.FULL
+
+logger = logging.getLogger(__name__)
+
+
+class EvictionCounts(Counter[str]):
+    """Since the start: tokens evicted in each phase (``tel_safe``, ``lru``) and ``splits`` made to evict a tail.
+
+    The same of the host tier under ``host_tel_safe``, ``host_lru`` and ``host_splits``.
+    """
+
+
+class TailComponent(FullComponent):
+    """Full-attention KV under a TEL-aware order. Subclasses fix the ``config``: see :func:`component_for`."""
+
+    config: Config
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        self._core: Any = None
+        super().__init__(cache, params)
+        self.page_size: int = params.page_size
+        pool: int = params.token_to_kv_pool_allocator.size_full  # of what full attention caches
+        self.config = self.config.for_pool(pool)
+        self.learner: Learner | None = None
+        """Told of every request that was served, and names the policy in force; none under ``lru``."""
+        if self.config.policy != "lru":
+            self.learner = Learner(self.config, pool, self.page_size, watched=params.enable_metrics)
+        self.policy = policy_for(self.config)
+        self.counts = EvictionCounts()
+        self.clock = 0
+        """Matches and inserts so far."""
+        self.order = self._new_order()
+        self.available_target: int | None = None
+        """Tokens that must be available for the allocation under way; None if this eviction serves none."""
+        self.one_by_one = False
+        """Whether the driver has to look at the pool after each victim."""
+        self.journal = Journal.if_wanted()
+        self._stamp = 0.0  # of the last request that was served, s
+
+    # ---- what the tree tells the order ----
+
+    @property
+    def tree_core(self) -> UnifiedTreeCore:
+        """The tree that this component belongs to."""
+        return self._core
+
+    @tree_core.setter
+    def tree_core(self, core: UnifiedTreeCore | None) -> None:
+        """The core hands itself over before its first ``reset()``; from then on this component listens to it."""
+        if core is None or core is self._core:
+            return
+        self._core = core
+        self._listen(core)
+
+    def _listen(self, core: Any) -> None:
+        """Have the order hear of the leaves of a tree."""
+        raise NotImplementedError
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        raise NotImplementedError
+
+    def _leaf_of(self, node_id: NodeId) -> Leaf | None:
+        """The node as the order sees it, if it can be evicted."""
+        raise NotImplementedError
+
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        raise NotImplementedError
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it, and still keeps it, what the learner says of that use."""
+        raise NotImplementedError
+
+    def awaited(self, conversation: Conversation | None) -> None:
+        """All that is cached of a conversation was looked up, for a request that waits or is about to be served."""
+        if self.learner is not None and conversation is not None:
+            self.learner.awaited(conversation)
+
+    @property
+    def load(self) -> LoadWeight | None:
+        """What w follows, and is to be told of prefills, if it follows the load."""
+        return None if self.learner is None else self.learner.load
+
+    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
+        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+        load = self.load
+        if self.learner is None or load is None:
+            return
+        before = load.weight
+        self.learner.prefilled(tokens, waiting, waited)
+        if load.weight != before:
+            logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait for a token", load.weight, load.waiting)
+            self._use(self.learner.policy)
+
+    def ended(self, conversation: Conversation) -> None:
+        """Nobody will come back for what that conversation alone has, which no order may know of just now."""
+        if self.learner is not None:
+            self.learner.ended(conversation)
+            self._use(self.learner.policy)
+
+    def _new_order(self) -> Order:
+        return EvictionOrder(self.policy, self.page_size, self._leaf_of)
+
+    def use_threshold(self, threshold: int) -> None:
+        """Evict by another ξ (tokens) from now on; the order sorts its leaves once."""
+        assert self.learner is not None, "lru has no threshold"
+        self.learner.use_threshold(threshold)
+        self._use(self.learner.policy)
+
+    def _use(self, policy: Policy) -> None:
+        if policy is not self.policy:
+            self.policy = policy
+            self.follow()
+
+    def follow(self) -> None:
+        """Another policy is in force."""
+        self.order.use(self.policy)
+
+    def start_over(self) -> None:
+        """The tree was emptied."""
+        if self.learner is not None:
+            self.learner.forget_claims()
+        self.order = self._new_order()
+
+    def tick(self) -> None:
+        """A match or an insert begins."""
+        self.clock += 1
+
+    # ---- who it was ----
+
+    def cleanup_after_caching_req(
+        self,
+        req: Req,
+        is_finished: bool,
+        insert_result: InsertResult | None = None,
+        insert_params: InsertParams | None = None,
+    ) -> None:
+        """A request has been served, if it is finished and its context is in the tree."""
+        super().cleanup_after_caching_req(req, is_finished, insert_result, insert_params)
+        if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
+            return
+        assert insert_params is not None, "what was inserted has a key"
+        # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
+        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check_generate_req(req)
+        if len(insert_params.key) and is_turn:
+            stamp, hints = carried_by(req)
+            if stamp is None and self.config.policy == "etlru":
+                warn_unstamped()
+            self._stamp = self._stamp if stamp is None else stamp
+            self.served(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp, hints))
+
+    def served(self, node_id: NodeId, turn: Turn) -> None:
+        """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
+        if self.learner is None:
+            return
+        before = self.learner.in_force
+        self.note(node_id, self.learner.observe(turn, not self.continued(node_id)))
+        if self.learner.in_force != before:
+            logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
+        self._use(self.learner.policy)
+
+    # ---- eviction ----
+
+    def missing(self, requested: int) -> int:
+        """Tokens still to be freed, of those that the driver requests."""
+        if self.available_target is None or requested <= 0:
+            return requested
+        # The driver asks for all there is and stops when the allocation fits, so the shortfall is ours to see. An
+        # allocator may hold freed pages back: then there is none, yet the driver goes on, page by page.
+        shortfall: int = self.available_target - self.cache._component_available_size(FULL)
+        return max(1, min(requested, shortfall))
+
+    def next_victim(self, missing: int) -> Victim | None:
+        """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
+        return self.take_next(self.order, missing)
+
+    def take_next(self, order: Order, missing: int, tier: str = "") -> Victim | None:
+        """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
+        victim = order.victim(missing)
+        if victim is not None:
+            if self.journal is not None:
+                self.journal.add(victim)
+            self.counts[tier + victim.phase] += victim.leaf.end - victim.keep
+            if victim.keep > victim.leaf.start:
+                self.counts[f"{tier}splits"] += 1
+        return victim
+
+
+def component_for(config: Config, base: type[TailComponent]) -> type[TailComponent]:
+    """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
+    return type(base.__name__, (base,), {"config": config, "__doc__": base.__doc__})
+
+
+@cache
+def warn_unstamped() -> None:
+    """Say it once: what is learned of time is not what it could be."""
+    logger.warning("radix_tlru: requests come without a stamp, so etlru does not see time pass between turns")

@@ -1,0 +1,68 @@
+"""Hybrid models: what of a path a next turn can use, where more than full-attention KV is cached of its tokens.
+
+Beside the KV of full attention SGLang keeps the KV of the last window of a path (sliding-window attention, SWA), or the
+state at its end (Mamba), each in a pool of its own that its own component evicts. A path is of use as far down as all
+of that is there: at the ends of turns, mostly. So the grain of eviction is the leaf:
+
+============  ===========================================  ==========================================================
+eviction of   takes                                        leaves
+============  ===========================================  ==========================================================
+a page        the window or the state at the end as well   nothing that a next turn can use down to the turn before
+a leaf        what one turn added, or a window of it       what a next turn can use without it: its ``rest``
+============  ===========================================  ==========================================================
+
+Without the last window of a turn the rest of that turn is of no use. It is the next leaf then, with the recency, the
+history and the rest of the one that went, and goes when that would have gone. A leaf that has lost its window or its
+state, or never had one, is of no use to begin with: no turn misses anything with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
+
+    from radix_tlru.sglang.cache.python_core import PythonTailComponent
+
+__all__ = ["WholeLeaves"]
+
+
+class WholeLeaves:
+    """What rests of the paths of a hybrid without their leaves; asks SGLang's components what a match asks them."""
+
+    def __init__(self, tail: PythonTailComponent) -> None:
+        self._tail = tail
+
+    def rest(self, leaf: UnifiedTreeNode) -> int:
+        """Tokens from the root that a next turn can use without ``leaf``, or all there ever were if it uses none of it.
+
+        The order is told of them once, when the leaf is offered; see :meth:`settle`.
+        """
+        core: Any = self._tail.tree_core
+        path, node = [], leaf
+        while node is not core.root_node:
+            path.append(node)
+            node = node.parent
+        validators = [component.create_match_validator(match_device_only=True) for component in core.components]
+        depth = usable = 0
+        for node in reversed(path):
+            verdicts = [validator(node) for validator in validators]  # each has to see every node
+            if node is leaf:
+                return usable if all(verdicts) else self._tail.leaf(leaf).history
+            depth += len(node.key)
+            usable = depth if all(verdicts) else usable
+        raise AssertionError("the root is no leaf")
+
+    def settle(self, missing: int) -> None:
+        """See that what goes next costs what it is taken to: what it rested on may be gone by now.
+
+        What came back above a leaf makes it cheaper, which is seen when it is next: it may have to wait for that.
+        """
+        core: Any = self._tail.tree_core
+        while (victim := self._tail.order.victim(missing)) is not None:
+            node = core.node_by_id(victim.leaf_id)
+            if self.rest(node) == victim.leaf.rest:
+                return
+            core.evictable_device_leaves.discard(node)
+            core.evictable_device_leaves.add(node)

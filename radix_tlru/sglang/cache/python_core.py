@@ -1,0 +1,373 @@
+"""Our order on SGLang's Python tree core, which a component reaches into.
+
+What the tree has to tell the order, and where it does (``unified_cache/unified_tree_core.py``):
+
+======================  =========================================================================================
+a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from,
+                        and ``evictable_host_leaves`` (see :mod:`~radix_tlru.sglang.cache.host_tier`)
+a tail is evicted       ``evict_component``: the parent takes over the history
+a node is split         ``_split_node``: the front takes over what is known of the node
+a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
+a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
+everything is dropped   ``reset``
+sessions come and go    ``_advance_session_coverage`` and its like: the path of one is referred to, or no longer
+======================  =========================================================================================
+
+With a host tier a use may end below the device: then it is one of the deepest node on the device too. Of a hybrid
+model leaves go whole (see :mod:`~radix_tlru.sglang.cache.hybrids`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
+
+from radix_tlru.policy.models import Leaf, Policy
+from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.victims import Victim
+from radix_tlru.sglang.cache.component import TailComponent
+from radix_tlru.sglang.cache.host_tier import HostTier
+from radix_tlru.sglang.cache.hybrids import WholeLeaves
+from radix_tlru.sglang.cache.sessions import Order, SessionOrder
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult, NodeId
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+
+__all__ = ["PythonTailComponent"]
+
+FULL = ComponentType.FULL
+
+
+class PythonTailComponent(TailComponent):
+    """The component in the cache, which stands before some methods of the tree and hands it the leaves to evict."""
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        self._has_sessions = params.enable_session_radix_cache
+        super().__init__(cache, params)
+        self.host = HostTier(self)
+        self._whole = WholeLeaves(self) if len(params.tree_components or ()) > 1 else None
+        self._refused: list[UnifiedTreeNode] = []
+        self._named: int | None = None
+        self._requested = 0
+
+    # ---- what the tree tells the order ----
+
+    def _listen(self, core: Any) -> None:
+        self._stock = _Stock(
+            core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert, core.insert_host
+        )
+        core.reset, core._split_node, core.insert_host = self._reset, self._split_used_node, self._insert_host
+        core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
+
+    def _new_order(self) -> Order:
+        return self.order_of(self.policy, self._leaf_of)
+
+    def order_of(self, policy: Policy, leaf_of: Callable[[int], Leaf | None]) -> Order:
+        """An order of the leaves of a tier, empty."""
+        if self._has_sessions:
+            return SessionOrder(policy, self.page_size, leaf_of, self._is_referred_to)
+        return EvictionOrder(policy, self.page_size, leaf_of)
+
+    def follow(self) -> None:
+        super().follow()
+        self.host.follow()
+
+    def start_over(self) -> None:
+        super().start_over()
+        self.host.start_over()
+
+    def _reset(self) -> None:
+        self._stock.reset()
+        self.start_over()
+        self._core.evictable_device_leaves = _EvictableLeaves(self._prepare, self.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self._prepare, self.host.order)
+
+    def _match(self, params: MatchPrefixParams) -> MatchResult:
+        self.tick()
+        result = self._stock.match_prefix(params)
+        for node_id in (result.last_device_node, result.best_match_node):
+            node = self._core._node_arena[node_id]
+            node.tel_access = self.clock
+            if not node.children:
+                self.awaited(_known(node))
+        return result
+
+    def _insert(self, params: InsertParams) -> InsertStepResult:
+        self.tick()
+        return self._inserted(self._stock.begin_insert(params))
+
+    def _go_on_inserting(self) -> InsertStepResult:
+        return self._inserted(self._stock.resume_insert())
+
+    def _inserted(self, step: InsertStepResult) -> InsertStepResult:
+        if step.result is not None and not step.result.rotation_tail_declined:
+            self._core._node_arena[step.result.last_device_node].tel_access = self.clock
+        return step
+
+    def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
+        """Storage gives back what the tree had forgotten, for a request that waits for it.
+
+        The paths that lead there have been as deep; whose it is was left with what is above it when it was dropped.
+        """
+        result = self._stock.insert_host(*args, **kwargs)
+        if result.inserted_host_node is not None:
+            node = self._core._node_arena[result.inserted_host_node]
+            known = _known(node) if _known(node) is not None else _known(node.parent)
+            self._write(node, tel_access=self.clock, tel_known=known)
+            history = _history(node)
+            while (node := node.parent) is not None and _history(node) < history:
+                self._write(node, tel_history=history)
+        return result
+
+    def _write(self, node: UnifiedTreeNode, **what: Any) -> None:
+        """Write what is known of a node that may be a leaf of either tier."""
+        tiers = self._core.evictable_device_leaves, self._core.evictable_host_leaves
+        offering = [leaves for leaves in tiers if node in leaves]
+        for leaves in offering:
+            leaves.discard(node)
+        vars(node).update(what)
+        for leaves in offering:
+            leaves.add(node)
+
+    def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
+        """A match or an insert ends inside a node, which is no use of what lies behind its end."""
+        if self.config.policy == "lru":  # it is there to be compared with stock, which takes it for a use
+            child.tel_access = self.clock
+        return self._split(key, child, split_len)
+
+    def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
+        """Split a node; the front was last used as the node was, and has been as deep."""
+        if self._whole is not None:
+            self._core.evictable_device_leaves.discard(child)  # until SGLang adds it again: it rests on more then
+        prefix, action = self._stock.split(key, child, split_len)
+        prefix.tel_access, prefix.tel_known = _access(child), _known(child)
+        prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
+        return prefix, action
+
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        return bool(self._core.node_by_id(node_id).children)
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it."""
+        node, leaves = self._core.node_by_id(node_id), self._core.evictable_device_leaves
+        offered = node in leaves  # releases that do not keep a finished request's lock until now
+        leaves.discard(node)
+        node.tel_access, node.tel_known = self.clock, known
+        if offered:
+            leaves.add(node)
+
+    # ---- sessions ----
+
+    def _is_referred_to(self, node_id: int) -> bool:
+        return bool(self.session_ref(self._core.node_by_id(node_id)) > 0)
+
+    def _advance_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
+        with self._put_down(leaf):
+            super()._advance_session_coverage(session_id, leaf, *args)
+
+    def _recede_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
+        with self._put_down(leaf):
+            super()._recede_session_coverage(session_id, leaf, *args)
+
+    def _dec_session_coverage(self, session_id: str, leaf: UnifiedTreeNode) -> None:
+        with self._put_down(leaf):
+            super()._dec_session_coverage(session_id, leaf)
+
+    def release_session(self, session_id: str) -> int:
+        """A session was closed. What conversations alone it had goes first from now on."""
+        ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
+        with self._put_down(*ends):
+            for end in ends:
+                known = _known(end)
+                if known is not None and known.session == session_id and self.session_ref(end) == 1:
+                    self.ended(known)
+            closed: int = super().release_session(session_id)
+        return closed
+
+    @contextmanager
+    def _put_down(self, *ends: UnifiedTreeNode) -> Iterator[None]:
+        """Something changes on the paths to these nodes: no order knows of a leaf of theirs meanwhile."""
+        tiers, held = (self._core.evictable_device_leaves, self._core.evictable_host_leaves), []
+        for end in ends:
+            node: UnifiedTreeNode | None = end
+            while node is not None:
+                held += [(leaves, node) for leaves in tiers if node in leaves]
+                for leaves in tiers:
+                    leaves.discard(node)
+                node = node.parent
+        yield
+        for leaves, leaf in held:
+            leaves.add(leaf)
+
+    # ---- eviction ----
+
+    def evict_component(
+        self,
+        node: UnifiedTreeNode,
+        *args: Any,
+        target: EvictLayer = EvictLayer.DEVICE,
+        **kwargs: Any,
+    ) -> tuple[int, int]:
+        """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
+        parent = node.parent
+        # What is dropped from the host was demoted before, and then a parent on the device was told.
+        told = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
+        if not told:
+            parent.tel_history = max(_history(parent), _history(node))
+            if _access(node) >= _access(parent) or _known(parent) is None:
+                parent.tel_known = _known(node)
+            parent.tel_access = max(_access(parent), _access(node))
+        freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
+        return freed
+
+    def leaf(self, node: UnifiedTreeNode) -> Leaf:
+        """The node as the order sees it; depths in tokens from the root."""
+        end = _end(node)
+        # A leaf that an insert is making has not been told yet that it is used.
+        access = getattr(node, "tel_access", self.clock)
+        return Leaf(end - len(node.key), end, _history(node), access, _known(node), getattr(node, "tel_rest", None))
+
+    def _prepare(self, node: UnifiedTreeNode) -> None:
+        """Before the order is told of a leaf: what it is to see of it until it is told of it again."""
+        if self._whole is not None:
+            node.tel_rest = self._whole.rest(node)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        return map(self.leaf, self._core.evictable_device_leaves)
+
+    def _leaf_of(self, node_id: int) -> Leaf | None:
+        node = self._core._node_arena.get(node_id)
+        if node is None or node not in self._core.evictable_device_leaves:
+            return None
+        return self.leaf(node)
+
+    # ---- the walk that the eviction driver asks for ----
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        self._requested = request_cnt
+
+    def _evict_device_next_node(
+        self,
+        tracker: dict[ComponentType, int],
+        device_frees: dict[ComponentType, list[Any]],
+        host_frees: dict[ComponentType, list[Any]],
+        cache_actions: list[Any] | None = None,
+    ) -> int | None:
+        """The next leaf to evict, cut to the tail that has to go; None when enough was freed or nothing is left.
+
+        SGLang passes no ``cache_actions`` before 0.5.23, where a split asks for one in hierarchical caches alone.
+        """
+        self._set_refused_aside()
+        missing = self.missing(self._requested - tracker[FULL])
+        if missing > 0 and self._whole is not None:
+            self._whole.settle(missing)
+        victim = self.next_victim(missing) if missing > 0 else None
+        if victim is None:
+            return None
+        self.cut(victim, cache_actions)
+        self._named = victim.leaf_id
+        return victim.leaf_id
+
+    def _set_refused_aside(self) -> None:
+        """A leaf may outlive its being named: written back, it finds no room on the host, and a lock keeps it here.
+
+        It is not to be named again until this walk is over, or the walk would never be.
+        """
+        node = self._core._node_arena.get(self._named)
+        self._named = None
+        if node is not None and node in self._core.evictable_device_leaves:
+            self._core.evictable_device_leaves.discard(node)
+            self._refused.append(node)
+
+    def cut(self, victim: Victim, cache_actions: list[Any] | None) -> None:
+        """Split off the tail that a victim names. It keeps the id of the leaf, so that nobody else need know."""
+        if victim.keep == victim.leaf.start:
+            return
+        node = self._core.node_by_id(victim.leaf_id)
+        _, action = self._split(node.key, node, victim.keep - victim.leaf.start)
+        if action is not None:
+            assert cache_actions is not None, f"nobody to carry out {action}"
+            cache_actions.append(action)
+
+    def _evict_device_end(self) -> None:
+        self._set_refused_aside()
+        self._requested = 0
+        refused, self._refused = self._refused, []
+        for node in refused:
+            if node.id in self._core._node_arena:
+                self._core._update_evictable_leaf_sets(node)
+
+    # ---- the host tier ----
+
+    def drive_host_eviction(self, num_tokens: int, *args: Any, **kwargs: Any) -> None:
+        """SGLang wants ``num_tokens`` tokens of host memory back."""
+        self.host.evict(num_tokens, *args, **kwargs)
+
+
+class _Stock(NamedTuple):
+    """The methods of the tree core that this component stands before."""
+
+    reset: Callable[[], None]
+    split: Callable[..., tuple[UnifiedTreeNode, Any]]
+    match_prefix: Callable[[MatchPrefixParams], MatchResult]
+    begin_insert: Callable[[InsertParams], InsertStepResult]
+    resume_insert: Callable[[], InsertStepResult]
+    insert_host: Callable[..., InsertResult]
+
+
+class _EvictableLeaves(set):
+    """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
+
+    def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: Order) -> None:
+        super().__init__()
+        self._prepare, self._order = prepare, order
+
+    def add(self, node: UnifiedTreeNode) -> None:
+        if node not in self:
+            super().add(node)
+            self._prepare(node)
+            self._order.add(node.id)
+
+    def discard(self, node: UnifiedTreeNode) -> None:
+        if node in self:
+            self._order.discard(node.id)
+            super().discard(node)
+
+
+def _end(node: UnifiedTreeNode) -> int:
+    """Depth at which the node ends, in tokens; never changes, as a split cuts a node at its front."""
+    path = []
+    while (end := getattr(node, "tel_end", None)) is None and node.parent is not None:
+        path.append(node)
+        node = node.parent
+    end = end or 0
+    for below in reversed(path):
+        end = below.tel_end = end + len(below.key)
+    return end
+
+
+def _history(node: UnifiedTreeNode) -> int:
+    """L: the deepest that any path through this node's end has been, as far as nothing below it is resident."""
+    return max(_end(node), getattr(node, "tel_history", 0))
+
+
+def _access(node: UnifiedTreeNode) -> int:
+    """When the node was last used, as far as nothing below it is resident."""
+    access: int = getattr(node, "tel_access", 0)
+    return access
+
+
+def _known(node: UnifiedTreeNode) -> Any:
+    """What the learner said of that use."""
+    return getattr(node, "tel_known", None)

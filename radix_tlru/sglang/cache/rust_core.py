@@ -1,0 +1,336 @@
+"""Our order behind SGLang's Rust tree core, which is the one that a stock server runs on.
+
+The Rust core takes no components of ours and tells nobody which of its nodes can be evicted. But leaves come and go in
+few ways, and every one of them is a call of the interface that :class:`RustTailCore` stands behind:
+
+====================  =============================================================================================
+``begin_insert``      ends in a new leaf, or in one that is there; what it grew out of is no leaf any more
+``match_prefix``      uses the node it ends at; if it ends inside a node, the front of that node is new, and no leaf
+``inc_lock_ref``      takes a leaf out of the order, and ``dec_lock_ref`` gives it back; a tail keeps the id of its node
+an eviction           takes a leaf, and leaves its parent behind as one if nothing else hangs there
+``reset``             drops everything
+====================  =============================================================================================
+
+A leaf is cut by looking for those of its tokens that stay, as that is what splits nodes in this core. Which tokens they
+are it tells only of a node that has a copy on the host: so the leaf is given one, for as long as it takes to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sglang.srt.disaggregation.kv_events import BlockRemoved, StorageMedium
+from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, IncLockRefResult
+from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
+from sglang.srt.mem_cache.unified_cache.components import ComponentType
+from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
+
+from radix_tlru.policy.models import Leaf
+from radix_tlru.sglang.cache.component import TailComponent
+from radix_tlru.sglang.cache.node_table import NodeTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sglang.srt.disaggregation.kv_events import KVCacheEvent
+    from sglang.srt.mem_cache.base_prefix_cache import (
+        DecLockRefParams,
+        InsertParams,
+        InsertResult,
+        MatchPrefixParams,
+        MatchResult,
+    )
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import (
+        EvictDeviceLeafResult,
+        InsertStepResult,
+        NodeId,
+    )
+
+    from radix_tlru.policy.victims import Victim
+
+__all__ = ["RustTailComponent", "RustTailCore"]
+
+FULL = ComponentType.FULL
+
+_NOTHING = torch.empty(0, dtype=torch.int64)
+
+
+class RustTailComponent(TailComponent):
+    """The component in the cache; what happens in the tree it hears from :class:`RustTailCore`."""
+
+    def _listen(self, core: RustTailCore) -> None:
+        self._leaf_of = core.leaf_of  # type: ignore[method-assign]
+
+    def leaves(self) -> Iterator[Leaf]:
+        yield from self._core.leaves()
+
+    def continued(self, node_id: NodeId) -> bool:
+        continued: bool = self._core.continued(node_id)
+        return continued
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        self._core.note(node_id, known)
+
+
+class RustTailCore(RustUnifiedTreeCore):
+    """SGLang's Rust tree core, which evicts what the order of ``tail`` names."""
+
+    def __init__(self, params: CacheInitParams, tail: RustTailComponent) -> None:
+        super().__init__(replace(params, component_registry_override=None))
+        self._tail = tail
+        self._nodes = NodeTable()
+        self._requested = 0
+        self.kv_events.take = partial(_events_of_the_device, self.kv_events.take)
+
+    def reset(self) -> None:
+        super().reset()
+        self._nodes = NodeTable()
+        self._tail.start_over()
+
+    # ---- what the order asks ----
+
+    def leaf_of(self, node_id: NodeId) -> Leaf | None:
+        """The node as the order sees it, if it can be evicted."""
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None or nodes.locks[row] or nodes.children[row]:
+            return None
+        (length,) = self._binding.get_node_key_lengths([node_id])
+        end = nodes.end[row]
+        # As Leaf(…) makes it, in half the time: it is asked for a few times for each eviction.
+        fields = (end - length, end, nodes.history[row], nodes.access[row], nodes.known.get(row), None)
+        return tuple.__new__(Leaf, fields)
+
+    def leaves(self) -> Iterator[Leaf]:
+        """Every leaf that can be evicted."""
+        return (leaf for leaf in map(self.leaf_of, self._nodes.rows) if leaf is not None)
+
+    # ---- uses ----
+
+    def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
+        self._tail.tick()
+        result = super().match_prefix(params)
+        if result.device_prefix_len:
+            self._use(result.last_device_node)
+            row = self._nodes.rows[result.last_device_node]
+            if not self._nodes.children[row]:
+                self._tail.awaited(self._nodes.known.get(row))
+        return result
+
+    def begin_insert(self, params: InsertParams) -> InsertStepResult:
+        self._tail.tick()
+        self._inserting = len(params.key)
+        return self._inserted(super().begin_insert(params))
+
+    def resume_insert(self) -> InsertStepResult:
+        return self._inserted(super().resume_insert())
+
+    def _inserted(self, step: InsertStepResult) -> InsertStepResult:
+        result: InsertResult | None = step.result
+        if result is not None and not result.rotation_tail_declined:
+            self._use(result.last_device_node, self._inserting, result.prefix_len)
+        return step
+
+    def _use(self, node_id: NodeId, end: int = 0, start: int = 0) -> None:
+        """A node is used; it may be new, and after an insert is nearly always a leaf from ``start`` to ``end``."""
+        row = self._nodes.rows.get(node_id)
+        if row is not None:
+            self._nodes.access[row] = self._tail.clock
+        elif start == end or not self._meet_leaf(node_id, start, end):
+            self._meet(node_id)
+
+    def _meet_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
+        """Whether a new node is a leaf of these tokens below a node that is known; then it is known, too."""
+        found = self._binding.validate_buffer_backup(node_id, end - start)
+        nodes = self._nodes
+        parent = nodes.rows.get(found.parent_node_id) if found is not None else None
+        if found is None or parent is None:
+            return False
+        self._withdraw(found.parent_node_id, parent)
+        nodes.children[parent] += 1
+        row = nodes.add(node_id, end, children=0)
+        nodes.access[row] = self._tail.clock
+        self._tail.order.add(node_id)
+        return True
+
+    def _meet(self, node_id: NodeId) -> None:
+        """Look at the path that ends at a new node, up to what is known of it."""
+        path = self._binding.collect_path_info([node_id])[0]
+        if not path:  # a root
+            return
+        nodes = self._nodes
+        for seen, _, _, end, _, children in reversed(path):
+            parent = nodes.rows.get(seen)
+            if parent is not None:
+                self._withdraw(seen, parent)
+                nodes.children[parent] = children
+                break
+            nodes.add(seen, end, children)
+        row = nodes.rows[node_id]
+        nodes.access[row] = self._tail.clock
+        self._offer(node_id, row)
+
+    def continued(self, node_id: NodeId) -> bool:
+        """Whether anything cached goes on behind the node."""
+        return self._nodes.children[self._nodes.rows[node_id]] > 0
+
+    def note(self, node_id: NodeId, known: Any) -> None:
+        """Write on a node whose turn has just used it; the turn still keeps it."""
+        row = self._nodes.rows[node_id]
+        kept = self._nodes.locks[row] or self._nodes.children[row]
+        assert kept, "a request that is finished gives its lock back after it was cached"
+        self._nodes.access[row] = self._tail.clock
+        self._nodes.learn(row, known)
+
+    # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
+
+    def inc_lock_ref(self, node_id: NodeId, skip_lock_components: Sequence[ComponentType] = ()) -> IncLockRefResult:
+        self._lock(node_id)
+        result = self._binding.inc_lock_ref(node_id, [])
+        return IncLockRefResult(delta=result.delta, node_id=result.node_id)
+
+    def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
+        self._binding.dec_full_pin(node_id)
+        self._unlock(node_id)
+        return DecLockRefResult()
+
+    def inc_full_pin(self, node_id: NodeId) -> None:
+        self._lock(node_id)
+        super().inc_full_pin(node_id)
+
+    def dec_full_pin(self, node_id: NodeId) -> None:
+        super().dec_full_pin(node_id)
+        self._unlock(node_id)
+
+    def _lock(self, node_id: NodeId) -> None:
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:  # a root
+            return
+        if not nodes.locks[row]:
+            self._withdraw(node_id, row)
+        nodes.locks[row] += 1
+
+    def _unlock(self, node_id: NodeId) -> None:
+        nodes = self._nodes
+        row = nodes.rows.get(node_id)
+        if row is None:
+            return
+        nodes.locks[row] -= 1
+        if not nodes.locks[row]:
+            self._offer(node_id, row)
+
+    # ---- the order's leaves ----
+
+    def _offer(self, node_id: NodeId, row: int) -> None:
+        """Into the order, if nobody keeps it."""
+        nodes = self._nodes
+        if not (nodes.locks[row] or nodes.children[row]):
+            self._tail.order.add(node_id)
+
+    def _withdraw(self, node_id: NodeId, row: int) -> None:
+        """Out of the order, if it was in it."""
+        nodes = self._nodes
+        if not (nodes.locks[row] or nodes.children[row]):
+            self._tail.order.discard(node_id)
+
+    # ---- eviction ----
+
+    def evict_device_start(self, component_type: ComponentType, request_cnt: int) -> None:
+        self._requested = request_cnt
+
+    def evict_device_next_node(
+        self, component_type: ComponentType, tracker: dict[ComponentType, int]
+    ) -> EvictDeviceNextNodeResult:
+        """Evict tail after tail until enough is free, all in one step, which hands back what they held and no leaf."""
+        result = EvictDeviceNextNodeResult()
+        missing = self._tail.missing(self._requested - tracker[FULL])
+        slots, freed = self.evict_tails(missing, result.cache_actions)
+        if slots is not None:
+            result.device_frees[FULL].append(slots)
+            result.tracker[FULL] = freed
+            result.made_progress = True
+        return result
+
+    def evict_tails(self, missing: int, actions: list[Any]) -> tuple[torch.Tensor | None, int]:
+        """Evict ``missing`` tokens if there are as many: their slots, whole pages, and how many tokens they are."""
+        freed, values = 0, []
+        while freed < missing:
+            victim = self._tail.next_victim(missing - freed)
+            if victim is None:
+                break
+            values += self._evict(victim, actions)
+            freed += victim.leaf.end - victim.keep
+            if self._tail.one_by_one:
+                break
+        if len(values) > 1:
+            return torch.cat(values), freed
+        return values[0] if values else None, freed
+
+    def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
+        """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
+        leaf_id, leaf, keep, _ = victim
+        nodes = self._nodes
+        self._tail.order.discard(leaf_id)
+        left_id = self._parent(leaf_id, leaf.end - leaf.start)
+        if keep > leaf.start:
+            left_id = self._cut(left_id, victim, actions)
+            left: int | None = nodes.shorten(leaf_id, left_id, keep)
+        else:
+            left = nodes.remove(leaf_id, left_id)
+        evicted = self._binding.evict_device_leaf(leaf_id)
+        if evicted.cache_actions:
+            actions += self._cache_actions_from_tagged(evicted.cache_actions)
+        if left is not None:  # or it is a root
+            self._offer(left_id, left)
+        slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
+        return slots
+
+    def _parent(self, node_id: NodeId, length: int) -> NodeId:
+        """The node above one of ``length`` tokens."""
+        state = self._binding.validate_buffer_backup(node_id, length)
+        assert state is not None, f"node {node_id} is not one of {length} tokens"
+        parent_id: NodeId = state.parent_node_id
+        return parent_id
+
+    def _cut(self, parent_id: NodeId, victim: Victim, actions: list[Any]) -> NodeId:
+        """Split a leaf at the depth that stays. Returns the id of the front; the tail keeps the id of the leaf."""
+        leaf_id, leaf, keep, _ = victim
+        binding, kept = self._binding, keep - leaf.start
+        extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
+        front = self._copied_to_nowhere(leaf_id)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
+        # In a tree that is written back, a copy that the device has too is given up for the asking, and to find on the
+        # device what was read from the host ends in a split, no more.
+        binding.set_is_write_back(True)
+        try:
+            binding.drive_host_eviction(int(FULL), leaf.end - leaf.start, False)
+            found = binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
+        finally:
+            binding.set_is_write_back(False)
+        assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
+        if found.cache_actions:
+            actions += self._cache_actions_from_tagged(found.cache_actions)
+        return self._parent(leaf_id, leaf.end - keep)
+
+    def _copied_to_nowhere(self, node_id: NodeId) -> memoryview:
+        """The tokens of a node, which the tree tells of one that has a copy on the host; where, nobody will ask."""
+        self._binding.commit_backup(node_id, self._binding.get_component_device_value(node_id, int(FULL)), {})
+        tokens = self._binding.build_storage_backup_spec(node_id, False).token_ids
+        self._binding.finish_load_back(node_id)  # the copy is there, and can be given up
+        return memoryview(tokens).cast("q")
+
+    def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
+        raise AssertionError("evict_device_next_node evicts; it returns no leaves")
+
+    def evict_device_end(self, component_type: ComponentType) -> None:
+        self._requested = 0
+
+
+def _events_of_the_device(take: Callable[[], list[KVCacheEvent]]) -> list[KVCacheEvent]:
+    """What a subscriber is told: no copy on the host was more than a way to ask for tokens."""
+    return [event for event in take() if not (isinstance(event, BlockRemoved) and event.medium is StorageMedium.CPU)]

@@ -1,0 +1,46 @@
+"""From SGLang's record of a request that was served to what the learner is told of it."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any
+
+from xxhash import xxh3_64_intdigest
+
+from radix_tlru.learning.conversations import Turn
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.radix_cache import RadixKey
+
+    from radix_tlru.hints.schema import Hints
+    from radix_tlru.learning.prefix_index import Fingerprint
+
+__all__ = ["fingerprint_of", "turn_of"]
+
+_TOKEN = array("q").itemsize
+
+
+def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
+    """The turn that ``req`` was, with the ``key`` of what was cached of it in the end."""
+    prompt = len(req.origin_input_ids)
+    return Turn(
+        stamp=stamp,
+        prompt=prompt,
+        answer=len(req.output_ids),
+        context=len(key),
+        cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
+        fingerprint=fingerprint_of(key),
+        hints=hints,
+        asked=req.origin_input_ids,
+        answered=req.output_ids,
+        thought=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
+        session=req.session_id or (req.session and req.session.session_id),
+    )
+
+
+def fingerprint_of(key: RadixKey) -> Fingerprint:
+    """Of a context, in its namespace: equal where the first tokens are, on every rank."""
+    ids = key.token_ids
+    tokens = memoryview(ids if isinstance(ids, array) else array("q", ids)).cast("B")
+    namespace = xxh3_64_intdigest(repr((key.extra_key, key.cache_salt)).encode())
+    return lambda start, end, above: xxh3_64_intdigest(tokens[start * _TOKEN : end * _TOKEN], above or namespace)

@@ -1,0 +1,286 @@
+"""``radix-tlru top``: a server's eviction on a screen, live: in force, spent, foretold, and next."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import requests
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
+
+__all__ = ["frame", "watch"]
+
+_MOST_RANKS = 6  # columns on a screen
+_SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
+_TRUSTED = (2 / 3, 3 / 2)  # returns seen by foretold, outside of which hazards are not to be believed
+_ENOUGH = 20  # returns, foretold or seen, before that can be told
+_SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
+_NONE = "–"
+
+
+def watch(url: str, interval_s: float, *, once: bool = False, console: Console | None = None) -> int:
+    """Show the server at ``url`` until interrupted, or once; returns an exit status.
+
+    Where the output is no terminal it is shown once. A server that stops answering is waited for.
+    """
+    console = console or Console()
+    session = requests.Session()
+    try:
+        before = scrape(url, session)
+        if once or not console.is_terminal:
+            console.print(frame(before, None, console.width))
+            return 0
+        with Live(frame(before, None, console.width), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(interval_s)
+                try:
+                    now = scrape(url, session)
+                except ScrapeError as error:
+                    silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
+                    live.update(Group(Text(silent, "bold red"), frame(before, None, console.width)), refresh=True)
+                    continue
+                live.update(frame(now, before, console.width), refresh=True)
+                before = now
+    except ScrapeError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 0
+
+
+def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
+    """A screen of that many columns; rates per second are told from the snapshot ``before``."""
+    first = now.ranks[0]
+    shadows, returns = _shadows(first), _returns(first)
+    if width >= _SIDE_BY_SIDE:
+        beside = Table.grid(padding=(0, 4))
+        beside.add_row(shadows, returns)
+        lower: tuple[RenderableType, ...] = (beside,)
+    else:
+        lower = (shadows, Text(), returns)
+    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first))
+
+
+def _title(now: Snapshot) -> Text:
+    return Text.assemble(("radix-tlru top", "bold"), f"   {now.url}   {now.model}", overflow="ellipsis", no_wrap=True)
+
+
+def _table(title: str) -> Table:
+    return Table(
+        box=None, title=title, title_justify="left", title_style="bold cyan", header_style="underline", padding=(0, 1)
+    )
+
+
+# ---- what is in force and what it did: a column for each rank ----
+
+
+def _state(now: Snapshot, before: Snapshot | None) -> Table:
+    table = Table(box=None, padding=(0, 2), show_header=len(now.ranks) > 1)
+    table.add_column("", style="bold", no_wrap=True)
+    ranks = now.ranks[:_MOST_RANKS]
+    for rank in ranks:
+        table.add_column(rank.name, justify="right", no_wrap=True)
+    more = len(now.ranks) - len(ranks)
+    table.add_column(f"(and {more} more ranks)" if more else "", style="dim")
+    earlier = {rank.name: rank for rank in before.ranks} if before is not None else {}
+    passed = now.at - before.at if before is not None else 0.0
+
+    def evicted(phase: str) -> Callable[[Rank], str]:
+        def told(rank: Rank) -> str:
+            tokens = rank.by("evicted_tokens_total", "phase").get(phase, 0.0)
+            if rank.name not in earlier or passed <= 0.0:
+                return _whole(tokens)
+            grown = tokens - earlier[rank.name].by("evicted_tokens_total", "phase").get(phase, 0.0)
+            return f"{tokens:,.0f} ({max(grown, 0.0) / passed:,.0f}/s)"
+
+        return told
+
+    def row(name: str, told: Callable[[Rank], str | None], meaning: str, *, alike: bool = False) -> None:
+        cells = [told(rank) or _NONE for rank in ranks]
+        everywhere = {told(rank) for rank in now.ranks}
+        if alike and len(everywhere) > 1:
+            table.add_row(name, *cells, "RANKS DIFFER: " + meaning, style="bold yellow")
+        else:
+            table.add_row(name, *cells, meaning)
+
+    row("policy in force", lambda rank: rank.policy, "by whose order leaves go", alike=True)
+    row(
+        "threshold ξ",
+        lambda rank: _whole(rank.value("threshold_tokens"), " tokens"),
+        "uncached tokens that still meet the objective",
+        alike=True,
+    )
+    row("weight w", _weight, "of tokens whose request is not in the tail, as others wait for them", alike=True)
+    if any(rank.value("threshold_samples") is not None for rank in ranks):
+        row("prefill takes", _line, "β + α a token near the objective, as fitted here; 19 of 20 at most so much more")
+        row("first token besides", _besides, "what it waits for that no prefill is")
+        row("learned from", lambda rank: _whole(rank.value("threshold_samples")), "recent prefills, or requests")
+    row("requests served", lambda rank: _whole(rank.value("requests_total")), _cached(now.hit_ratio))
+    row("beyond ξ", _violations, "requests that had to prefill more than ξ")
+    row(
+        "TEL",
+        lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"),
+        "by how much, all together: tail excess latency",
+    )
+    row("answers said again", _said_again, "by next prompts, as they were cached; others are not kept, if few are")
+    row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
+    row(
+        "over budget",
+        lambda rank: _whole(rank.value("over_budget_tokens"), " tokens"),
+        "could go, and all next turns stay within ξ",
+    )
+    row("evicted, free", evicted("tel_safe"), "tokens beyond their budget")
+    row("evicted, not free", evicted("lru"), "tokens that may be missed")
+    return table
+
+
+def _said_again(rank: Rank) -> str | None:
+    continued = rank.by("continued_total", "answer")
+    total = sum(continued.values())
+    return f"{continued['as_cached'] / total:.1%} of {total:,.0f}" if total else None
+
+
+def _whole(value: float | None, unit: str = "") -> str:
+    return _NONE if value is None else f"{value:,.0f}{unit}"
+
+
+def _cached(ratio: float | None) -> str:
+    return "" if ratio is None else f"{_percent(ratio)} of all prompt tokens were cached"
+
+
+def _percent(share: float, sign: str = "") -> str:
+    return f"{100.0 * share:{sign}.1f} %"
+
+
+def _weight(rank: Rank) -> str | None:
+    weight, waiting = rank.value("median_weight"), rank.value("waiting_requests")
+    if weight is None:
+        return None
+    return f"{weight:.2f}" if waiting is None else f"{weight:.2f} ({waiting:.1f} waiting)"
+
+
+def _line(rank: Rank) -> str | None:
+    alpha, beta = rank.value("alpha_ms_per_token"), rank.value("beta_ms")
+    more = max((rank.value("prefill_late_ratio") or 1.0) - 1.0, 0.0)
+    return f"{beta:.1f} ms + {alpha:.4f} ms (+{more:.0%})" if alpha and beta is not None else None
+
+
+def _besides(rank: Rank) -> str | None:
+    overhead = rank.value("overhead_ms")
+    return f"{overhead:.1f} ms" if overhead else None
+
+
+def _violations(rank: Rank) -> str | None:
+    requests, violations = rank.value("requests_total"), rank.value("violations_total")
+    if not requests or violations is None:
+        return None
+    return f"{violations:,.0f} ({_percent(violations / requests)})"
+
+
+# ---- the same requests under other policies ----
+
+
+def _shadows(rank: Rank) -> Table:
+    asked = rank.value("shadow_requests_total") or 0
+    table = _table("TEL in shadow caches")
+    table.add_column("policy")
+    table.add_column("tokens", justify="right")
+    table.add_column("against lru", justify="right")
+    excess = rank.by("shadow_excess_tokens_total", "policy")
+    lru = excess.get("lru", 0.0)
+    for name, tokens in excess.items():
+        ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
+        in_force = name == rank.policy
+        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
+    table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
+    table.caption_justify = "left"
+    return table
+
+
+# ---- returns, foretold and seen ----
+
+
+def _returns(rank: Rank) -> Table:
+    table = _table("Returns of conversations, foretold and seen")
+    for name in ("silent for", "foretold", "seen", "seen / foretold", "foretold / h", "seen / h"):
+        table.add_column(name, justify="left" if name == "silent for" else "right")
+    expected, seen = rank.by("expected_returns_total", "silent"), rank.by("returns_total", "silent")
+    for span, watched_s in rank.by("watched_seconds_total", "silent").items():
+        foretold, came = expected[span], seen[span]
+        ratio = came / foretold if foretold else math.nan
+        trusted = max(foretold, came) < _ENOUGH or _TRUSTED[0] <= ratio <= _TRUSTED[1]
+        rates = [f"{count / watched_s * 3600:.2f}" if watched_s else _NONE for count in (foretold, came)]
+        table.add_row(
+            Text(span.replace("-", " to ").replace("s", " s"), no_wrap=True),
+            f"{foretold:,.1f}",
+            _whole(came),
+            Text(_NONE if math.isnan(ratio) else f"{ratio:.2f}", "" if trusted else "bold yellow"),
+            *rates,
+        )
+    if not any(expected.values()):
+        table.caption = "nothing is foretold: tlru goes by recency, etlru by recency until it has learned"
+    else:
+        table.caption = "/ h: in an hour of silence; yellow: not to be believed there"
+    table.caption_justify = "left"
+    return table
+
+
+# ---- what goes next ----
+
+
+def _victims(rank: Rank) -> Table:
+    learned = (rank.policy or "").startswith("etlru")
+    table = _table("Next to go, if nothing is used before")
+    for name in ("", "cached", "stays", "history", "silent", "λ", "P(over ξ)", "cost", "why"):
+        table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
+    for victim in _next(rank):
+        exceed = victim["exceed_probability"]
+        if victim["return_rate"] == 0.0:
+            why, style = "in no later prompt", "green"
+        elif exceed == 0.0:
+            why, style = "free: with what stays the next turn is within ξ", "green"
+        elif exceed < _SELDOM:
+            why, style = "few next prompts are long enough to miss it", "green"
+        else:
+            why, style = "not likely to return soon" if learned else "the longest unused", "yellow"
+        silent = victim["silent_seconds"]
+        table.add_row(
+            str(table.row_count + 1),
+            *(_whole(victim[name]) for name in ("cached_tokens", "keep_tokens", "history_tokens")),
+            _NONE if math.isnan(silent) else f"{silent:,.0f} s",
+            f"{victim['return_rate']:.2g}",
+            f"{exceed:.2f}",
+            f"{victim['cost']:.2g}",
+            Text(why, style),
+        )
+    unit = "1 / s" if learned else "1 / uses of the cache since"
+    if table.row_count:
+        table.caption = f"tokens from the root of the path; λ: how soon it returns, {unit}; lowest cost goes first"
+    else:
+        table.caption = "nothing can be evicted now"
+    table.caption_justify = "left"
+    return table
+
+
+def _next(rank: Rank) -> Iterator[dict[str, float]]:
+    names = (
+        "cached_tokens",
+        "keep_tokens",
+        "history_tokens",
+        "silent_seconds",
+        "return_rate",
+        "exceed_probability",
+        "cost",
+    )
+    columns = {name: rank.by(f"next_victim_{name}", "position") for name in names}
+    for position in sorted(columns["cached_tokens"], key=int):
+        victim = {name: column[position] for name, column in columns.items()}
+        if victim["cached_tokens"]:
+            yield victim

@@ -1,0 +1,142 @@
+"""`python -m eval bench`: of live servers, who is played when, and what the table makes of it; whose time is taken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from eval.__main__ import main
+from eval.caches.policies import simulated_cache
+from eval.caches.simulator import simulate
+from eval.cost.decision import Clock, decisions
+from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
+from eval.cost.served import AGAIN as AGAIN_SERVED
+from eval.cost.served import OURS, STOCK, caches_compared, context_of, played, served
+from eval.cost.simulator import POLICIES, Setting, flatness
+from eval.traces import open_trace
+from radix_tlru import Config
+from radix_tlru.config import TRIMS
+
+COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20.0, 30.0), 0.5)
+
+
+def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> None:
+    compared = arms([1, 64], POOL)
+    names = [arm.name for arm in compared]
+    ours = f"radix-tlru, 1/{TRIMS} of the pool"
+    assert names == ["stock lru", "stock tlru", ours, "trim chunk 1", "trim chunk 64", "etlru", AGAIN]
+    parts = list(order(compared, repeats=7))
+    assert [part[1].name for part in parts[::7]] == names
+    assert all(sorted(arm.name for n, arm in parts if n == repeat) == sorted(names) for repeat in range(7))
+    assert compared[4].flags[-2:] == ("--tlru-trim-chunk", "64")
+    assert arms([], LEAST_POOL)[2].name == "radix-tlru, to the page"
+
+
+def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
+    slow = replace(COST, repeat=1, eviction_s=0.04)  # the machine was four times slower for a while
+    ours = [replace(cost, arm="ours", eviction_s=cost.eviction_s / 2, cuts=10) for cost in (COST, slow)]
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(table([COST, slow, *ours]))
+    lines = printed.get().splitlines()
+    step = next(number for number, line in enumerate(lines) if "eviction, µs / step" in line)
+    assert "250.0" in lines[step]  # (10 + 40) / 2 ms in 100 steps
+    assert "125.0" in lines[step]
+    assert "× 0.50 ± 0.00" in lines[step + 1]
+    cuts = next(line for line in lines if "cuts / 1,000" in line)
+    assert "–" in cuts
+    assert "10.0" in cuts
+
+
+def test_an_interval_is_of_the_logarithms() -> None:
+    assert ratio([2.0]) == "× 2.00"
+    assert ratio([0.5, 2.0]).startswith("× 1.00 ± ")
+    reach = math.exp(3.182 * math.log(1.25) * math.sqrt(4 / 3) / math.sqrt(4)) - 1  # t of three degrees of freedom
+    assert ratio([0.8, 1.25, 0.8, 1.25]) == f"× 1.00 ± {reach:.2f}"
+
+
+def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    for flag, value, said in (
+        ("--repeats", "0", "--repeats 0: must be 1 or more"),
+        ("--chunks", "0", "--tlru-trim-chunk 0: must be"),
+        ("--pool", "16k", "--pool 16000: must be 16384 or more"),
+    ):
+        assert main(["bench", "--only", "scheduler", flag, value]) == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--only", "eviction", "--samples", "0"], "--samples 0: must be 1 or more"),
+        (["--only", "eviction", "--leaves", "10", "0"], "--leaves 0: must be 1 or more"),
+        (["--only", "simulator", "--turns", "9"], "--turns 9: must be 10 or more"),
+        (["--only", "served", "--capacity", "511"], "--capacity 511: must be 512 or more"),
+        (["--only", "decision", "--page-size", "0"], "--page-size 0: must be 1 or more"),
+        (["--only", "scheduler", "--aging", "-1"], "--aging -1: must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *flags]) == 2
+    assert capsys.readouterr().err == f"eval bench: {said}\n"
+
+
+def test_the_tenths_of_a_long_trace_are_all_of_it() -> None:
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(flatness(15))
+    done = [line.split()[0] for line in printed.get().splitlines() if "MiB" in line]
+    assert done == ["1", "3", "4", "6", "7", "9", "10", "12", "13", "15"]
+
+
+def test_what_was_there_before_fills_the_pool_which_by_default_is_trimmed_by_a_share_of_it() -> None:
+    for pool in (LEAST_POOL, POOL, 4 * POOL):
+        assert pool < filling(pool).tokens < 2 * pool
+    assert Config().for_pool(POOL) == Config(trim_chunk=POOL // TRIMS)
+
+
+def test_a_cache_whose_decisions_are_timed_decides_as_it_would_and_each_turn_is_counted() -> None:
+    requests = open_trace("synthetic:conversations=60").requests
+    plain, timed = (simulated_cache("etlru", 8_000, threshold=600, page_size=16) for _ in range(2))
+    clock = Clock(timed.order)
+    for start in range(0, len(requests), 100):
+        turn = requests[start : start + 100]
+        assert simulate(timed, turn) == simulate(plain, turn)
+        clock.turn()
+    assert sum(timed.evicted.values()) > 0
+    assert clock.decisions >= len(clock.turns) > 1
+    assert all(ns > 0 for ns in clock.turns)
+
+
+def test_each_policy_has_a_row_of_what_it_decided() -> None:
+    drawn = Console(width=120)
+    with drawn.capture() as shown:
+        drawn.print(decisions("synthetic:conversations=30", Setting()))
+    rows = [line.split() for line in shown.get().splitlines()]
+    assert [row[:-3] for row in rows if row and row[0] in ("tlru", "tlru,", "etlru")] == [
+        name.split() for name in POLICIES
+    ]
+
+
+def test_all_tokens_are_cached_and_ours_is_told_of_every_turn() -> None:
+    requests, units = open_trace("synthetic:conversations=40").requests, dict[int, int]()
+    contexts = [context_of(request, Setting(), units) for request in requests]
+    caches = caches_compared(Setting())
+    found = {name: played(cache, requests, contexts, Setting(), told=name in OURS)[1] for name, cache in caches.items()}
+    assert all(each == found[STOCK] for each in found.values())  # there is room for all
+    assert any(found[STOCK])
+    for name in OURS:
+        learner = caches[name].cache.tail.learner
+        assert learner.served.requests == sum(map(bool, contexts)) > 50  # of no page there is nothing to tell
+
+
+def test_every_cache_as_served_has_a_row() -> None:
+    console = Console(width=160)
+    with console.capture() as printed:
+        console.print(served("synthetic:conversations=40", Setting()))
+    lines = [line.strip() for line in printed.get().splitlines()]
+    for name in (STOCK, *OURS, AGAIN_SERVED):
+        assert any(line.startswith(f"{name} ") for line in lines), name

@@ -1,0 +1,24 @@
+"""``python -m eval picture`` as a user runs it, but for the caches that it draws."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from eval.__main__ import main
+from eval.render import picture
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"), [("x.foo", "Format 'foo' is not supported"), ("here/x.png", "File exists")]
+)
+def test_what_cannot_be_written_is_one_line(
+    file: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "here").write_text("a file, not a folder")
+    monkeypatch.setattr(picture, "kept_by_each_cache", lambda: dict.fromkeys(("lru", "tlru"), picture.CONVERSATIONS))
+    assert main(["picture", "--out", str(tmp_path / file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"eval picture: --out {tmp_path / file}: ")
+    assert reason in line

@@ -1,0 +1,283 @@
+"""What is kept of a replay, and what is said of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from rich.console import Console
+
+from eval.live.replay.arms import Facts
+from eval.live.replay.load import Conversation, Load, Segment, Turn
+from eval.live.replay.predict import Prediction, refusal, requests_of
+from eval.live.replay.rows import Folder, FolderError, Part, Row, Run
+from eval.live.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
+from eval.studies.paper.timing import Timing
+from radix_tlru.config import AUTO, LOAD
+
+RUN = Run(
+    trace="t",
+    requests=4,
+    digest="d",
+    arms={"stock lru": "", "ours": ""},
+    repeats=2,
+    api="generate",
+    loop="ordered",
+    speed=1.0,
+    users=1,
+    threshold=600,
+    next_prompt_estimate=100,
+    slo_ms=None,
+)
+
+FACTS = {
+    "pool": 2000,
+    "page_size": 1,
+    "chunk": 8192,
+    "policy": "lru",
+    "threshold": None,
+    "next_prompt_estimate": None,
+    "version": "0",
+    "model": "m",
+    "device": "cpu",
+    "attention_backend": "a",
+    "replicas": 1,
+}
+
+
+def row(
+    number: int, conversation: int, turn: int, prompt: int, cached: int, ttft_ms: float = 10.0, **more: object
+) -> Row:
+    base = {
+        "number": number,
+        "sent_s": float(number),
+        "conversation": conversation,
+        "turn": turn,
+        "prompt_tokens": prompt,
+        "cached_tokens": cached,
+        "uncached_tokens": prompt - cached,
+        "output_tokens": 4,
+        "ttft_ms": ttft_ms,
+        "e2e_ms": 50.0,
+        "itl_ms": (1.0, 3.0),
+        "retries": 0,
+        "error": None,
+    }
+    return Row(**{**base, **more})  # type: ignore[arg-type]
+
+
+# Uncached: 1000, 200, 700, 600. With a threshold of 600 the first and the third violate, by 400 and 100 tokens.
+ROWS = [
+    row(0, 0, 0, 1000, 0, 40.0),
+    row(1, 1, 0, 1200, 1000, 10.0),
+    row(2, 0, 1, 1500, 800, 30.0),
+    row(3, 1, 1, 1600, 1000, 20.0),
+]
+BETTER = [
+    row(0, 0, 0, 1000, 0, 40.0),
+    row(1, 1, 0, 1200, 1100, 5.0),
+    row(2, 0, 1, 1500, 900, 20.0),
+    row(3, 1, 1, 1600, 1100, 15.0),
+]
+
+
+def played(folder: Folder, arm: str, repeat: int, rows: Sequence[Row], alone_ms: tuple[float, ...] = ()) -> None:
+    with folder.begin(arm, repeat) as file:
+        for one in rows:
+            file.append(one)
+    folder.finish(Part(arm=arm, repeat=repeat, seconds=2.0, facts=FACTS, metrics={}, prefill_alone_ms=alone_ms))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path / "run", RUN)
+    for repeat in range(2):
+        played(made, "stock lru", repeat, ROWS)
+        played(made, "ours", repeat, BETTER)
+    return made
+
+
+def test_each_repeat_begins_with_another_arm(folder: Folder) -> None:
+    assert list(folder.order()) == [(0, "stock lru"), (0, "ours"), (1, "ours"), (1, "stock lru")]
+    assert folder.missing == []
+
+
+def test_a_part_that_was_cut_off_is_missing_and_its_rows_stay(tmp_path: Path) -> None:
+    first = Folder(tmp_path, RUN)
+    played(first, "stock lru", 0, ROWS)
+    with first.begin("ours", 0) as file:
+        file.append(BETTER[0])
+    again = Folder(tmp_path, RUN)
+    assert again.missing == [(0, "ours"), (1, "ours"), (1, "stock lru")]
+    assert again.rows("ours", 0) == BETTER[:1]
+    assert again.finished_rows("ours") == []
+    played(again, "ours", 0, BETTER)
+    assert again.rows("ours", 0) == BETTER
+    assert (tmp_path / "rows" / "0-ours.cut-off-1.jsonl").read_text().count("\n") == 1
+
+
+def test_half_a_line_is_not_a_row_and_not_a_part(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, ROWS)
+    for path in (folder.file("stock lru", 0), tmp_path / "parts.jsonl"):
+        path.write_bytes(path.read_bytes()[:-20])
+    again = Folder(tmp_path, RUN)
+    assert again.rows("stock lru", 0) == ROWS[:-1]
+    assert not again.done("stock lru", 0)
+    played(again, "stock lru", 0, ROWS)
+    assert Folder(tmp_path, RUN).done("stock lru", 0)
+
+
+def test_a_folder_belongs_to_one_run(folder: Folder) -> None:
+    other = msgspec.structs.replace(RUN, threshold=700)
+    with pytest.raises(FolderError, match="holds a run with threshold 600, not 700; give another folder"):
+        Folder(folder.path, other)
+
+
+def test_a_broken_row_is_named_by_file_and_line(folder: Folder) -> None:
+    path = folder.file("ours", 1)
+    path.write_text(path.read_text().replace('"turn":0', '"turn":"none"', 1))
+    with pytest.raises(FolderError, match=r"1-ours.jsonl:1: .*turn"):
+        folder.rows("ours", 1)
+
+
+def test_a_full_disk_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    folder.file("ours", 0).symlink_to("/dev/full")
+    with folder.begin("ours", 0) as file, pytest.raises(OSError, match="No space left on device"):
+        file.append(ROWS[0])
+
+
+# ---- what is said of it ----
+
+
+def test_a_summary_counts_what_exceeds_the_threshold(folder: Folder) -> None:
+    stock, ours = summarise(folder)
+    assert (stock.requests, stock.errors) == (8, 0)
+    assert stock.figures["violations"].value == 2  # of one repeat; exactly 600 still meets the objective
+    assert stock.figures["tel"].value == 400 + 100
+    assert stock.figures["hit_ratio"].value == pytest.approx(2800 / 5300)
+    assert stock.figures["uncached_p50"].value == 600
+    assert stock.figures["ttft_p99"].value == 40
+    assert stock.figures["itl_p50"].value == 2
+    assert stock.tokens_per_s == 8 * 4 / 4.0
+    assert ours.changes["tel"].value == pytest.approx(400 / 500 - 1)
+    assert stock.changes["tel"] == (0, 0, 0)
+
+
+def test_an_interval_holds_its_figure_and_comes_from_conversations_not_requests(folder: Folder) -> None:
+    stock, _ = summarise(folder)
+    for name, figure in stock.figures.items():
+        if not math.isnan(figure.value):
+            assert figure.low <= figure.value <= figure.high, name
+    # Two conversations: one with both violations (500 tokens), one with none. Drawn twice: 0, 500 or 1,000.
+    assert (stock.figures["tel"].low, stock.figures["tel"].high) == (0, 1000)
+
+
+def test_the_same_conversations_are_drawn_for_every_arm(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [row(n, n, 0, int(tokens), 0) for n, tokens in enumerate(rng.integers(100, 5000, 60))]
+    tenth = [row(n, n, 0, one.prompt_tokens, one.prompt_tokens // 10) for n, one in enumerate(rows)]
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, rows)
+    played(folder, "ours", 0, tenth)
+    _, ours = summarise(folder)
+    mean = ours.changes["uncached_mean"]
+    assert mean.value == pytest.approx(-0.1, abs=0.001)
+    assert mean.high - mean.low < 0.001, "a tenth off every request is a tenth off, whoever is drawn"
+
+
+def test_failed_requests_are_counted_and_in_no_figure(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    failed = row(4, 2, 0, 9000, 0, error="HTTP 500", retries=2)
+    played(folder, "stock lru", 0, [*ROWS, failed])
+    (stock,) = summarise(folder)
+    assert (stock.requests, stock.errors, stock.retries) == (4, 1, 2)
+    assert stock.figures["tel"].value == 500
+    played(folder, "ours", 0, [failed])
+    with pytest.raises(NoResultError, match="ours: all 1 requests failed; the first error: HTTP 500"):
+        summarise(folder)
+
+
+def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
+    arms = summarise(folder)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(comparison_table(arms))
+    text = captured.get()
+    assert "…" not in text, "a cell was cut off"
+    for figure in ("stock lru", "ours", "600", "500", "(0–1,000)", "52.8%", "−20%"):
+        assert figure in text
+    assert "| TEL (tokens) | 500 (0–1,000) |" in markdown(arms)
+    tail, median, _ = sentences(arms)
+    assert "TEL −20%" in tail
+    assert median.startswith("The median gained too")
+
+
+@pytest.mark.parametrize(("slower_ms", "comparable"), [((52.0, 54.0), True), ((52.0, 75.0), False)])
+def test_how_fast_the_machine_was_in_each_arm(tmp_path: Path, slower_ms: tuple[float, ...], comparable: bool) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, ROWS, (50.0, 51.0))
+    played(folder, "ours", 0, BETTER, slower_ms)
+    alone, *warning = machine_sentences(folder)
+    assert "stock lru 50, 51 ms; ours 52, " in alone
+    assert warning == [] if comparable else "24% slower for ours than for stock lru" in warning[0]
+
+
+def test_a_run_of_before_says_nothing_of_the_machine(folder: Folder) -> None:
+    assert machine_sentences(folder) == []
+
+
+def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, msgspec.structs.replace(RUN, arms={"etlru [auto]": ""}))
+    played(folder, "etlru [auto]", 0, ROWS)
+    console = Console(width=120)
+    with console.capture() as captured:
+        console.print(comparison_table(summarise(folder)))
+    assert "etlru [auto]" in captured.get()
+
+
+def test_of_nothing_there_is_nothing_to_say(tmp_path: Path) -> None:
+    assert summarise(Folder(tmp_path, RUN)) == []
+
+
+def test_the_units_of_what_was_sent_have_the_lengths_that_the_server_counted() -> None:
+    turns = (Turn((Segment(1, 100), Segment(2, 20)), False, 4, 0.0), Turn((Segment(3, 30),), False, 4, 1.0))
+    rows = [row(0, 0, 0, 125, 0), row(1, 0, 1, 160, 128)]  # a chat template added 5 tokens, then 1
+    first, second = requests_of(rows, Load((Conversation(0, 0.0, turns),)))
+    assert first.prompt.ids == (1, 2)
+    assert tuple(first.prompt.ends) == (100, 125)
+    assert len(first.context) == 125 + 4 - 1, "the last token of an answer was never an input"
+    assert second.prompt_tokens == len(second.prompt) == 160
+    assert second.prompt.common(first.context) == 128
+
+
+def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
+    line = Timing(0.1, 10.0, "test")
+    close = Prediction("a", 110.0, 115.0, 1000, 1050, 0.9)
+    tokens = Prediction("a", 110.0, 210.0, 1000, 2000, 0.1)
+    queue = Prediction("a", 220.0, 110.0, 1000, 1000, 1.0)
+    assert close.verdict(line) == "within 15%"
+    assert "the cache held other tokens than simulated (+100% uncached at p95)" in tokens.verdict(line)
+    assert "requests with as many tokens took +100% against the line" in queue.verdict(line)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"policy": "fifo"}, "no simulator has the policy fifo"),
+        ({"replicas": 2}, "2 replicas: `simulate --replicas` is the place"),
+        ({"moves": True}, "its ξ was learned while it ran"),
+        ({"return_model": "mine:Model"}, "no simulator asks mine:Model"),
+        ({"eviction": "etlru", "median_weight": LOAD, "learns": True}, "its w followed the load"),
+        ({"eviction": "etlru", "median_weight": AUTO, "learns": True}, None),
+    ],
+)
+def test_what_no_simulator_is_like_is_not_predicted(folder: Folder, said: dict[str, Any], reason: str | None) -> None:
+    facts = Facts(**{**FACTS, "policy": "ours", **said})
+    assert refusal(facts, folder, "ours") == reason

@@ -1,0 +1,279 @@
+"""The server of the harness: started, played against, and gone afterwards."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+import eval.live.server
+from eval.live.replay.client import RETRY_AFTER_S
+from eval.live.replay.load import Conversation, Load, Segment, Turn
+from eval.live.replay.play import NOT_SENT, Api, Loop, Pace, ReplayError, Sent, play, warm_up
+from eval.live.server import Server, ServerError, live_members
+
+# Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
+STUBBORN = """
+import http.server, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Handler).serve_forever()
+"""
+# Leaves a child behind and dies with a message.
+DYING = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("no such model: /nowhere", flush=True)
+sys.exit(3)
+"""
+# Speaks the protocol of /generate: half of every prompt is cached, answers are 900, 901, ... and take 0.1 s, a prompt
+# of 13 tokens is refused, one of 14 is aborted within its stream, one of 16 is told to come later unless it is the
+# third, one of 99 ends the server, one of 18 is kept waiting. It prints the length of each prompt.
+SCRIPTED = """
+import asyncio, json, os, sys
+from aiohttp import web
+busy = []
+async def generate(request):
+    body = await request.json()
+    prompt, answer = len(body["input_ids"]), body["sampling_params"]["max_new_tokens"]
+    print("prompt", prompt, flush=True)
+    if prompt == 13:
+        return web.Response(status=400, text="thirteen")
+    if prompt == 16:
+        busy.append(prompt)
+        if len(busy) != 3:
+            return web.Response(status=503, text="sixteen")
+    if prompt == 99:
+        os._exit(1)
+    if prompt == 18:
+        await asyncio.sleep(30)
+    response = web.StreamResponse()
+    await response.prepare(request)
+    await asyncio.sleep(0.1)
+    for count in range(1, answer + 1):
+        finish = {"type": "abort", "message": "fourteen"} if prompt == 14 else None
+        meta = {"cached_tokens": prompt // 2, "finish_reason": finish}
+        event = {"output_ids": [900 + i for i in range(count)], "meta_info": meta}
+        await response.write(b"data: " + json.dumps(event).encode() + b"\\n\\n")
+    await response.write(b"data: [DONE]\\n\\n")
+    return response
+async def ok(request):
+    return web.Response()
+app = web.Application(client_max_size=2**24)
+app.add_routes([web.post("/generate", generate), web.get("/health", ok), web.post("/flush_cache", ok)])
+web.run_app(app, host="127.0.0.1", port=int(sys.argv[-1]), print=None)
+"""
+# As SGLang, which says so and never ends, as its scheduler goes on.
+LATE = """
+import time
+print("[Errno 98] error while attempting to bind on address ('127.0.0.1', 46821): address already in use", flush=True)
+time.sleep(600)
+"""
+SILENT = "import time; print('loading', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(autouse=True)
+def _logs_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(eval.live.server, "LOG_DIRECTORY", tmp_path)
+
+
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0) -> Server:
+    return Server([], command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
+
+
+def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_process() -> None:
+    server = stand_in(DYING)
+    with pytest.raises(ServerError, match=r"ended with status 3 .*\n(.*\n)*no such model: /nowhere"), server:
+        pytest.fail("the block must not be entered")
+    assert live_members(server.process_group) == []
+
+
+def test_a_server_whose_port_was_taken_meanwhile_is_given_up_at_once() -> None:
+    server = stand_in(LATE, startup_s=600.0)
+    with pytest.raises(ServerError, match=r"the port of http://127.0.0.1:\d+ was taken.*\n.*already in use"), server:
+        pytest.fail("the block must not be entered")
+    assert live_members(server.process_group) == []
+
+
+def test_a_server_that_is_never_healthy_is_given_up_and_leaves_no_process() -> None:
+    server = stand_in(SILENT, startup_s=0.5)
+    with pytest.raises(ServerError, match=r"not healthy after 0.5 s.*\nloading"), server:
+        pytest.fail("the block must not be entered")
+    assert live_members(server.process_group) == []
+
+
+@pytest.mark.parametrize("reason", [ValueError, KeyboardInterrupt])
+def test_an_exception_in_the_block_ends_every_process_even_one_that_ignores_sigterm(
+    reason: type[BaseException], bystander: subprocess.Popen[bytes]
+) -> None:
+    server = stand_in(STUBBORN, grace_s=0.3)
+
+    def use() -> None:
+        with server:
+            assert requests.get(f"{server.base_url}/health", timeout=5).ok
+            assert len(live_members(server.process_group)) == 2
+            raise reason
+
+    with pytest.raises(reason):
+        use()
+    assert live_members(server.process_group) == []
+    assert bystander.poll() is None, "a process of somebody else was ended"
+    server.stop()  # harmless when there is nothing left to stop
+
+
+def conversation(index: int, start_s: float, *turns: tuple[int, float]) -> Conversation:
+    """Each turn adds (tokens, seconds after the turn before) and asks for an answer of 3 tokens."""
+    added = [Turn((Segment(100 * index + n, tokens),), False, 3, wait_s) for n, (tokens, wait_s) in enumerate(turns)]
+    return Conversation(index, start_s, tuple(added))
+
+
+def prompts(server: Server) -> list[int]:
+    """Lengths of the prompts that a scripted server was sent."""
+    return [int(line.split()[1]) for line in server.log_tail(1000).splitlines() if line.startswith("prompt")]
+
+
+def test_in_order_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_real_answers() -> None:
+    # Due at 0.00 (10 tokens), 0.01 (20) and 0.02 s, but each takes 0.1 s: the third is 10 + 3 of the answer + 4 new.
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.02)), conversation(1, 0.01, (20, 0.0))))
+    seen: list[Sent] = []
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace("ordered", users=1), on_sent=seen.append)
+        assert prompts(server) == [10, 20, 10 + 3 + 4]
+    results = [one.result for one in sent]
+    assert [one.number for one in sent] == [0, 1, 2]
+    assert [(result.conversation, result.turn) for result in results] == [(0, 0), (1, 0), (0, 1)]
+    assert [result.uncached_tokens for result in results] == [5, 10, 17 - 8]
+    assert all(result.output_ids == (900, 901, 902) and result.error is None for result in results)
+    assert all(100 <= (result.ttft_ms or 0) <= result.e2e_ms for result in results)
+    assert all(len(result.itl_ms) == 2 for result in results)
+    assert seen == sent
+
+
+def test_an_open_loop_does_not_wait_for_other_conversations_but_for_the_answer_and_then_thinks() -> None:
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.4)), conversation(1, 0.02, (20, 0.0))))
+    with stand_in(SCRIPTED) as server:
+        sent = {(one.result.conversation, one.result.turn): one for one in play(server.base_url, load, Pace("open"))}
+        fast = {
+            (one.result.conversation, one.result.turn): one
+            for one in play(server.base_url, load, Pace("open", speed=4.0))
+        }
+    first, second, other = sent[0, 0], sent[0, 1], sent[1, 0]
+    assert other.sent_s < first.sent_s + first.result.e2e_ms / 1000, "sent while the first was being answered"
+    assert second.sent_s >= first.sent_s + first.result.e2e_ms / 1000 + 0.4 - 0.01
+    gap = fast[0, 1].sent_s - fast[0, 0].sent_s - fast[0, 0].result.e2e_ms / 1000
+    assert 0.1 - 0.01 <= gap < 0.4, "at four times the speed people think a quarter as long"
+
+
+def test_in_a_closed_loop_each_user_has_one_conversation_at_a_time() -> None:
+    load = Load(tuple(conversation(n, 100.0 * n, (20 + n, 0.0), (4, 0.01)) for n in range(4)))
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace("closed", users=2))
+    assert [one.result.error for one in sent] == [None] * 8
+    started = [one.result.conversation for one in sorted(sent, key=lambda one: one.number) if one.result.turn == 0]
+    assert started == [0, 1, 2, 3]
+    for one in sent:
+        during = [x for x in sent if x.sent_s <= one.sent_s < x.sent_s + x.result.e2e_ms / 1000]
+        assert len(during) <= 2
+
+
+def test_failed_requests_are_results_with_their_reason_and_end_their_conversation() -> None:
+    load = Load(
+        (
+            conversation(0, 0.0, (13, 0.0), (1, 0.1), (1, 0.1)),
+            conversation(1, 0.0, (14, 0.0)),
+            conversation(2, 0.0, (15, 0.0), (1, 0.1)),
+        )
+    )
+    with stand_in(SCRIPTED) as server:
+        for loop in ("ordered", "open"):
+            sent = play(server.base_url, load, Pace(loop))
+            errors = {(one.result.conversation, one.result.turn): one.result.error for one in sent}
+            assert errors == {
+                (0, 0): "HTTP 400: thirteen",
+                (0, 1): NOT_SENT,
+                (0, 2): NOT_SENT,
+                (1, 0): "aborted: fourteen",
+                (2, 0): None,
+                (2, 1): None,
+            }
+
+
+def test_a_server_that_is_busy_is_asked_again_and_the_clock_goes_on() -> None:
+    load = Load((conversation(0, 0.0, (16, 0.0)),))
+    with stand_in(SCRIPTED) as server:
+        (given_up,) = play(server.base_url, load, Pace())
+        (answered,) = play(server.base_url, load, Pace(), retries=2)
+    assert given_up.result.error == "HTTP 503: sixteen"
+    assert (answered.result.error, answered.result.retries) == (None, 1)
+    assert (answered.result.ttft_ms or 0) > 1000 * RETRY_AFTER_S
+
+
+def test_a_server_that_ends_ends_the_replay_and_what_came_before_is_kept() -> None:
+    load = Load(tuple(conversation(n, 0.2 * n, (10 if n < 2 else 99, 0.0)) for n in range(5)))
+    seen: list[Sent] = []
+    with (
+        stand_in(SCRIPTED) as server,
+        pytest.raises(ReplayError, match="the server ended while it served"),
+    ):
+        play(server.base_url, load, Pace(users=1), on_sent=seen.append, alive=server.alive)
+    assert [one.result.error for one in seen[:2]] == [None, None]
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("loop", ["ordered", "open", "closed"])
+def test_a_disk_that_is_full_ends_the_replay_with_its_own_error(loop: Loop) -> None:
+    load = Load(tuple(conversation(n, 0.0, (10, 0.0), (4, 0.01)) for n in range(3)))
+    with (
+        stand_in(SCRIPTED) as server,
+        open("/dev/full", "ab", buffering=0) as full,
+        pytest.raises(OSError, match="No space left on device"),
+    ):
+        play(server.base_url, load, Pace(loop), on_sent=lambda _: full.write(b"row") and None)
+
+
+def test_a_server_that_says_nothing_more_is_given_up_after_the_timeout() -> None:
+    load = Load((conversation(0, 0.0, (18, 0.0)),))
+    with stand_in(SCRIPTED) as server:
+        (sent,) = play(server.base_url, load, Pace(), timeout_s=0.5)
+    assert "Timeout" in (sent.result.error or "")
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("api", ["generate", "chat"])
+def test_a_real_server_plays_two_turns_and_reuses_the_first(stock_server: Server, api: Api) -> None:
+    turns = (Turn((Segment(1, 200),), False, 8, 0.0), Turn((Segment(2, 50),), False, 8, 0.1))
+    warm_up(stock_server.base_url)
+    stock_server.flush_cache()
+    sent = play(stock_server.base_url, Load((Conversation(0, 0.0, turns),), seed=5), Pace(), api=api)
+    first, second = (one.result for one in sent)
+    assert (first.error, second.error) == (None, None)
+    assert first.cached_tokens == 0, "the cache was not flushed after the warm-up"
+    assert (first.output_tokens, second.output_tokens) == (8, 8)
+    if api == "generate":
+        assert (first.prompt_tokens, second.prompt_tokens) == (200, 200 + 8 + 50)
+        assert second.cached_tokens == 200 + 8 - 1  # the last answer token was never an input
+    else:
+        assert second.cached_tokens >= 200, "the first question is in the second prompt"
+    assert all(0 < (result.ttft_ms or 0) <= result.e2e_ms for result in (first, second))
+    assert all(result.itl_ms and min(result.itl_ms) > 0 for result in (first, second))
+
+    too_long = (Turn((Segment(3, 5000),), False, 8, 0.0), turns[1])
+    failed, not_sent = play(stock_server.base_url, Load((Conversation(1, 0.0, too_long),)), Pace(), api=api)
+    assert "50" in (failed.result.error or "")
+    assert not_sent.result.error == NOT_SENT

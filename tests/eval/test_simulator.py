@@ -1,0 +1,166 @@
+"""The simulator's tree caches what a trie of single pages caches, which looks at every page for every eviction."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from eval.caches.policies import TraceKnowledge, simulated_cache
+from eval.caches.simulator import SimulatedCache
+from eval.traces.request import Path, Request
+from tests.helpers.random_traces import branching
+from tests.helpers.reference import Page, PageTrie
+from tests.sglang.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+
+# Of single ones only one in five is long enough for anything to be evicted.
+scripts = st.lists(steps, min_size=3, max_size=4).map(lambda parts: [step for part in parts for step in part])
+
+ANSWERED = [0.0, 0.3, 0.0, 0.8]
+"""Shares of what a request may have of answer, in turn."""
+
+
+def requests_of(script: list[Step], page_size: int, whole_messages: bool) -> list[tuple[list[int], Request]]:
+    """Contexts in tokens, for the reference, and as requests; some end in an answer of up to two pages."""
+    made = contexts(script, page_size)
+    prompts = [
+        max(1, len(context) - round(ANSWERED[number % 4] * 2 * page_size)) for number, context in enumerate(made)
+    ]
+    return list(zip(made, branching(made, prompts, whole_messages), strict=True))
+
+
+def tokens_in(cache: SimulatedCache) -> int:
+    """Tokens in the tree, counted node by node; every node must be where its parent ends, and look itself up."""
+    total, nodes = 0, [cache._root]
+    while nodes:
+        node = nodes.pop()
+        for key, child in node.children.items():
+            assert child.parent is node
+            assert key == cache._child_key(child)
+            assert node.end == child.start < child.end <= child.history
+            assert child.end % cache.page_size == 0
+            assert bool(child.leaf_id) == (not child.children)
+            total += child.end - child.start
+            nodes.append(child)
+    return total
+
+
+def check_books(cache: SimulatedCache) -> None:
+    assert cache.resident == tokens_in(cache)
+    assert cache.resident <= cache.capacity
+    assert len(cache.order) == len(cache._leaves)
+
+
+@pytest.mark.parametrize("whole_messages", [False, True], ids=["tokens", "messages"])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@given(script=scripts, threshold_pages=st.floats(0.2, 50), next_prompt_pages=st.floats(0, 4))
+@settings(max_examples=100)
+def test_cached_tokens_equal_algorithm_1_request_by_request(
+    page_size: int, whole_messages: bool, script: list[Step], threshold_pages: float, next_prompt_pages: float
+) -> None:
+    next_prompt = round(next_prompt_pages * page_size)
+    threshold = next_prompt + max(1, round(threshold_pages * page_size))
+    capacity = CAPACITY_PAGES * page_size
+    tlru = simulated_cache("tlru", capacity, threshold=threshold, next_prompt_estimate=next_prompt, page_size=page_size)
+    lru = simulated_cache("lru", capacity, threshold=threshold, next_prompt_estimate=next_prompt, page_size=page_size)
+    sides = [
+        (tlru, PageTrie(capacity, page_size, threshold, next_prompt)),
+        (lru, PageTrie(capacity, page_size, None, 0)),
+    ]
+    for context, request in requests_of(script, page_size, whole_messages):
+        for cache, trie in sides:
+            assert cache.request(request) == prompt_share(trie.request(context), request, page_size)
+            assert cache.resident == len(trie.pages) * page_size
+            check_books(cache)
+
+
+class HindsightTrie(PageTrie):
+    """Tail-Optimized Belady on single pages: what is not looked up again, what is not missed, what is missed last."""
+
+    def __init__(self, capacity: int, page_size: int, threshold: int, trace: list[tuple[list[int], Request]]) -> None:
+        super().__init__(capacity, page_size, threshold, 0)
+        self.prompts = [context[: request.prompt_tokens] for context, request in trace]
+
+    def _evict_one(self, in_use: set[int]) -> None:
+        leaves = [page for page in self.pages if not page.children and id(page) not in in_use]
+        victim = min(leaves, key=self._price)
+        del victim.parent.children[victim.tokens]  # type: ignore[union-attr]
+        self.pages.remove(victim)
+
+    def _price(self, page: Page) -> tuple[bool, bool, float]:
+        later = range(self.requests, len(self.prompts))  # the first request is number 1
+        next_use = next((number for number in later if self._looks_up(self.prompts[number], page)), None)
+        if next_use is None:
+            return False, False, -math.inf
+        would_miss = len(self.prompts[next_use]) - (page.depth - self.page_size)
+        return True, would_miss > self.threshold, -next_use  # type: ignore[operator]
+
+    @staticmethod
+    def _looks_up(prompt: list[int], page: Page) -> bool:
+        # Tokens of these scripts are never said twice: a last one says what comes before it.
+        return len(prompt) >= page.depth and prompt[page.depth - 1] == page.tokens[-1]
+
+
+@pytest.mark.parametrize("whole_messages", [False, True], ids=["tokens", "messages"])
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@given(script=scripts, threshold_pages=st.floats(0, 50))
+@settings(max_examples=60)
+def test_oracles_evict_what_a_look_at_all_pages_and_the_whole_future_would(
+    page_size: int, whole_messages: bool, script: list[Step], threshold_pages: float
+) -> None:
+    trace = requests_of(script, page_size, whole_messages)
+    knowledge = TraceKnowledge([request for _, request in trace])
+    threshold, capacity = round(threshold_pages * page_size), CAPACITY_PAGES * page_size
+    arguments = {"next_prompt_estimate": 0, "page_size": page_size, "knowledge": knowledge}
+    sides = [
+        (
+            simulated_cache("tail-belady", capacity, threshold=threshold, **arguments),
+            HindsightTrie(capacity, page_size, threshold, trace),
+        ),
+        (
+            simulated_cache("belady", capacity, threshold=threshold, **arguments),
+            HindsightTrie(capacity, page_size, 0, trace),
+        ),
+    ]
+    for context, request in trace:
+        for cache, trie in sides:
+            assert cache.request(request) == prompt_share(trie.request(context), request, page_size)
+            assert cache.resident == len(trie.pages) * page_size
+            check_books(cache)
+
+
+@pytest.mark.parametrize("forced", [True, False])
+@given(script=scripts, capacity_pages=st.integers(1, CAPACITY_PAGES))
+@settings(max_examples=80)
+def test_no_more_is_resident_than_fits_even_of_contexts_that_do_not(
+    forced: bool, script: list[Step], capacity_pages: int
+) -> None:
+    page_size = 16
+    capacity = capacity_pages * page_size + 7  # the rest of a page is no use
+    cache = simulated_cache(
+        "tlru", capacity, threshold=5 * page_size, next_prompt_estimate=page_size, page_size=page_size, forced=forced
+    )
+    for _, request in requests_of(script, page_size, whole_messages=True):
+        found = cache.request(request)
+        assert found <= min(len(request.prompt), capacity)
+        check_books(cache)
+
+
+def prompt_share(found: int, request: Request, page_size: int) -> int:
+    """Of the tokens found of a context, those that are pages of its prompt."""
+    return min(found, len(request.prompt) // page_size * page_size)
+
+
+def test_a_context_larger_than_the_pool_keeps_its_whole_history() -> None:
+    """A's 2,500 tokens do not fit into 1,000, and its budget is still 2,500 + 200 - 2,048 = 652 of them."""
+
+    def turn(number: int, name: int, tokens: int) -> Request:
+        path = Path((name,), (tokens,))
+        return Request(float(number), str(name), path, path, tokens, 0)
+
+    cache = simulated_cache("tlru", 1000, threshold=2048, next_prompt_estimate=200, forced=False)
+    for number, (name, tokens) in enumerate([(1, 2500), (2, 900)]):
+        cache.request(turn(number, name, tokens))
+    assert cache.request(turn(2, 1, 2500)) == 652

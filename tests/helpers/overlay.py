@@ -1,0 +1,175 @@
+"""`make compat`: the cache-level suite on each supported release of SGLang, and a table of what came out.
+
+The wheel of a release is fetched without what it depends on, unpacked, and found before the SGLang that is installed;
+torch and everything else stay. Wheels and what is in them are kept in ``$XDG_CACHE_HOME/radix-tlru``. Run as
+``python -m tests.helpers.overlay``; the status is 1 if a test failed on any release.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from patches.check.tree import CommandError, cache_folder, fetch_wheel, run
+from radix_tlru.sglang.support import SUPPORTED, release_of, sglang_version
+
+REPOSITORY = Path(__file__).parents[2]
+
+SUITE = tuple(
+    f"tests/{folder}/test_{name}.py"
+    for folder, names in {
+        "sglang": ("eviction", "algorithm1", "cores", "kits", "flags", "doctor", "hybrids", "sessions"),
+        "unit": ("order", "config"),
+    }.items()
+    for name in names
+)
+
+# Prints which SGLang is found, where, and why a cache of ours is not on the Rust core, if it is not.
+ASK = """
+import json, sglang
+from radix_tlru import Config
+from radix_tlru.sglang.cache.radix_cache import python_reason
+from radix_tlru.sglang.offline.caches import cache_params
+print(json.dumps([sglang.__version__, sglang.__file__, python_reason(cache_params(1), Config())]))
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the suite said on one release."""
+
+    release: str
+    core: str
+    counts: Counter[str]  # tests that passed, failed, or were skipped
+    skipped: Counter[str]  # reasons, and tests skipped for each
+    failed: tuple[str, ...]  # names
+    status: int
+
+    @property
+    def row(self) -> str:
+        counts = "  ".join(f"{self.counts[state]:>7,}" for state in ("passed", "failed", "skipped"))
+        return f"{self.release:8}  {self.core:6}  {counts}"
+
+
+def releases() -> list[str]:
+    """The supported releases, oldest first."""
+    (*series, oldest), (*same, newest) = SUPPORTED
+    assert series == same, f"{SUPPORTED} is more than one series of releases"
+    return [".".join(map(str, (*series, number))) for number in range(oldest, newest + 1)]
+
+
+def unpacked(release: str) -> Path:
+    """The folder that holds the package of a release.
+
+    Raises:
+        CommandError: its wheel is not kept here, and the package index does not hand it out.
+    """
+    folder = cache_folder() / "unpacked" / release
+    if not folder.is_dir():
+        wheel = fetch_wheel(release)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished, zipfile.ZipFile(wheel) as archive:
+            whole = Path(unfinished, release)
+            archive.extractall(whole)
+            try:
+                whole.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # or another process was first
+                    raise
+    return folder
+
+
+def environment(release: str) -> dict[str, str]:
+    """Of a process that finds this release."""
+    overlay = (
+        {} if release_of(sglang_version() or "") == release_of(release) else {"PYTHONPATH": str(unpacked(release))}
+    )
+    # With bytecode kept, an import takes a third of the time.
+    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    return {**plain, "SGLANG_PLATFORM": "torch_cpu", **overlay}
+
+
+def run_suite(release: str, arguments: Sequence[str] = SUITE) -> Outcome:
+    """Run tests on a release; what pytest prints is printed.
+
+    Raises:
+        CommandError: the release cannot be had, or our cache does not import on it.
+    """
+    variables = environment(release)
+    version, file, reason = json.loads(
+        run([sys.executable, "-c", ASK], cwd=REPOSITORY, environment=variables).splitlines()[-1]
+    )
+    if release_of(version) != release_of(release) or not file.startswith(variables.get("PYTHONPATH", "")):
+        raise CommandError(f"SGLang {release} was to be tested, and {version} was found at {file}")
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder, "report.xml")
+        pytest = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "ignore",
+            f"--junitxml={report}",
+        ]
+        status = subprocess.run([*pytest, *arguments], cwd=REPOSITORY, env=variables, check=False).returncode
+        cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    skips = [case.find("skipped") for case in cases]
+    failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = Counter(map(_reason, cases, skips))
+    del skipped[""]
+    counts = Counter(failed=len(failed), skipped=skipped.total())
+    counts["passed"] = len(cases) - counts.total()
+    names = tuple(f"{case.get('classname')}::{case.get('name')}" for case in failed)
+    return Outcome(release, "rust" if reason is None else "python", counts, skipped, names, status)
+
+
+def _reason(case: ElementTree.Element, skip: ElementTree.Element | None) -> str:
+    """Why a test was skipped; empty if it was not."""
+    if skip is None:
+        return ""
+    if skip.get("message") != "collection skipped":
+        return skip.get("message") or "no reason given"
+    # A whole file counts as one, and the reason is in the text: a tuple of file, line and "Skipped: …".
+    said = str(literal_eval(skip.text or "()")[-1]).removeprefix("Skipped: ")
+    return f"all of {case.get('name')}: {said}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its status."""
+    parser = argparse.ArgumentParser(prog="compat", description=__doc__.splitlines()[0])
+    parser.add_argument("--release", action="append", choices=releases(), help="only this one; may be repeated")
+    args = parser.parse_args(arguments)
+    outcomes = []
+    for release in args.release or releases():
+        print(f"SGLang {release}", flush=True)
+        try:
+            outcomes.append(run_suite(release))
+        except CommandError as error:
+            print(f"compat: SGLang {release}: {error}", file=sys.stderr)
+            return 1
+    print(f"\n{'SGLang':8}  {'core':6}  {'passed':>7}  {'failed':>7}  {'skipped':>7}")
+    for outcome in outcomes:
+        print(outcome.row)
+        for reason, count in outcome.skipped.items():
+            print(f"          {count:,} skipped: {reason}")
+        for name in outcome.failed:
+            print(f"          failed: {name}")
+    return int(any(outcome.status for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,68 @@
+"""One rank of two: a real cache that serves what the other serves, and measures other times than the other does.
+
+Run as ``python -m tests.helpers.rank RANK FILE`` in a process of its own; FILE is where the ranks meet. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import torch.distributed as dist
+
+from radix_tlru import Config
+from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample
+from radix_tlru.objective.threshold import EVERY
+from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.offline.caches import cache_params
+from radix_tlru.sglang.scheduler.live_threshold import Prefill
+from tests.helpers.caches import Driver
+
+SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
+
+# Rank 1 is slower, and for a while has nothing to say: (100 - 20) / 0.1 = 800 tokens decide.
+LINES = (Line(alpha=0.05, beta=10.0), Line(alpha=0.1, beta=20.0))
+SILENT_UNTIL = 3 * EVERY
+
+
+def main(rank: int, meeting_point: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
+    params = cache_params(POOL, PAGE)
+    params.tp_cache_group = dist.group.WORLD
+    driver = Driver(build_cache(params, Config(ttft_slo_ms=SLO_MS, next_prompt_estimate=20)))
+    live = driver.cache.live_threshold
+    requests, clock, alone = random.Random(1), random.Random(100 + rank), PrefillFit()
+    thresholds, cached = [], []
+    for number in range(REQUESTS):
+        name, tokens = f"{requests.randrange(30)}", requests.randrange(10, 900)
+        if len(driver.histories.get(name, ())) > 2_000:
+            driver.histories[name].clear()
+        found = driver.turn(name, tokens)
+        uncached = len(driver.histories[name]) - found
+        ms = LINES[rank].ms(uncached) * clock.uniform(0.97, 1.03) * (4.0 if clock.random() < 0.2 else 1.0)
+        known = rank == 0 or number >= SILENT_UNTIL
+        live.prefilled(Prefill((f"{number}",), None, uncached, (uncached,)), ms if known else None)
+        if known:
+            alone.add(Sample(uncached, ms))
+        cached.append(found)
+        thresholds.append(driver.cache.tail.policy.threshold)
+    own = alone.line()
+    assert own is not None
+    print(
+        json.dumps(
+            {
+                "thresholds": thresholds,
+                "cached": cached,
+                "resident": [driver.cached(name) for name in sorted(driver.histories)],
+                "evicted": dict(sorted(driver.cache.tail.counts.items())),
+                "line": live.line,
+                "alone": own.tokens(SLO_MS),
+            }
+        )
+    )
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,115 @@
+"""Prefill and decode on two servers, with a real transfer of KV and a real router: ours evicts where prompts are
+computed, stock decodes, and clients are told what a server that does both would tell them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+import requests
+
+from eval.live.disaggregated import Disaggregated
+from eval.live.replay.arms import Arm, facts
+from eval.live.server import Server, live_members
+from radix_tlru.objective.threshold import EVERY
+from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, flags
+from tests.live.test_host_tier import TIERS, total
+from tests.live.test_server import ANSWER, A, B, C, Conversation
+from tests.live.test_shapes import assert_unharmed, crowd, evicted, histories
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]  # two servers
+
+SLO_MS = 60
+OURS = (
+    *("--radix-eviction", "tlru", "--tlru-ttft-slo", str(SLO_MS)),
+    *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
+)
+
+
+# Before `pair` is up: its two servers never sleep, and these two would start on what they leave of two cores.
+def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
+    both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
+    with Disaggregated([*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS) as pair:
+        told = histories(crowd(pair, [{}] * 12))
+        for name in ("load_back_tokens", "tlru_splits"):
+            assert total(pair.prefill, f"sglang:{name}_total") > 0, name
+        for server in pair.workers:
+            assert_unharmed(server, POOL)
+    assert told == histories(crowd(stock_server, [{}] * 12))
+
+
+@pytest.fixture(scope="module")
+def pair(weighted_model: Path) -> Iterator[Disaggregated]:
+    both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
+    with Disaggregated([*both, *OURS], both, name="test-pair", environment=ALL_CHECKS) as pair:
+        yield pair
+        groups = pair.process_groups
+    assert [live_members(group) for group in groups] == [[], [], []]
+
+
+def test_the_prefill_server_trims(pair: Disaggregated) -> None:
+    pair.flush_cache()
+    a, b, c = (Conversation(seed) for seed in range(3))
+    assert (a.turn(pair, A), b.turn(pair, B), c.turn(pair, C)) == (0, 0, 0)
+    # Answers are not cached there, so 400 tokens are too many, and A need keep no more than 2,000 + 100 - 2,048.
+    assert A + B + C - POOL == 400
+    assert pair.get_metrics()["sglang:tlru_splits_total"] == 1
+    assert a.turn(pair, 100) == A - 400
+    for server in pair.workers:
+        assert_unharmed(server, POOL)
+
+
+def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disaggregated, stock_server: Server) -> None:
+    before = evicted(pair)
+    told = histories(crowd(pair, [{}] * 12))
+    assert evicted(pair) - before > POOL / 2
+    assert told == histories(crowd(stock_server, [{}] * 12))
+    for server in pair.workers:
+        assert_unharmed(server, POOL)
+
+
+def test_the_prefill_server_learns_its_threshold_and_what_the_transfer_takes(pair: Disaggregated) -> None:
+    before = pair.get_metrics()
+    lengths = random.Random(0)
+    for number in range(2 * EVERY):
+        Conversation(100 + number).turn(pair, lengths.randrange(50, 1_500))
+    learned = pair.get_metrics()
+    assert learned["sglang:tlru_requests_total"] - before["sglang:tlru_requests_total"] == 2 * EVERY
+    assert learned["sglang:tlru_threshold_samples"] >= 2 * EVERY
+    assert learned["sglang:tlru_alpha_ms_per_token"] > 0
+    # The decode server is met, and what it is sent arrives, before a first token is out.
+    assert learned["sglang:tlru_overhead_ms"] > 0
+
+
+def test_hints_go_through_the_router_where_it_lets_them(pair: Disaggregated) -> None:
+    with openai.OpenAI(base_url=f"{pair.base_url}/v1", api_key="none", max_retries=0) as client:
+
+        def ask(words: str, **said: object) -> int:
+            hint = {"ignore_eos": True, "tlru": said}
+            reply = client.completions.create(model="default", prompt=words, max_tokens=ANSWER, extra_body=hint)
+            assert reply.usage is not None
+            assert reply.usage.prompt_tokens_details is not None
+            return reply.usage.prompt_tokens_details.cached_tokens or 0
+
+        pair.flush_cache()
+        words = [letter * 1_000 for letter in "ab"]
+        assert [ask(words[0]), ask(words[1], conversation_ends=True)] == [0, 0]
+        # The router waits for the decode server, which would wait for what is refused here.
+        ask("c", conversation_ends="yes")
+        log = pair.prefill.log_path.read_text(errors="replace")
+        assert 'served without its hints: tlru.conversation_ends "yes": must be true or false' in log
+        before = evicted(pair)
+        Conversation(60).turn(pair, POOL - 1_500)
+        assert evicted(pair) > before
+        # The least recent would have gone first.
+        assert ask(words[0]) > 900 > 600 > ask(words[1])
+
+
+def test_it_says_of_itself_what_the_prefill_server_says(pair: Disaggregated) -> None:
+    said = facts(pair, Arm("ours", OURS))
+    assert (said.pool, said.page_size, said.policy, said.replicas) == (POOL, 1, "ours", 1)
+    assert (said.next_prompt_estimate, said.moves) == (NEXT_PROMPT, True)
+    assert requests.get(f"{pair.base_url}/health", timeout=30).ok

@@ -1,0 +1,43 @@
+"""A real server that nobody tells which answers are calls of tools."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import requests
+
+from eval.live.server import Server, cpu_flags, ensure_demo_model
+
+POOL, ANSWER, LESSONS = 6_000, 6, 420
+
+
+@pytest.mark.live
+def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not() -> None:
+    rng = random.Random(0)
+
+    def prompt(tokens: int) -> list[int]:
+        return [rng.randrange(256) for _ in range(tokens)]
+
+    def ask(tokens: list[int], calls: bool) -> Any:
+        # What a grammar constrains ends with the token that ends it; what does not, with whatever comes last.
+        ends = {"regex": "[a-z]{4}"} if calls else {"ignore_eos": True}
+        sampling = {"max_new_tokens": 4 * ANSWER if calls else ANSWER, "temperature": 0, **ends}
+        body = {"input_ids": tokens, "sampling_params": sampling}
+        return requests.post(f"{server.base_url}/generate", json=body, timeout=60).json()
+
+    ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-next-prompt-estimate", "100")
+    with Server([*cpu_flags(ensure_demo_model(), POOL), *ours], name="test-endings") as server:
+        for lesson in range(LESSONS):
+            asked = prompt(40)
+            reply = ask(asked, calls=lesson % 2 == 0)
+            if lesson % 2 == 0:  # the tool has answered
+                assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+                ask(asked + reply["output_ids"] + prompt(20), calls=False)
+        waits, read, new = prompt(1_600), prompt(1_600), prompt(4_000)
+        ask(waits, calls=True)
+        ask(read, calls=False)
+        ask(new, calls=False)
+        assert ask(waits, calls=True)["meta_info"]["cached_tokens"] > 1_200
+        assert ask(read, calls=False)["meta_info"]["cached_tokens"] < 1_200

@@ -1,0 +1,187 @@
+"""Two real ranks of one server evict alike, step by step; and if one does not, that is found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import re
+import time
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from eval.live.replay.arms import Arm, facts
+from eval.live.replay.client import Request, RequestResult, close_session, send
+from eval.live.server import Server, cpu_flags, ensure_demo_model
+from radix_tlru.tools.demo_model import VOCABULARY
+from tests.conftest import QWEN, write_weighted_model
+
+pytestmark = pytest.mark.live
+
+POOL, CLIENTS, ANSWER = 4_000, 8, 4
+REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # 2,000 take minutes
+
+ENVIRONMENT = {
+    "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
+    "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
+    "RADIX_TLRU_JOURNAL": "1",
+}
+
+LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
+WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w by .*)")
+THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
+
+
+def two_ranks(name: str, *more: str, **environment: str) -> Server:
+    ours = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
+    flags = [*cpu_flags(ensure_demo_model(), POOL), *ours, *more]
+    return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
+
+
+def journals(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
+    """The evictions of each rank, as it logged them."""
+    log = server.log_path.read_text(errors="replace")
+    found = [(rank, line) for rank, line, _ in LINE.findall(log)]
+    return tuple([line for of, line in found if of == rank] for rank in ranks)
+
+
+async def replay(server: Server, requests: int) -> list[RequestResult]:
+    """Conversations of a few clients at once, four turns each, in sessions, of which two in three are closed."""
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
+
+        async def client(number: int) -> list[RequestResult]:
+            rng, history, results = random.Random(number), (), []
+            for turn in range(requests // CLIENTS):
+                if turn % 4 == 0:
+                    history = ()
+                history += tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(20, 300)))
+                name = f"{number}, {turn // 4}"
+                asked = Request(number, turn, history, ANSWER, session=name)
+                results.append(await send(session, server.base_url, asked))
+                if results[-1].error is not None:
+                    break
+                if turn % 4 == 3 and turn // 4 % 3:
+                    assert await close_session(session, server.base_url, name) is None
+                history += results[-1].output_ids
+            return results
+
+        return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
+
+
+@pytest.mark.parametrize("more", [(), ("--enable-session-radix-cache",)], ids=["", "sessions"])
+def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...]) -> None:
+    with two_ranks("test-ranks", *more) as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        assert any(result.cached_tokens for result in results)
+        first, second = settled(server)
+        assert server.alive()
+        said = facts(server, Arm("ours", tuple(server.flags)))
+    assert (said.eviction, said.median_weight, said.learns, said.moves) == ("etlru", "load", False, False)
+    assert first == second
+    assert len(first) > REQUESTS / 4
+    assert int(first[-1].split()[1].rstrip(":")) == len(first)
+    log = server.log_path.read_text(errors="replace")
+    assert "Rank consensus checker is enabled" in log
+    assert "Found rank divergence" not in log
+    assert "evicting by etlru" in log, "enough was learned to evict by it"
+    assert "without a stamp" not in log
+    weights = [[line for of, line in WEIGHT.findall(log) if of == rank] for rank in "01"]
+    assert weights[0], f"{CLIENTS} clients wait for each other"
+    assert weights[0] == weights[1]
+
+
+def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned() -> None:
+    flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "etlru"]
+    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT) as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        first, second = settled(server)
+        assert server.alive()
+    assert first == second
+    assert len(first) > REQUESTS / 4
+    log = server.log_path.read_text(errors="replace")
+    learned = [[line for of, line in THRESHOLD.findall(log) if of == stage] for stage in "01"]
+    assert learned[0], "there were more than 32 prefills"
+    assert learned[0] == learned[1]
+    weights = [[line for of, line in WEIGHT.findall(log) if of == stage] for stage in "01"]
+    assert weights[0], f"{CLIENTS} clients wait for each other"
+    assert weights[0] == weights[1]
+    assert "Found rank divergence" not in log
+
+
+@pytest.mark.skipif("RANKS_REQUESTS" not in os.environ, reason="four ranks fill 12 GB: RANKS_REQUESTS=300")
+def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_their_own(tmp_path: Path) -> None:
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
+    replicas = ("--tp-size", "4", "--dp-size", "2", "--enable-dp-attention")
+    flags = [*cpu_flags(model, POOL), *replicas, "--radix-eviction", "etlru", "--tlru-ttft-slo", "60"]
+    cores = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1|0|1"}
+    with Server(flags, name="test-attention-ranks", environment=ENVIRONMENT | cores) as server:
+        results = asyncio.run(replay(server, REQUESTS))
+        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        evictions = settled(server, "0123")
+        assert server.alive()
+    assert evictions[0] == evictions[1] != evictions[2] == evictions[3]
+    assert min(map(len, evictions)) > REQUESTS / 8
+    log = server.log_path.read_text(errors="replace")
+    learned = [[line for of, line in THRESHOLD.findall(log) if of == rank] for rank in "0123"]
+    assert learned[0], "there were more than 32 prefills"
+    assert learned[0] == learned[1] != learned[2] == learned[3]
+    assert "Found rank divergence" not in log
+
+
+def settled(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
+    """The journals once the slower ranks have written what the faster ones have; of those that are equal, by pairs."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = journals(server, ranks)
+        if all(len(one) == len(other) for one, other in zip(found[::2], found[1::2], strict=True)):
+            return found
+        time.sleep(0.5)
+    return journals(server, ranks)
+
+
+FAULT = '''
+from radix_tlru.sglang.cache.component import TailComponent
+
+honest = TailComponent.next_victim
+
+
+def next_victim(self, missing):
+    """From its 40th eviction on rank 1 takes a token more than it should, if the leaf has one."""
+    import torch
+
+    self.asked = getattr(self, "asked", 0) + 1
+    return honest(self, missing + (self.asked >= 40 and torch.distributed.get_rank() == 1))
+
+
+def register():
+    TailComponent.next_victim = next_victim
+'''
+
+
+@pytest.fixture
+def fault(tmp_path: Path) -> str:
+    """A plugin of SGLang that makes one rank evict one token too many, once; the path that it is found on."""
+    (tmp_path / "fault_of_one_rank.py").write_text(FAULT)
+    packaged = tmp_path / "fault_of_one_rank-1.0.dist-info"
+    packaged.mkdir()
+    (packaged / "METADATA").write_text("Metadata-Version: 2.1\nName: fault-of-one-rank\nVersion: 1.0\n")
+    (packaged / "entry_points.txt").write_text("[sglang.srt.plugins]\nfault = fault_of_one_rank:register\n")
+    return str(tmp_path)
+
+
+def test_a_rank_that_evicts_one_token_more_is_found_out(fault: str) -> None:
+    with two_ranks("test-ranks-fault", PYTHONPATH=fault) as server:
+        asyncio.run(replay(server, 120))
+        deadline = time.monotonic() + 60
+        while server.alive() and time.monotonic() < deadline:
+            time.sleep(0.5)
+        assert not server.alive(), "the checker of SGLang ends a server whose ranks differ"
+    first, second = journals(server)
+    differ = next(number for number, (one, other) in enumerate(zip(first, second, strict=False), 1) if one != other)
+    assert differ >= 40
+    assert "Found rank divergence" in server.log_path.read_text(errors="replace")

@@ -1,0 +1,164 @@
+"""`python -m eval replay` against real servers: side by side, cut off, killed, and gone on with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from eval.__main__ import main
+from eval.live.replay.load import load_from
+from eval.live.replay.predict import fitted_line, measured_points, predict
+from eval.live.replay.rows import Folder
+from eval.live.server import Server, live_members
+from eval.traces import open_trace
+from tests.conftest import NEXT_PROMPT, POOL, THRESHOLD
+
+pytestmark = pytest.mark.live
+
+# Twice the pool, in prompts that are prefilled in one piece.
+MIX = "chat-mix:conversations=16,arrival_span_s=2,first_prompt_range=100/1500,wait_median_s=0.3,answer_range=4/12"
+OBJECTIVE = ("--threshold", str(THRESHOLD), "--next-prompt-estimate", str(NEXT_PROMPT))
+
+
+def arguments(*arms: str, out: Path) -> list[str]:
+    return ["--trace", MIX, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
+
+
+def test_two_servers_side_by_side_and_the_simulator_agrees(
+    stock_server: Server, our_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ("--url", f"stock lru={stock_server.base_url}", "--url", f"ours={our_server.base_url}")
+    assert main(["replay", *arguments(*arms, out=tmp_path), "--repeats", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert "The tail of ours against stock lru: TTFT p95" in printed
+    assert "The median" in printed
+
+    folder = Folder(tmp_path)
+    requests = open_trace(MIX).requests
+    load = load_from(requests)
+    assert load.tokens > 2 * POOL
+    assert [(part.repeat, part.arm) for part in folder.parts] == list(folder.order())
+    for arm, policy in (("stock lru", "lru"), ("ours", "ours")):
+        facts = folder.facts(arm)
+        assert facts is not None
+        assert (facts.policy, facts.pool, facts.page_size) == (policy, POOL, 1)
+        for repeat in range(2):
+            rows = folder.rows(arm, repeat)
+            assert len(rows) == len(requests)
+            assert all(row.error is None and row.ttft_ms for row in rows)
+    assert all(len(part.prefill_alone_ms) == 2 and min(part.prefill_alone_ms) > 0 for part in folder.parts)
+    assert "A prompt of 1,024 tokens alone" in printed
+    assert folder.facts("ours").threshold == THRESHOLD  # type: ignore[union-attr]
+    assert all(part.metrics["sglang:num_requests_total"] >= len(requests) for part in folder.parts)
+    assert any(
+        part.metrics.get("sglang:tlru_evicted_tokens_total", 0) > 0 for part in folder.parts if part.arm == "ours"
+    )
+
+    timing = fitted_line(measured_points(folder))
+    assert timing is not None
+    predictions, not_made = predict(folder, load, timing)
+    assert not not_made
+    for one in predictions:
+        # One at a time, so that nothing is locked but what is served: token for token what the simulator says.
+        assert one.same_tokens == 1.0, one
+        assert one.uncached == one.predicted_uncached
+    page = (tmp_path / "replay.html").read_text()
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert all(
+        (tmp_path / "figures" / f"{name}.png").stat().st_size > 10_000 for name in ("ttft", "line", "percentiles")
+    )
+    assert "(R² " in page
+
+    before = (tmp_path / "parts.jsonl").read_bytes()
+    assert main(["replay", *arguments(*arms, out=tmp_path), "--repeats", "2"]) == 0
+    assert (tmp_path / "parts.jsonl").read_bytes() == before, "what is there is not played again"
+
+
+def test_a_block_trace_hits_where_its_blocks_are_equal(our_server: Server, tmp_path: Path) -> None:
+    lines = [
+        {"timestamp": 0, "input_length": 70, "output_length": 4, "hash_ids": [1, 2, 3, 4, 5]},
+        {"timestamp": 300, "input_length": 90, "output_length": 4, "hash_ids": [1, 2, 3, 4, 6, 7]},
+        {"timestamp": 600, "input_length": 40, "output_length": 4, "hash_ids": [1, 2, 8]},
+    ]
+    trace = tmp_path / "blocks.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "run"
+    words = ["--trace", str(trace), "--block-size", "16", "--url", f"ours={our_server.base_url}", "--out", str(out)]
+    assert main(["replay", *words]) == 0
+    rows = Folder(out).rows("ours", 0)
+    # At page size 1 a block of its own may begin with the same token, by one chance in 256.
+    assert [row.prompt_tokens for row in rows] == [70, 90, 40]
+    assert [row.cached_tokens // 16 for row in rows] == [0, 4, 2]
+
+
+def start(words: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "eval", "replay", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for_rows(path: Path, rows: int, process: subprocess.Popen[str], patience_s: float = 240.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not path.is_file() or path.read_bytes().count(b"\n") < rows:
+        assert process.poll() is None, process.communicate()[1][-2000:]
+        assert time.monotonic() < deadline, "no rows came"
+        time.sleep(0.02)
+
+
+def test_a_client_that_is_cut_off_says_what_is_missing_and_goes_on(our_server: Server, tmp_path: Path) -> None:
+    words = arguments("--url", f"ours={our_server.base_url}", out=tmp_path)
+    process = start(words)
+    rows = tmp_path / "rows" / "0-ours.jsonl"
+    wait_for_rows(rows, 3, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "missing: ours #1" in errors
+    assert "the same command plays what is missing" in errors
+    assert "Traceback" not in errors
+    kept = rows.read_bytes()
+    assert kept.count(b"\n") >= 3
+    assert main(["replay", *words]) == 0
+    assert (tmp_path / "rows" / "0-ours.cut-off-1.jsonl").read_bytes() == kept
+    assert Folder(tmp_path).missing == []
+
+
+def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Path) -> None:
+    words = [*arguments("--arm", "ours=--radix-eviction tlru", out=tmp_path), "--pool", str(POOL), "--retries", "0"]
+    process = start(words)
+    try:
+        wait_for_rows(tmp_path / "rows" / "0-ours.jsonl", 3, process)
+        (server,) = (
+            child
+            for child in psutil.Process(process.pid).children()
+            if "sglang.launch_server" in " ".join(child.cmdline())
+        )
+        os.killpg(server.pid, signal.SIGKILL)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "ours, repeat 1: the server ended while it served" in errors
+    assert "missing: ours #1" in errors
+    assert "Traceback" not in errors
+    assert live_members(server.pid) == []
+    assert main(["replay", *words]) == 0
+    assert Folder(tmp_path).missing == []
+    facts = Folder(tmp_path).facts("ours")
+    assert facts is not None
+    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", "load", True, True)

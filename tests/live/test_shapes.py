@@ -1,0 +1,315 @@
+"""Every shape of cache that only a server shows: adapters, tenants, priorities, KV events, mixed chunks, replicas.
+
+A shape's answers must be those of stock, though other histories were evicted on the way; and nothing may be lost. The
+shapes that are refused are in `test_flags.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.live.server import Server, free_port
+from tests.conftest import (
+    ALL_CHECKS,
+    CHUNK,
+    NEXT_PROMPT,
+    PAGE_SIZE,
+    PAGED_POOL,
+    POOL,
+    QWEN,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    flags,
+    write_weighted_model,
+)
+from tests.helpers.kv_subscriber import Subscriber
+from tests.live.test_abuse import ask_all, until_running
+from tests.live.test_server import ANSWER, COMPLAINTS, Conversation, assert_all_is_given_back
+
+pytestmark = pytest.mark.live
+
+OURS = (
+    *("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD)),
+    *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
+)
+
+Fields = dict[str, Any]
+"""What a request says beside its tokens."""
+
+
+def serve(
+    model: Path, name: str, *given: str, pool: int = POOL, page_size: int = 1, chunk: int = CHUNK, **environment: str
+) -> Server:
+    shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
+    return Server(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment})
+
+
+def body(tokens: Sequence[int], answer: int = ANSWER, **fields: Any) -> Fields:
+    sampling = {"temperature": 0.0, "max_new_tokens": answer, "ignore_eos": True}
+    return {"input_ids": list(tokens), "sampling_params": sampling, **fields}
+
+
+def ask(server: Server, bodies: Sequence[Fields]) -> list[Any]:
+    """The answers to requests that are sent at once."""
+    return asyncio.run(ask_all(server, bodies))
+
+
+def cached(reply: Any) -> int:
+    found: int = reply["meta_info"]["cached_tokens"]
+    return found
+
+
+def evicted(server: Server) -> float:
+    """Tokens that ours evicted since the server started."""
+    return server.get_metrics()["sglang:tlru_evicted_tokens_total"]
+
+
+def assert_unharmed(server: Server, pool: int) -> None:
+    assert_all_is_given_back(server, pool)
+    assert server.alive()
+    log = server.log_path.read_text(errors="replace")
+    assert not [complaint for complaint in COMPLAINTS if complaint in log]
+
+
+TURNS, CROWD_ANSWER = 3, 24
+
+
+def crowd(server: Server, named: Sequence[Fields], seed: int = 0) -> list[Conversation]:
+    """A conversation for each of them, all at once, in turns of up to 400 tokens; they know all that was said."""
+    conversations = [Conversation(1_000 * seed + number) for number in range(len(named))]
+    for turn in range(TURNS):
+        lengths = random.Random(turn)
+        asked = [
+            body(one.ask(lengths.randrange(50, 400)), CROWD_ANSWER, **fields)
+            for one, fields in zip(conversations, named, strict=True)
+        ]
+        for one, reply in zip(conversations, ask(server, asked), strict=True):
+            assert len(reply["output_ids"]) == CROWD_ANSWER
+            one.history += tuple(reply["output_ids"])
+    return conversations
+
+
+def histories(conversations: Sequence[Conversation]) -> list[tuple[int, ...]]:
+    return [one.history for one in conversations]
+
+
+# ---- tenants: on the servers of `test_live.py` ----
+
+TENANTS: tuple[Fields, ...] = ({"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"})
+"""Namespaces: what a tenant says to share nothing with others. A key and a salt of one name are two."""
+
+SAID, OTHERS = 1_000, 1_900
+CACHED = SAID + ANSWER - 1
+BUDGET = CACHED + NEXT_PROMPT - THRESHOLD
+
+
+def tenants_after_pressure(server: Server, who: Fields) -> int:
+    """Three tenants say the same, another says much; how much of what one of them said is found then."""
+    server.flush_cache()
+    same = Conversation(20).ask(SAID)
+    said = [ask(server, [body(same, **tenant)])[0] for tenant in TENANTS]
+    assert [cached(reply) for reply in said] == [0, 0, 0]
+    assert len({tuple(reply["output_ids"]) for reply in said}) == 1
+    ask(server, [body(Conversation(21).ask(OTHERS))])
+    again = (*same, *said[0]["output_ids"], *Conversation(22).ask(50))
+    return cached(ask(server, [body(again, **who)])[0])
+
+
+def test_the_same_tokens_of_three_tenants_are_three_conversations(our_server: Server, stock_server: Server) -> None:
+    too_many = len(TENANTS) * CACHED + OTHERS + ANSWER - 1 - POOL
+    assert (CACHED, BUDGET, too_many) == (1_007, 507, 928)
+    # Of the least recent all that is beyond the budget, then the rest of the next; stock takes the first of them whole.
+    ours = [tenants_after_pressure(our_server, tenant) for tenant in TENANTS]
+    assert ours == [BUDGET, CACHED - (too_many - (CACHED - BUDGET)), CACHED] == [507, 579, 1_007]
+    assert [tenants_after_pressure(stock_server, tenant) for tenant in TENANTS] == [0, CACHED, CACHED]
+    assert_unharmed(our_server, POOL)
+
+
+# ---- adapters, and requests that go first ----
+
+ADAPTERS = ("one", "two")
+SLOTS = 4  # requests that run at once
+SLOW = 300  # tokens of an answer that is overtaken
+
+
+def write_adapter(model: Path, directory: Path, seed: int) -> Path:
+    """A LoRA adapter of random weights for the attention of ``model``, in PEFT's files."""
+    import torch
+    from safetensors.torch import save_file
+
+    config = json.loads((model / "config.json").read_text())
+    hidden, out, rank = config["hidden_size"], config["num_attention_heads"] * config["head_dim"], 4
+    generator = torch.Generator().manual_seed(seed)
+    weights = {}
+    for layer in range(config["num_hidden_layers"]):
+        for name in ("q_proj", "v_proj"):
+            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{at}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator) / 4
+            weights[f"{at}.lora_B.weight"] = torch.randn(out, rank, generator=generator) / 4
+    directory.mkdir(parents=True)
+    save_file(weights, directory / "adapter_model.safetensors")
+    said = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj", "v_proj"]}
+    (directory / "adapter_config.json").write_text(json.dumps(said))
+    return directory
+
+
+@pytest.fixture(scope="module")
+def adapted(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    """Ours and stock with two adapters, priorities and pages of 16."""
+    folder = tmp_path_factory.mktemp("adapters")
+    paths = [f"{name}={write_adapter(weighted_model, folder / name, seed)}" for seed, name in enumerate(ADAPTERS)]
+    given = (
+        *("--enable-lora", "--lora-backend", "torch_native", "--lora-paths", *paths),
+        *("--enable-priority-scheduling", "--max-running-requests", str(SLOTS)),
+    )
+    shape = {"pool": PAGED_POOL, "page_size": PAGE_SIZE}
+    with contextlib.ExitStack() as stack:
+        servers = (
+            serve(weighted_model, "adapted", *given, *OURS, **shape),
+            serve(weighted_model, "adapted-stock", *given, **shape),
+        )
+        yield [stack.enter_context(server) for server in servers]
+
+
+def at_each(servers: Sequence[Server], do: Any) -> list[Any]:
+    """What was found at each of them, at once."""
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return list(pool.map(do, servers))
+
+
+def test_adapters_share_nothing_and_answer_as_on_stock(adapted: list[Server]) -> None:
+    who: list[Fields] = [{}, *({"lora_path": name} for name in ADAPTERS)]
+
+    def same_prompt(server: Server) -> tuple[list[int], list[Any]]:
+        server.flush_cache()
+        same = Conversation(30).ask(640)
+        said = [ask(server, [body(same, **adapter)])[0] for adapter in [*who, *who]]
+        return [cached(reply) for reply in said], [reply["output_ids"] for reply in said]
+
+    ours, stock = at_each(adapted, same_prompt)
+    assert ours == stock
+    found, answers = ours
+    assert found == [0, 0, 0, *[640 - PAGE_SIZE] * 3]  # a whole page before the last token, which is computed again
+    assert answers[:3] == answers[3:]
+    assert len({tuple(answer) for answer in answers}) == 3, "each adapter says something else"
+
+    before = evicted(adapted[0])
+    ours, stock = at_each(adapted, lambda server: histories(crowd(server, who * 4)))
+    assert ours == stock
+    assert evicted(adapted[0]) > before
+    for server in adapted:
+        assert_unharmed(server, PAGED_POOL)
+
+
+def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted: list[Server]) -> None:
+    async def overtake(server: Server) -> tuple[list[Any], Any]:
+        server.flush_cache()
+        asked = [body(Conversation(40 + n).ask(300), SLOW, priority=0) for n in range(2 * SLOTS)]
+        slow = [asyncio.ensure_future(ask_all(server, [one])) for one in asked]
+        await until_running(server, SLOTS)
+        (first,) = await ask_all(server, [body(Conversation(39).ask(1_500), 20, priority=100)])
+        assert not any(one.done() for one in slow), "no place was free, so one was stopped"
+        return [reply["output_ids"] for (reply,) in await asyncio.gather(*slow)], first["output_ids"]
+
+    before = evicted(adapted[0])
+    ours, stock = at_each(adapted, lambda server: asyncio.run(overtake(server)))
+    assert ours == stock
+    assert {len(answer) for answer in ours[0]} == {SLOW}
+    assert evicted(adapted[0]) > before
+    for server in adapted:
+        assert_unharmed(server, PAGED_POOL)
+
+
+# ---- KV events, however batches are made ----
+
+SHAPES: dict[str, tuple[int, tuple[str, ...]]] = {
+    "mixed chunks, page size 1": (1, ("--enable-mixed-chunk",)),
+    "no overlap, page size 64": (64, ("--disable-overlap-schedule",)),
+}
+SALTS: tuple[Fields, ...] = ({}, {"cache_salt": "a"})
+REPLICAS: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
+
+
+def publishing(endpoint: str) -> tuple[str, str]:
+    return "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": endpoint, "bind": True})
+
+
+@pytest.mark.parametrize(("page_size", "given"), SHAPES.values(), ids=SHAPES)
+def test_a_subscriber_knows_what_is_resident(
+    page_size: int, given: tuple[str, ...], weighted_model: Path, stock_server: Server, tmp_path: Path
+) -> None:
+    endpoint, pool = f"ipc://{tmp_path}/events", PAGED_POOL
+    given = (*given, *OURS, *publishing(endpoint))
+    with serve(weighted_model, f"events-{page_size}", *given, pool=pool, page_size=page_size, chunk=256) as server:
+        info = server.server_info()
+        assert (info["enable_mixed_chunk"], info["disable_overlap_schedule"]) == (page_size == 1, page_size != 1)
+        with contextlib.closing(Subscriber(server, endpoint)) as subscriber:
+            before, named = evicted(server), SALTS * 6
+            told = crowd(server, named)
+            assert_follows(subscriber, server, told, named, page_size)
+            assert evicted(server) - before == subscriber.removed * page_size > pool / 2
+            assert len(subscriber.blocks) * page_size <= pool
+            server.flush_cache()
+            subscriber.read()
+            assert not subscriber.blocks
+        assert_unharmed(server, pool)
+    assert histories(told) == histories(crowd(stock_server, named))
+
+
+def assert_follows(
+    subscriber: Subscriber, server: Server, told: Sequence[Conversation], named: Sequence[Fields], page_size: int
+) -> None:
+    """Events alone foretell what is cached of each history; that looking at one evicts of others, they tell as well."""
+    found = []
+    for one, fields in zip(told, named, strict=True):
+        subscriber.read()
+        # The last token is computed again.
+        expected = subscriber.cached(one.history[:-1], page_size, fields.get("cache_salt"))
+        found.append(cached(ask(server, [body(one.history, 1, **fields)])[0]))
+        assert found[-1] == expected
+    assert 0 < sum(found) < sum(len(one.history) for one in told)
+    subscriber.read()
+
+
+def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
+    """What a crowd is told by two replicas, each of which keeps a cache, and tells its own subscriber of it."""
+    port = free_port()
+    given = (*given, *OURS, *publishing(f"tcp://127.0.0.1:{port}"))
+    a_core_each = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+    with serve(model, name, *given, **a_core_each) as server, contextlib.ExitStack() as stack:
+        subscribers = [
+            stack.enter_context(contextlib.closing(Subscriber(server, f"tcp://127.0.0.1:{port + rank}")))
+            for rank in range(2)
+        ]
+        told = crowd(server, REPLICAS * 6)
+        for rank, subscriber in enumerate(subscribers):
+            mine = slice(rank, None, 2)
+            assert_follows(subscriber, server, told[mine], (REPLICAS * 6)[mine], page_size=1)
+            assert subscriber.removed > 0
+        assert evicted(server) == sum(subscriber.removed for subscriber in subscribers)
+        same = Conversation(50).ask(500)
+        found = [cached(ask(server, [body(same, **replica)])[0]) for replica in [*REPLICAS, *REPLICAS]]
+        assert found == [0, 0, 499, 499]
+        assert_unharmed(server, POOL)
+    return histories(told)
+
+
+def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
+    told = two_replicas(weighted_model, "replicas", "--dp-size", "2")
+    assert told == histories(crowd(stock_server, [{}] * len(told)))
+
+
+def test_two_replicas_of_attention_alone_keep_a_cache_each(tmp_path: Path) -> None:
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
+    told = two_replicas(model, "attention", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
+    with serve(model, "attention-stock") as stock:
+        assert told == histories(crowd(stock, [{}] * len(told)))

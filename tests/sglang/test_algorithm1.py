@@ -1,0 +1,167 @@
+"""The real SGLang cache with our order caches, after every request, what the paper's Algorithm 1 says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radix_tlru import Config
+from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.offline.caches import cache_params, stock_cache
+from tests.helpers.caches import Driver, our_cache
+from tests.helpers.reference import PageTrie
+
+pytestmark = pytest.mark.usefixtures("tree_core")
+
+PAGE_SIZES = [1, 16, 64]
+CAPACITY_PAGES = 40
+
+
+@dataclass(frozen=True)
+class Step:
+    """One request: a conversation starts (maybe behind a shared system prompt), goes on, or is edited and goes on."""
+
+    kind: str
+    which: float  # which conversation, as a fraction of those there are
+    cut: float  # how much of it is kept before an edit
+    pages: float  # how much is added
+
+
+def scripts(*kinds: str) -> st.SearchStrategy[list[Step]]:
+    return st.lists(
+        st.builds(Step, st.sampled_from(kinds), st.floats(0, 0.999), st.floats(0, 1), st.floats(0.05, 9.0)),
+        min_size=5,
+        max_size=60,
+    )
+
+
+steps = scripts("start", "start_shared", "next", "next", "next", "edit")
+lines = scripts("start", "next", "next")  # conversations that share nothing and are never edited
+
+
+def contexts(script: list[Step], page_size: int) -> list[list[int]]:
+    """The token context of each request, all of them short enough for the pool."""
+    token = 0
+
+    def fresh(count: int) -> list[int]:
+        nonlocal token
+        token += count
+        return list(range(token - count, token))
+
+    system_prompt = fresh(3 * page_size + page_size // 2)
+    conversations: list[list[int]] = []
+    made = []
+    for step in script:
+        added = fresh(max(1, round(step.pages * page_size)))
+        if step.kind == "start" or not conversations:
+            context = added
+            conversations.append(context)
+        elif step.kind == "start_shared":
+            context = system_prompt + added
+            conversations.append(context)
+        else:
+            index = int(step.which * len(conversations))
+            context = conversations[index]
+            if step.kind == "edit":
+                context = context[: round(step.cut * len(context))]
+            context = context + added
+            if len(context) > (CAPACITY_PAGES - 1) * page_size:
+                context = added  # it would not fit: a new conversation in its place
+            conversations[index] = context
+        made.append(context)
+    return made
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@given(script=steps, threshold_pages=st.floats(0.2, 50), next_prompt_pages=st.floats(0, 4))
+@settings(max_examples=60)
+def test_cached_tokens_equal_algorithm_1_after_every_request(
+    page_size: int, script: list[Step], threshold_pages: float, next_prompt_pages: float
+) -> None:
+    next_prompt = round(next_prompt_pages * page_size)
+    threshold = next_prompt + max(1, round(threshold_pages * page_size))
+    capacity = CAPACITY_PAGES * page_size
+    config = {"threshold": threshold, "next_prompt_estimate": next_prompt}
+    real, model = (
+        Driver(our_cache(capacity, page_size, **config)),
+        PageTrie(capacity, page_size, threshold, next_prompt),
+    )
+    seen: list[list[int]] = []
+    for context in contexts(script, page_size):
+        assert real.request(context) == model.request(context)
+        seen.append(context)
+        assert [real.resident(past) for past in seen[-12:]] == [resident(model, past) for past in seen[-12:]]
+    assert real.cache.full_evictable_size() == len(model.pages) * page_size
+    real.cache.sanity_check()
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@given(script=steps)
+@settings(max_examples=40)
+def test_a_threshold_that_makes_everything_or_nothing_safe_gives_lru(page_size: int, script: list[Step]) -> None:
+    capacity = CAPACITY_PAGES * page_size
+    everything = Driver(our_cache(capacity, page_size, threshold=10**9, next_prompt_estimate=0))
+    # One token above the estimate: L - 1 tokens must stay, which at pages of more than one token is all of them.
+    nothing = Driver(our_cache(capacity, page_size, threshold=10**6 + 1, next_prompt_estimate=10**6))
+    lru = PageTrie(capacity, page_size, None, 0)
+    for context in contexts(script, page_size):
+        cached = lru.request(context)
+        assert everything.request(context) == cached
+        if page_size > 1:
+            assert nothing.request(context) == cached
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("core", ["python", "rust"])
+@given(script=lines)
+@settings(max_examples=25)
+def test_lru_caches_what_stock_caches_but_for_the_tail_of_its_last_victim(
+    page_size: int, core: str, script: list[Step]
+) -> None:
+    """On conversations in line. A request that branches off what only ours still has of a victim uses it, after which
+    the two caches have seen different things and may well differ.
+    """
+    capacity = CAPACITY_PAGES * page_size
+    ours, stock = (
+        Driver(our_cache(capacity, page_size, policy="lru")),
+        Driver(stock_cache(capacity, page_size, core=core)),
+    )
+    seen: list[list[int]] = []
+    for context in contexts(script, page_size):
+        ours.request(context)
+        stock.request(context)
+        if context not in seen:
+            seen.append(context)
+        kept = [(ours.resident(past), stock.resident(past)) for past in seen]
+        assert all(mine >= theirs for mine, theirs in kept)
+        # Stock took all of the victim it ended with. Ours left the front of that one node, which every path that
+        # ran through the node still shows, and nothing else.
+        left = {mine - theirs for mine, theirs in kept if mine > theirs}
+        assert ours.cache.full_evictable_size() - stock.cache.full_evictable_size() == (max(left) if left else 0)
+
+
+def test_two_caches_fed_the_same_evict_the_same() -> None:
+    def run() -> list[int]:
+        driver = Driver(build_cache(cache_params(640, 16), Config(threshold=100, next_prompt_estimate=20)))
+        found = []
+        for request in range(400):
+            found.append(driver.turn(f"{request * 7919 % 23}", 3 + request * 31 % 90))
+            if len(driver.histories[f"{request * 7919 % 23}"]) > 400:
+                driver.histories[f"{request * 7919 % 23}"].clear()
+            found += [driver.cached(name) for name in driver.histories]
+        return found
+
+    assert run() == run()
+
+
+def resident(model: PageTrie, tokens: list[int]) -> int:
+    page, size = model.root, model.page_size
+    for start in range(0, len(tokens) - size + 1, size):
+        child = page.children.get(tuple(tokens[start : start + size]))
+        if child is None:
+            break
+        page = child
+    return page.depth

@@ -1,0 +1,73 @@
+"""`etlru` in the real cache decides what it decides in the simulator, and is told the same of every request."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from eval.caches.policies import simulated_cache
+from eval.caches.real import RealCache
+from eval.caches.simulator import simulate
+from eval.traces import open_trace
+from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.requests.turns import fingerprint_of, turn_of
+from radix_tlru.sglang.support import rust_core_refusal
+
+PAGE, NEXT_PROMPT = 16, 200
+
+CONVERSATIONS = ("synthetic:conversations=300", 60_000, 1_024)
+AGENTS = (
+    "agents:runs=400,arrival_span_s=600,templates=6,template_median=400,first_prompt_median=300,next_prompt_median=150,"
+    "answer_median=40",
+    20_000,
+    512,
+)
+
+
+@pytest.mark.parametrize(("trace", "capacity", "threshold"), [CONVERSATIONS, AGENTS], ids=["conversations", "agents"])
+@pytest.mark.parametrize("next_prompt", [NEXT_PROMPT, None])  # pinned, learned
+@pytest.mark.parametrize(
+    "core", ["python", pytest.param("rust", marks=pytest.mark.skipif(bool(rust_core_refusal()), reason="no Rust core"))]
+)
+def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
+    core: Core, next_prompt: int | None, trace: str, capacity: int, threshold: int
+) -> None:
+    requests = open_trace(trace).requests
+    sizes = {"threshold": threshold, "next_prompt_estimate": next_prompt, "page_size": PAGE}
+    simulated = simulated_cache("etlru", capacity, **sizes)
+    real = RealCache("etlru", capacity, core=core, **sizes)
+    learner = real.cache.tail.learner
+    in_force = set()
+    for number, (request, expected) in enumerate(zip(requests, simulate(simulated, requests), strict=True)):
+        assert real.request(request) == expected, number
+        in_force.add(learner.in_force)
+    assert "etlru" in in_force, "enough was learned to evict by it"
+    assert {phase: real.cache.tail.counts[phase] for phase in simulated.evicted} == dict(simulated.evicted)
+
+
+def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
+    one, other = (fingerprint_of(RadixKey(array("q", [*range(64), last]))) for last in (64, 65))
+    salted = fingerprint_of(RadixKey(array("q", range(65)), cache_salt="tenant"))
+    first = one(0, 64, 0)
+    assert first == other(0, 64, 0) != salted(0, 64, 0)
+    assert len({first, *(each(64, 65, first) for each in (one, other)), salted(64, 65, salted(0, 64, 0))}) == 4
+    assert one(64, 65, first) != one(64, 65, 1), "it stands for all tokens, not for the last ones"
+
+
+def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
+    ids = array("q", range(400))
+    req = SimpleNamespace(
+        origin_input_ids=ids,
+        output_ids=array("q", range(80)),
+        reasoning_tokens=30,
+        cached_tokens=0,
+        session=None,
+        session_id="of the chat",
+    )
+    turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
+    assert (turn.prompt, turn.answer, turn.thought, turn.context) == (400, 80, 30, 480)
+    assert tuple(turn.answered[-2:]) == (78, 79), "how it ends"
+    assert turn.session == "of the chat"

@@ -1,0 +1,255 @@
+"""The flags, through SGLang's own argument path: what is read, what is refused, and with which words."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+import sglang
+from sglang.srt.entrypoints.engine import Engine
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import ServerArgs, prepare_server_args
+from transformers import AutoConfig
+
+from radix_tlru import Config, ConfigError
+from radix_tlru.sglang.plugin import BACKEND, config_of, server_args
+from radix_tlru.sglang.support import check_version, host_tier_refusal, hybrid_refusal, sessions_refusal
+from radix_tlru.tools.demo_model import write_demo_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    directory = tmp_path_factory.mktemp("model") / "demo"
+    write_demo_model(directory)
+    return str(directory)
+
+
+@pytest.fixture(autouse=True)
+def plugins_and_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_PLATFORM", "torch_cpu")
+    load_plugins()
+
+
+def parse(model: str, *flags: str) -> ServerArgs:
+    return prepare_server_args(["--model-path", model, *flags])
+
+
+def test_without_the_flag_the_record_is_stock(model: str) -> None:
+    record = parse(model)
+    assert record.radix_cache_backend is None
+    assert config_of(record) is None
+
+
+def test_the_flags_become_a_configuration_that_travels_to_the_schedulers(model: str) -> None:
+    flags = "--radix-eviction tlru --tlru-threshold 4096 --tlru-next-prompt-estimate 64 --tlru-median-weight 0.2"
+    record = pickle.loads(pickle.dumps(parse(model, *flags.split())))
+    assert record.radix_cache_backend == BACKEND
+    assert config_of(record) == Config("tlru", threshold=4096, next_prompt_estimate=64, median_weight=0.2)
+
+
+def test_one_flag_is_enough(model: str) -> None:
+    assert config_of(parse(model, "--radix-eviction", "tlru")) == Config()
+
+
+@pytest.mark.parametrize(
+    ("flags", "config"),
+    [
+        ("--tlru-ttft-slo 100", Config(ttft_slo_ms=100)),
+        ("--tlru-ttft-slo 99.5", Config(ttft_slo_ms=99.5)),
+        ("--tlru-target p95", Config(target="p95")),
+    ],
+)
+def test_the_threshold_is_learned_if_it_is_not_pinned(model: str, flags: str, config: Config) -> None:
+    record = pickle.loads(pickle.dumps(parse(model, "--radix-eviction", "tlru", *flags.split())))
+    assert config_of(record) == config
+    assert not config.is_pinned
+
+
+def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("radix-eviction: tlru\ntlru-threshold: 4096\ntlru-median-weight: 0.5\n")
+    assert config_of(parse(model, "--config", str(file))) == Config(threshold=4096, median_weight=0.5)
+    file.write_text("radix-eviction: tlru\ntlru-ttft-slo: 150\n")
+    assert config_of(parse(model, "--config", str(file))) == Config(ttft_slo_ms=150)
+    file.write_text("radix-eviction: tlru\ntlru-target: p99.9\n")
+    assert config_of(parse(model, "--config", str(file))) == Config(target="p99.9")
+
+
+def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
+    record = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_threshold=4096)
+    assert config_of(record) == Config(threshold=4096)
+    assert record == server_args(Config(threshold=4096), model_path=model)
+    slo = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_ttft_slo=100)
+    assert config_of(slo) == Config(ttft_slo_ms=100)
+    target = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_target="p95")
+    assert config_of(target) == Config(target="p95")
+    assert config_of(Engine.server_args_class(model_path=model)) is None
+    for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
+        with pytest.raises(ConfigError):
+            Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
+
+
+@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache", "--hicache-storage-backend", "file")
+    assert config_of(parse(model, *hierarchical)) == Config()
+    own = (*hierarchical, "--tlru-host-threshold", "300")
+    assert config_of(parse(model, *own)) == Config(host_threshold=300)
+    with pytest.raises(SystemExit):
+        parse(model, *own, "--hicache-host-memory-mode", "buffer_only")
+    assert "--tlru-host-threshold 300: needs --hicache-host-memory-mode cache" in capsys.readouterr().err
+
+
+def test_streaming_sessions_are_refused_where_they_would_unlock_past_us(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streaming = ("--radix-eviction", "tlru", "--enable-streaming-session")
+    refusal = sessions_refusal()
+    if refusal is None:
+        assert config_of(parse(model, *streaming)) == Config()
+        return
+    with pytest.raises(SystemExit):
+        parse(model, *streaming)
+    assert f"not supported together with --enable-streaming-session: {refusal}" in capsys.readouterr().err
+
+
+REFUSED = {
+    "--radix-eviction tlru --tlru-threshold -1": "--tlru-threshold -1: must be a whole number of tokens, 0 or more",
+    "--radix-eviction tlru --tlru-threshold=abc": "--tlru-threshold abc: must be a whole number of tokens, 0 or more",
+    "--radix-eviction tlru --tlru-threshold 2048.5": "--tlru-threshold 2048.5: must be a whole number of tokens",
+    "--radix-eviction tlru --tlru-threshold 200": "must be more than --tlru-next-prompt-estimate 200",
+    "--radix-eviction tlru --tlru-threshold 2048 --tlru-next-prompt-estimate 9000": "--tlru-threshold 2048: must be",
+    "--radix-eviction tlru --tlru-ttft-slo 0": "--tlru-ttft-slo 0: must be a number of milliseconds above 0",
+    "--radix-eviction tlru --tlru-ttft-slo=fast": "--tlru-ttft-slo fast: must be a number of milliseconds above 0",
+    "--radix-eviction tlru --tlru-target p42": "--tlru-target p42: must be a percentile from p50 to p99.9",
+    "--radix-eviction tlru --tlru-target 95": "--tlru-target 95: must be a percentile from p50 to p99.9",
+    "--radix-eviction tlru --tlru-threshold 4096 --tlru-ttft-slo 100": "not together with --tlru-ttft-slo 100; give",
+    "--radix-eviction tlru --tlru-ttft-slo 100 --tlru-target p95": "--tlru-ttft-slo 100: not together with --tlru-tar",
+    "--radix-eviction tlru --tlru-target p95 --tlru-threshold 4096": "--tlru-threshold 4096: not together with --tlr",
+    "--tlru-ttft-slo 100": "--tlru-ttft-slo 100: needs --radix-eviction tlru",
+    "--tlru-target p95": "--tlru-target p95: needs --radix-eviction tlru",
+    "--radix-eviction tlru --tlru-next-prompt-estimate none": "--tlru-next-prompt-estimate none: must be a whole",
+    "--radix-eviction tlru --tlru-median-weight 1.5": "--tlru-median-weight 1.5: must be a number from 0 to 1, load",
+    "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, load",
+    "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
+    "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction tlru",
+    "--radix-eviction tlru --radix-eviction-policy lru": "together with --radix-eviction-policy lru",
+    "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",
+    "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
+    "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
+    "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
+    "--radix-eviction tlru --disaggregation-mode prefill --enable-pd-role-switch": "with --enable-pd-role-switch",
+    "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",
+    "--radix-eviction tlru --disaggregation-mode decode --disaggregation-decode-enable-radix-cache": "-mode decode",
+    "--radix-eviction tlru --enable-lmcache": "together with --enable-lmcache",
+    "--radix-eviction tlru --smg-grpc-mode": "together with --smg-grpc-mode",
+    "--radix-eviction tlru --grpc-mode": "grpc-mode",
+    "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
+}
+
+
+@pytest.mark.parametrize(("flags", "message"), REFUSED.items(), ids=REFUSED)
+def test_a_wrong_flag_ends_with_status_2_and_one_line(
+    model: str, flags: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        parse(model, *flags.split())
+    assert stopped.value.code == 2
+    last_line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "error: " in last_line
+    assert message in last_line
+
+
+def test_a_server_that_takes_requests_in_elsewhere_is_refused(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SGLANG_RUST_SERVER", "1")
+    with pytest.raises(SystemExit):
+        parse(model, "--radix-eviction", "tlru")
+    assert "not supported together with SGLANG_RUST_SERVER" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("version", ["0.5.9", "0.5.20", "0.5.24", "0.6.0", "(not installed)"])
+def test_an_sglang_outside_the_supported_range_is_refused(version: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^--radix-eviction: SGLang .* is installed, supported is 0\.5\.21 to 0\.5\.23$"
+    ):
+        check_version(version)
+
+
+def test_the_installed_sglang_is_in_the_supported_range() -> None:
+    check_version(sglang.__version__)
+    check_version("0.5.23.post1+cu130")
+
+
+def run_launcher(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sglang.launch_server", *flags],
+        env={**os.environ, "SGLANG_PLATFORM": "torch_cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str) -> None:
+    ended = run_launcher("--model-path", model, "--radix-eviction", "tlru", "--tlru-threshold", "100")
+    assert ended.returncode == 2
+    assert "sglang: error: --tlru-threshold 100: must be more than" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Load weight" not in ended.stdout + ended.stderr
+
+
+def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model: str) -> None:
+    ended = run_launcher("--model-path", model, "--radix-eviction", "tlru", SGLANG_PLUGINS="another_plugin")
+    assert ended.returncode == 2
+    assert "--radix-eviction" in ended.stderr
+
+
+HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]
+
+
+def hybrid_record(kind: str, architecture: str, directory: Path, *flags: str) -> ServerArgs:
+    """The resolved record of a server with a model of sliding-window or of Mamba layers beside full attention."""
+    write_demo_model(directory)
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
+    config = AutoConfig.for_model(kind, vocab_size=512, num_hidden_layers=2, hidden_size=64, **heads).to_dict()
+    config.pop("quantization_config", None)
+    (directory / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
+    where = ("--device", "cpu", "--dtype", "float32", "--mamba-radix-cache-strategy", "no_buffer")
+    where += ("--disable-overlap-schedule",)
+    record = parse(str(directory), "--radix-eviction", "tlru", *where, *flags)
+    record.resolve_once()
+    return record
+
+
+@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
+def test_a_hybrid_model_is_accepted_where_this_release_lets_it(
+    kind: str, architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = hybrid_record(kind, architecture, tmp_path / "hybrid")
+    refusal = hybrid_refusal()
+    with pytest.raises(SystemExit) if refusal else nullcontext():
+        record.check_server_args()
+    assert f"not supported with a hybrid model: {refusal}" in capsys.readouterr().err or refusal is None
+
+
+@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
+def test_a_hybrid_model_with_a_host_tier_is_refused_before_its_weights_are_loaded(
+    kind: str, architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    host = ("--enable-hierarchical-cache", "--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first")
+    record = hybrid_record(kind, architecture, tmp_path / "hybrid", *host)
+    with pytest.raises(SystemExit) as stopped:
+        record.check_server_args()
+    assert stopped.value.code == 2
+    named = "not supported with --enable-hierarchical-cache and a hybrid model"
+    assert named in capsys.readouterr().err.strip().splitlines()[-1]

@@ -1,0 +1,251 @@
+"""Any order of any steps of a scheduler: after each of them the cache is audited, and nothing is lost.
+
+Hypothesis looks for the sequence that breaks it, and makes it short; `make soak` takes a million steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
+
+from eval.__main__ import main
+from eval.soak import command
+from eval.soak.audit import AuditedCache, Shape
+from eval.soak.command import SHAPES, steps_of
+from eval.soak.hybrids import audited as audited_cache
+from radix_tlru.sglang.cache.python_core import PythonTailComponent
+from radix_tlru.sglang.cache.sessions import SessionOrder
+from radix_tlru.sglang.offline.caches import Core
+
+NUMBERS = st.integers(0, 10**6)
+EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below
+
+
+class Scheduler(RuleBasedStateMachine):
+    """The steps of an `AuditedCache`, which audits itself."""
+
+    def __init__(self, shape: Shape, seen: Counter[str]) -> None:
+        super().__init__()
+        self.audited, self.seen = audited_cache(shape), seen
+
+    @rule(number=NUMBERS, pages=st.sampled_from([1, 4, 4, 8]))
+    def start(self, number: int, pages: int) -> None:
+        self.audited.start(number, pages)
+
+    @rule(number=NUMBERS)
+    def start_one_that_is_larger_than_the_pool(self, number: int) -> None:
+        self.audited.start(number, 2 * self.audited.shape.pages)
+
+    @rule(number=NUMBERS, pages=st.integers(1, 8))
+    def match(self, number: int, pages: int) -> None:
+        self.audited.look_up(number, pages)
+
+    @rule(number=NUMBERS, pages=st.integers(1, 16))
+    def prefill(self, number: int, pages: int) -> None:
+        self.audited.prefill(number, pages)
+
+    @rule(number=NUMBERS)
+    def decode(self, number: int) -> None:
+        self.audited.decode(number)
+
+    @rule(number=NUMBERS)
+    def finish(self, number: int) -> None:
+        self.audited.finish(number)
+
+    @rule(number=NUMBERS)
+    def close(self, number: int) -> None:
+        self.audited.close_one(number)
+
+    @rule(number=NUMBERS)
+    def abort(self, number: int) -> None:
+        self.audited.abort(number)
+
+    @rule(pages=st.integers(0, 60))
+    def press(self, pages: int) -> None:
+        self.audited.press(pages)
+
+    @rule(data=st.data())
+    def evict(self, data: st.DataObject) -> None:
+        self.audited.evict_some(data.draw(st.integers(0, 9 * self.audited.page_size)))
+
+    @rule(pages=st.integers(0, 12))
+    def move_threshold(self, pages: int) -> None:
+        self.audited.move_threshold(pages)
+
+    @rule(often=st.integers(0, 5))
+    def flush(self, often: int) -> None:
+        if often == 0:
+            self.audited.flush()
+
+    def teardown(self) -> None:
+        self.seen += self.audited.steps + self.audited.cache.tail.counts
+
+
+def in_any_order(shape: Shape) -> Counter[str]:
+    """Have Hypothesis look for an order of steps that loses something; returns what was done on the way.
+
+    The same orders in every run, as some make few evictions; `eval soak --seed N` takes others.
+    """
+    seen: Counter[str] = Counter()
+    budget = settings(
+        max_examples=EXAMPLES,
+        stateful_step_count=STEPS,
+        derandomize=True,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(lambda: Scheduler(shape, seen), settings=budget)
+    return seen
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
+    seen = in_any_order(shape)
+    assert min(seen["tel_safe"], seen["lru"], seen["splits"]) > 0
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_thousand_likely_steps_lose_nothing(shape: Shape) -> None:
+    audited = AuditedCache(shape)
+    for step in steps_of(audited, seed=1, count=1_000):
+        step()
+    kinds = ("start", "match", "prefill", "decode", "finish", "abort", "press", "evict", "flush", "threshold")
+    assert [kind for kind in kinds if not audited.steps[kind]] == []
+    assert bool(audited.steps["close"]) == bool(shape.sessions)
+    assert min(audited.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > 30
+
+
+def leak(audited: AuditedCache) -> None:
+    audited.allocator.alloc(audited.page_size)
+
+
+def free_twice(audited: AuditedCache) -> None:
+    audited.allocator.free_page_ids(audited.allocator.free_pages[:1])
+
+
+def free_what_is_cached(audited: AuditedCache) -> None:
+    audited.allocator.free(audited.cache.tree_core.all_values_flatten()[: audited.page_size])
+
+
+def unlock_early(audited: AuditedCache) -> None:
+    audited.cache.unlock(audited.running[0].lock)
+
+
+def lock_for_good(audited: AuditedCache) -> None:
+    audited.cache.lock(audited.running[0].node)
+    audited.abort(0)
+
+
+def evict_untold(audited: AuditedCache) -> None:
+    audited.cache.evict(EvictParams(num_tokens=audited.page_size))
+    audited.cache.take_events()
+
+
+def swap_two_pages(audited: AuditedCache) -> None:
+    locked = audited.holds[audited.running[0].prefixes[0]]
+    first, second = locked, next(page for page in audited.holds.values() if page != locked)
+    filled = audited._filled
+    filled[first], filled[second] = filled[second], filled[first]
+
+
+def forget_a_leaf(audited: AuditedCache) -> None:
+    order = audited.cache.tail.order
+    victim = order.victim(1)
+    assert victim is not None
+    order.discard(victim.leaf_id)
+
+
+def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:
+    wrong(audited)
+    audited.audit()
+
+
+@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize(
+    "wrong",
+    [leak, free_twice, free_what_is_cached, unlock_early, lock_for_good, evict_untold, swap_two_pages, forget_a_leaf],
+    ids=lambda wrong: wrong.__name__,
+)
+def test_the_audit_notices(wrong: Callable[[AuditedCache], None], core: Core) -> None:
+    audited = AuditedCache(Shape(core, 16))
+    for number in range(8):
+        audited.start(number, 8)
+        audited.finish(0)
+    audited.start(9, 8)
+    audited.prefill(127, 8)
+    assert audited.running[0].done
+    assert audited.cache.full_evictable_size()
+    audited.audit()
+    with pytest.raises(AssertionError):
+        break_and_audit(audited, wrong)
+
+
+def untold(self: PythonTailComponent, *ends: Any) -> Any:
+    """Nobody tells the orders that references were counted anew."""
+    return nullcontext()
+
+
+def the_other_way_round(self: SessionOrder, tokens: int) -> Any:
+    return self._held.victim(tokens) or self._free.victim(tokens)
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "wrong"),
+    [(PythonTailComponent, "_put_down", untold), (SessionOrder, "victim", the_other_way_round)],
+)
+def test_the_audit_notices_a_leaf_on_the_wrong_side(
+    where: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    audited = AuditedCache(Shape("python", 16, sessions=6))
+    steps = steps_of(audited, seed=1, count=2_000)
+    with pytest.raises(AssertionError):
+        take_all(steps)
+
+
+def take_all(steps: Iterable[Callable[[], None]]) -> None:
+    for step in steps:
+        step()
+
+
+def test_a_soak_prints_a_line_for_each_tenth(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", "--steps", "1k", "--requests", "500"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    done = [line.split()[0] for line in lines]
+    assert done == ["audited", *(f"{tenth}00" for tenth in range(1, 10)), "1,000", "requests"] + [
+        f"{50 * tenth}" for tenth in range(1, 11)
+    ]
+
+
+def test_a_soak_takes_as_many_steps_as_it_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def counted(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
+        taken.append(count)
+        return iter(())
+
+    monkeypatch.setattr(command, "steps_of", counted)
+    assert main(["soak", "--steps", "155", "--requests", "15"]) == 0
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert (sum(taken), lines[10], lines[-1]) == (155, "155", "15")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--steps", "5"], "--steps 5: must be 10 or more, or 0 for none"),
+        (["--steps", "0", "--requests", "5"], "--requests 5: must be 10 or more, or 0 for none"),
+    ],
+)
+def test_of_too_few_steps_there_are_no_tenths(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["soak", *flags]) == 2
+    assert capsys.readouterr().err == f"eval soak: {said}\n"

@@ -1,0 +1,284 @@
+"""ξ that moves while a cache serves: what it is learned from, what the order makes of it, and two ranks that agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sglang.srt.plugins.hook_registry import HookRegistry
+
+from radix_tlru import Config, ConfigError
+from radix_tlru.objective.threshold import EVERY, UncachedQuantile
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.tel import keep_within_budget
+from radix_tlru.sglang.requests.first_tokens import FirstToken
+from radix_tlru.sglang.scheduler.batches import install
+from radix_tlru.sglang.scheduler.live_threshold import Prefill
+from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
+from tests.helpers import rank
+from tests.helpers.caches import Driver, our_cache
+from tests.helpers.paths import REPOSITORY
+from tests.helpers.reference import PageTrie
+from tests.sglang.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+
+# ---- the order ----
+
+NEXT_PROMPT = 100
+
+
+def tlru(threshold: int) -> Policy:
+    return Policy(Recency(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0)
+
+
+@given(
+    leaves=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 100)), min_size=1, max_size=40),
+    moves=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 600)), min_size=1, max_size=20),
+)
+def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would_choose(
+    leaves: list[tuple[int, int]], moves: list[tuple[int, int]]
+) -> None:
+    page = 16
+    held = {i: Leaf(0, end * page, (end + cut) * page, float(i)) for i, (end, cut) in enumerate(leaves)}
+    order = EvictionOrder(tlru(600), page, held.get)
+    for leaf_id in held:
+        order.add(leaf_id)
+    for threshold, tokens in moves:
+        order.use(tlru(threshold))
+
+        def keep(leaf: Leaf, threshold: int = threshold) -> int:
+            return keep_within_budget(leaf.history, NEXT_PROMPT, threshold, page)
+
+        assert order.over_budget == sum(max(leaf.end - keep(leaf), 0) for leaf in held.values())
+        assert len(order) == order.entries == len(held)
+        victim = order.victim(tokens)
+        if victim is None:
+            assert not held
+            return
+        expected = min(held, key=lambda i: (keep(held[i]) >= held[i].end, held[i].last_access))
+        assert victim.leaf_id == expected
+        order.discard(expected)
+        leaf = held.pop(expected)
+        if victim.keep:
+            held[1_000 + len(moves) + expected] = leaf._replace(end=victim.keep)
+            order.add(1_000 + len(moves) + expected)
+
+
+def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_start() -> None:
+    held = {n: Leaf(0, 100 * n, 100 * n, float(10 - n)) for n in range(1, 9)}
+    moved, fresh = (EvictionOrder(policy, 1, held.get) for policy in (tlru(600), tlru(300)))
+    lru = EvictionOrder(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0), 1, held.get)
+    for order in (moved, fresh, lru):
+        for leaf_id in held:
+            order.add(leaf_id)
+    moved.use(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one step instead of two
+    assert moved.victim(50) == lru.victim(50)
+    assert moved.victim(50) != fresh.victim(50)
+    moved.use(tlru(300))
+    assert moved.victim(50) == fresh.victim(50)
+    assert moved.over_budget == fresh.over_budget > 0
+
+
+# ---- the real cache ----
+
+
+@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@given(script=steps, thresholds=st.lists(st.floats(0.2, 50), min_size=1, max_size=8))
+@settings(max_examples=40)
+def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
+    page_size: int, script: list[Step], thresholds: list[float]
+) -> None:
+    capacity = CAPACITY_PAGES * page_size
+    real = Driver(our_cache(capacity, page_size, threshold=1, next_prompt_estimate=0))
+    model = PageTrie(capacity, page_size, 1, 0)
+    for number, context in enumerate(contexts(script, page_size)):
+        if number % 3 == 0:
+            model.threshold = max(1, round(thresholds[number // 3 % len(thresholds)] * page_size))
+            real.cache.tail.use_threshold(model.threshold)
+        assert real.request(context) == model.request(context)
+    assert real.cache.full_evictable_size() == len(model.pages) * page_size
+    assert real.cache.tail.order.over_budget >= 0
+    real.cache.sanity_check()
+
+
+def prefill(driver: Driver, number: int, uncached: int, ms: float | None, *told: FirstToken) -> None:
+    driver.cache.live_threshold.prefilled(Prefill((f"{number}",), None, uncached, (uncached,), told), ms)
+
+
+def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_not_forget_it() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    for number in range(EVERY):
+        assert driver.cache.tail.policy.threshold == 2_048
+        prefill(driver, number, 50 * (number + 1), 5.0 + 0.1 * 50 * (number + 1))
+    assert driver.cache.tail.policy.threshold == 950  # (100 - 5) / 0.1
+    assert driver.cache.live_threshold.line == (pytest.approx(0.1), pytest.approx(5.0))
+    driver.turn("A", 1_000)
+    driver.turn("B", 500)
+    assert driver.cache.tail.order.over_budget == (950 - 200) + 500  # of A what exceeds 1,000 + 200 - 950, all of B
+    driver.cache.reset()
+    driver.allocator.clear()
+    assert driver.cache.tail.policy.threshold == 950
+    driver.histories.clear()
+    driver.turn("A", 1_000)
+    assert driver.cache.tail.order.over_budget == 750
+
+
+def test_what_first_tokens_wait_for_besides_is_taken_off_the_objective() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    told: list[FirstToken] = []
+    for number in range(EVERY):
+        ms = 5.0 + 0.1 * 50 * (number + 1)
+        prefill(driver, number, 50 * (number + 1), ms, *told)
+        told = [FirstToken(f"{number}", ms + 20.0)]  # with the next one
+    assert driver.cache.tail.policy.threshold == 750  # (100 - 20 - 5) / 0.1
+    assert driver.cache.live_threshold.overhead_ms == pytest.approx(20.0)
+
+
+def test_half_the_objective_is_left_to_prefill_whatever_else_takes_long() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    told: list[FirstToken] = []
+    for number in range(EVERY):
+        ms = 5.0 + 0.1 * 50 * (number + 1)
+        prefill(driver, number, 50 * (number + 1), ms, *told)
+        told = [FirstToken(f"{number}", ms + 80.0)]
+    assert driver.cache.tail.policy.threshold == 450  # (50 - 5) / 0.1
+
+
+def test_prefills_that_are_late_now_and_then_leave_a_margin() -> None:
+    """By turns 10 % more and less than 0.1 ms a token: 100 ms / 1.1 are 909 tokens."""
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    for number in range(EVERY):
+        prefill(driver, number, 50 * (number + 1), 0.1 * 50 * (number + 1) * (1.1 if number % 2 else 0.9))
+    assert driver.cache.tail.policy.threshold == pytest.approx(909, rel=0.05)
+
+
+def test_leaves_that_were_there_before_a_move_are_judged_by_the_new_threshold() -> None:
+    driver = Driver(our_cache(3_000, ttft_slo_ms=100))
+    driver.turn("A", 1_500)
+    driver.turn("B", 1_000)
+    assert driver.cache.tail.order.over_budget == 1_500 + 1_000  # both are within 2,048 - 200
+    for number in range(EVERY):
+        prefill(driver, number, 50 * (number + 1), 0.1 * 50 * (number + 1))  # ξ = 1,000: 800 of each
+    assert driver.cache.tail.order.over_budget == 800 + 800
+    assert driver.turn("C", 1_400) == 0  # 900 too many: 800 of A, which are free, and 100 of B
+    assert (driver.cached("A"), driver.cached("B")) == (700, 900)
+
+
+def test_prefills_of_unknown_time_count_as_events_and_teach_nothing() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    for number in range(3 * EVERY):
+        prefill(driver, number, 50 * (number % 32 + 1), None)
+    assert driver.cache.live_threshold.samples == 0
+    assert driver.cache.tail.policy.threshold == 2_048
+
+
+def test_an_objective_that_no_prefill_meets_leaves_the_least_threshold() -> None:
+    driver = Driver(our_cache(4_000, 16, ttft_slo_ms=10, next_prompt_estimate=100))
+    for number in range(EVERY):
+        prefill(driver, number, 50 * (number + 1), 20.0 + 0.1 * 50 * (number + 1))
+    assert driver.cache.tail.policy.threshold == 112  # the first whole page above Q̂
+
+
+def test_a_target_keeps_the_threshold_below_that_percentile_of_what_requests_prefill() -> None:
+    driver = Driver(our_cache(4_000, target="p90"))
+    for number in range(UncachedQuantile.ENOUGH):
+        assert driver.cache.tail.policy.threshold == 2_048
+        prefill(driver, number, 10 * (number + 1), 1.0)
+    assert driver.cache.tail.policy.threshold == 435  # 3/4 of 580, the ceil(0.9 · 64) = 58th of 10, 20, … 640
+    assert driver.cache.live_threshold.line is None
+
+
+def test_a_pinned_threshold_is_learned_from_nothing() -> None:
+    for config in ({"threshold": 600}, {"policy": "lru"}):
+        cache = our_cache(4_000, **config)
+        assert cache.live_threshold is cache.stopwatch is None
+
+
+# ---- the stopwatch ----
+
+
+def stopwatch() -> Stopwatch:
+    watch = our_cache(4_000, ttft_slo_ms=100).stopwatch
+    assert watch is not None
+    return watch
+
+
+def ms(value: float) -> object:
+    return pytest.approx(value)
+
+
+def test_a_batch_that_was_launched_while_another_ran_began_when_that_was_done() -> None:
+    watch = stopwatch()
+    watch.returned(1, 10.001)
+    watch.returned(2, 10.006)  # overlap scheduling: launched at 10.005, long before the first is done
+    assert watch.took(1, launched=10.0, now=10.1, in_step=False) == ms(100)
+    assert watch.took(2, launched=10.005, now=10.25, in_step=False) == ms(150)
+    watch.returned(3, 11.001)  # after a pause
+    assert watch.took(3, launched=11.0, now=11.03, in_step=False) == ms(30)
+
+
+def test_on_a_device_in_step_with_the_host_a_batch_is_done_when_it_was_run() -> None:
+    watch = stopwatch()
+    watch.returned(1, 10.1)
+    watch.returned(2, 10.25)  # overlap scheduling: the first is processed only after the second was run
+    assert watch.took(1, launched=10.0, now=10.251, in_step=True) == ms(100)
+    assert watch.took(2, launched=10.1, now=10.252, in_step=True) == ms(150)
+    assert watch.took(9, launched=10.2, now=10.3, in_step=True) is None  # nobody saw it run
+
+
+def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
+    watch = Stopwatch(stopwatch().live, stages=2)
+    watch.returned(1, 10.05)  # the first stage is done with it, and with the next, before the second is
+    watch.returned(2, 10.1)
+    assert watch.took(1, launched=10.0, now=10.1, in_step=True) == ms(100)
+    assert watch.took(2, launched=10.05, now=10.15, in_step=True) == ms(100)
+
+
+def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = "sglang.srt.managers.scheduler.Scheduler.no_such_step"
+    monkeypatch.setattr("radix_tlru.sglang.scheduler.batches.HOOKED", (gone, gone))
+    try:
+        with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .* {gone}"):
+            install(Config())
+    finally:
+        del HookRegistry._hooks[gone]
+
+
+# ---- two ranks ----
+
+
+def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the_same(tmp_path: Path) -> None:
+    """For real: two processes, two caches, a gloo group. Each of them alone would have gone its own way."""
+    command = [sys.executable, "-m", "tests.helpers.rank"]
+    both = [
+        subprocess.Popen(
+            [*command, str(number), str(tmp_path / "meet")],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    said = []
+    try:
+        for process in both:
+            printed, log = process.communicate(timeout=240)
+            assert process.returncode == 0, log
+            said.append(json.loads(printed.strip().splitlines()[-1]))
+    finally:
+        for process in both:
+            process.kill()
+    first, second = said
+    alone = first.pop("alone"), second.pop("alone")
+    assert alone == (pytest.approx(1_800, rel=0.05), pytest.approx(800, rel=0.05))  # (100 - β) / α of each
+    assert first == second
+    assert set(first["thresholds"][: rank.SILENT_UNTIL]) == {2_048}  # the other rank knew nothing yet
+    assert first["thresholds"][-1] == pytest.approx(alone[1], rel=0.12)  # the slower one decides
+    assert first["evicted"]["tel_safe"] > 0
+    assert first["evicted"]["lru"] > 0

@@ -1,0 +1,29 @@
+"""The oldest supported release of SGLang, on its own wheel; `make compat` does the same for each release.
+
+Where the wheel can neither be found nor fetched these tests fail: that the release is supported would be a claim only.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from patches.check.tree import CommandError
+from radix_tlru.sglang.support import check_version
+from tests.helpers.overlay import releases, run_suite
+
+OLDEST = releases()[0]
+
+
+def test_every_release_between_the_first_and_the_last_is_supported() -> None:
+    for release in releases():
+        check_version(release)
+
+
+@pytest.mark.timeout(1200)
+def test_the_oldest_supported_release_evicts_and_takes_flags_as_the_newest_does() -> None:
+    try:
+        outcome = run_suite(OLDEST)
+    except CommandError as error:
+        pytest.fail(f"SGLang {OLDEST} cannot be tested: {error}", pytrace=False)
+    assert outcome.status == 0, outcome.failed
+    assert outcome.counts["passed"] > 150

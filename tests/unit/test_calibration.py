@@ -1,0 +1,388 @@
+"""ξ from measured prefills, and from the percentile that shall be lowest."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample, WholePrompts
+from radix_tlru.objective.threshold import Overhead, Threshold, UncachedQuantile, time_for_prefill
+
+SIZES: dict[str, Callable[[random.Random], int]] = {
+    "chat": lambda rng: int(min(max(rng.lognormvariate(6, 1.2), 1), 16_000)),
+    "mostly short": lambda rng: rng.randrange(5, 60) if rng.random() < 0.85 else rng.randrange(500, 8_000),
+    "even": lambda rng: rng.randrange(1, 4_000),
+}
+
+
+def measured(
+    line: Line, sizes: Callable[[random.Random], int], rng: random.Random, *, bad: float = 0.0, noise: float = 0.05
+) -> Sample:
+    """A prefill that took what the line says, give or take 5 %; a bad one took 1.5 to 8 times as long."""
+    tokens = sizes(rng)
+    ms = line.ms(tokens) * math.exp(rng.gauss(0.0, noise))
+    return Sample(tokens, ms * rng.uniform(1.5, 8.0) if rng.random() < bad else ms)
+
+
+# ---- the line ----
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@settings(max_examples=40)
+@given(alpha=st.floats(0.005, 1.0), overhead=st.floats(0.0, 300.0), bad=st.floats(0.0, 0.3), seed=st.integers(0, 2**32))
+def test_a_third_of_the_prefills_may_have_waited(
+    sizes: str, alpha: float, overhead: float, bad: float, seed: int
+) -> None:
+    """β as long as up to 300 tokens take. Near the middle of what was seen, 1,000 tokens, the time is right to 7 %."""
+    truth, fit, rng = Line(alpha, alpha * overhead), PrefillFit(), random.Random(seed)
+    for _ in range(PrefillFit.WINDOW):
+        fit.add(measured(truth, SIZES[sizes], rng, bad=bad))
+    line = fit.line()
+    assert line is not None
+    assert line.alpha == pytest.approx(truth.alpha, rel=0.1)
+    assert line.ms(1_000) == pytest.approx(truth.ms(1_000), rel=0.07)
+    assert line.ms(5_000) == pytest.approx(truth.ms(5_000), rel=0.1)
+
+
+def few_long(rng: random.Random) -> int:
+    """Mostly what follows in a chat, and 8 prompts of 100 that are long."""
+    return rng.randrange(5, 200) if rng.random() > 0.08 else int(min(max(rng.lognormvariate(7.6, 0.7), 200), 16_000))
+
+
+@pytest.mark.parametrize(("bad", "error"), [(0.0, 0.05), (0.3, 0.1)])
+@pytest.mark.parametrize("sizes", [few_long, SIZES["chat"], SIZES["mostly short"]], ids=["few long", "chat", "short"])
+@pytest.mark.parametrize("flat_ms", [30.0, 60.0])
+def test_small_batches_that_all_take_as_long_do_not_bend_the_line(
+    flat_ms: float, sizes: Callable[[random.Random], int], bad: float, error: float
+) -> None:
+    """At 0.1 ms a token 200 ms are 2,000 tokens; batches of up to 300 or 600 take as long as the weights to read."""
+    found = []
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            tokens = sizes(rng)
+            ms = max(flat_ms, 0.1 * tokens) * math.exp(rng.gauss(0.0, 0.05))
+            fit.add(Sample(tokens, ms * rng.uniform(1.5, 8.0) if rng.random() < bad else ms))
+        line = fit.line()
+        assert line is not None
+        found.append(abs(line.tokens(200.0) / 2_000 - 1))
+    assert sum(found) / len(found) < error
+    assert sorted(found)[len(found) // 2] < 0.06
+
+
+@settings(max_examples=60)
+@given(alpha=st.floats(0.001, 10.0), beta=st.floats(0.0, 500.0), tokens=st.lists(st.integers(1, 20_000), min_size=64))
+def test_without_noise_the_line_is_exact_or_none(alpha: float, beta: float, tokens: list[int]) -> None:
+    fit = PrefillFit()
+    for count in tokens:
+        fit.add(Sample(count, beta + alpha * count))
+    line = fit.line()
+    if line is not None:
+        assert line.alpha == pytest.approx(alpha, rel=1e-4)
+        assert line.beta == pytest.approx(beta, rel=1e-4, abs=1e-3 * alpha)
+
+
+def test_a_change_of_load_is_followed_and_the_old_load_forgotten() -> None:
+    fit, rng = PrefillFit(), random.Random(3)
+    for line in (Line(0.05, 5.0), Line(0.15, 12.0), Line(0.05, 5.0)):  # another tenant comes, and goes
+        for _ in range(PrefillFit.WINDOW * 3 // 4):
+            fit.add(measured(line, SIZES["chat"], rng, bad=0.1))
+        found = fit.line()
+        assert found is not None
+        assert found.alpha == pytest.approx(line.alpha, rel=0.1)
+
+
+def test_the_same_prefills_give_the_same_line_to_the_last_bit_in_bounded_memory() -> None:
+    rng = random.Random(5)
+    samples = [measured(Line(0.1, 8.0), SIZES["chat"], rng, bad=0.3) for _ in range(10 * PrefillFit.WINDOW)]
+    fits = PrefillFit(), PrefillFit()
+    for number, sample in enumerate(samples):
+        for fit in fits:
+            fit.add(sample)
+        assert len(fits[0]) == min(number + 1, PrefillFit.WINDOW)
+        if number % 100 == 0:
+            assert fits[0].line() == fits[1].line()
+    late = PrefillFit()
+    for sample in samples[-PrefillFit.WINDOW :]:
+        late.add(sample)
+    assert late.line() == fits[0].line()
+
+
+def test_there_is_no_line_before_enough_was_seen() -> None:
+    fit = PrefillFit()
+    for number in range(PrefillFit.ENOUGH):
+        assert fit.line() is None
+        fit.add(Sample(100 * (number % 8 + 1), 10.0 * (number % 8 + 1)))
+    assert fit.line() == Line(pytest.approx(0.1), pytest.approx(0.0, abs=1e-9))
+
+
+def test_prefills_of_one_size_make_no_line() -> None:
+    fit = PrefillFit()
+    for number in range(PrefillFit.WINDOW):
+        fit.add(Sample(900 + number % 200, 100.0 + number % 7))
+    assert fit.line() is None
+
+
+def test_times_that_fall_with_tokens_make_no_line() -> None:
+    fit = PrefillFit()
+    for number in range(PrefillFit.WINDOW):
+        fit.add(Sample(10 * 2 ** (number % 8), 100.0 - 10 * (number % 8)))
+    assert fit.line() is None
+
+
+def test_the_intercept_is_never_negative() -> None:
+    fit = PrefillFit()
+    for number in range(PrefillFit.WINDOW):
+        tokens = 50 + 37 * (number % 50)
+        fit.add(Sample(tokens, 0.1 * tokens - 3.0))
+    line = fit.line()
+    assert line is not None
+    assert line.beta == 0.0
+
+
+@pytest.mark.parametrize("sample", [Sample(0, 5.0), Sample(10, 0.0), Sample(10, -1.0), Sample(10, math.nan)])
+def test_what_was_not_measured_is_no_sample(sample: Sample) -> None:
+    fit = PrefillFit()
+    fit.add(sample)
+    assert len(fit) == 0
+
+
+def test_an_objective_in_ms_is_so_many_tokens() -> None:
+    assert Line(alpha=0.1, beta=20.0).tokens(200.0) == pytest.approx(1_800)  # (200 - 20) / 0.1
+    assert Line(alpha=0.1, beta=20.0).tokens(10.0) < 0
+    assert Line(alpha=0.1, beta=20.0).ms(1_800) == pytest.approx(200.0)
+
+
+# ---- near the objective ----
+
+
+@pytest.mark.parametrize("bad", [0.0, 0.3])
+@pytest.mark.parametrize("sizes", ["chat", "even"])
+def test_where_long_prefills_take_longer_a_token_the_line_is_right_near_the_objective(sizes: str, bad: float) -> None:
+    """2 ms + 0.04 ms a token + 12 ns a token squared: 120 ms are 1,902 tokens (2 + 76 + 43), 60 ms 1,062."""
+    worst = {120.0: 0.0, 60.0: 0.0}
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            tokens = SIZES[sizes](rng)
+            ms = (2.0 + 0.04 * tokens + 12e-6 * tokens**2) * math.exp(rng.gauss(0.0, 0.05))
+            fit.add(Sample(tokens, ms * rng.uniform(1.5, 8.0) if rng.random() < bad else ms))
+        for objective, tokens in ((120.0, 1_902), (60.0, 1_062)):
+            near = fit.near(objective)
+            assert near is not None
+            worst[objective] = max(worst[objective], abs(near.line.tokens(objective) / tokens - 1.0))
+    assert max(worst.values()) < 0.1
+
+
+@settings(max_examples=60)
+@given(
+    alpha=st.floats(0.001, 10.0),
+    beta=st.floats(0.0, 500.0),
+    tokens=st.lists(st.integers(1, 20_000), min_size=64),
+    middle=st.integers(1, 40_000),
+)
+def test_a_straight_line_is_the_same_near_any_time(alpha: float, beta: float, tokens: list[int], middle: int) -> None:
+    truth, fit = Line(alpha, beta), PrefillFit()
+    for count in tokens:
+        fit.add(Sample(count, truth.ms(count)))
+    line, near = fit.line(), fit.near(truth.ms(middle))
+    assert (line is None) == (near is None)
+    if near is not None:
+        assert near.line.tokens(truth.ms(middle)) == pytest.approx(middle, rel=1e-3, abs=1.0)
+        assert near.late == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("stalled", [0.0, 0.2])
+@pytest.mark.parametrize("noise", [0.05, 0.15])
+def test_19_of_20_prefills_that_were_not_stalled_are_no_later(noise: float, stalled: float) -> None:
+    found = []
+    for seed in range(20):
+        fit, rng = PrefillFit(), random.Random(seed)
+        for _ in range(PrefillFit.WINDOW):
+            sample = measured(Line(0.1, 10.0), SIZES["even"], rng, noise=noise)
+            fit.add(sample._replace(ms=sample.ms * rng.uniform(3.0, 8.0)) if rng.random() < stalled else sample)
+        near = fit.near(150.0)
+        assert near is not None
+        found.append(near.late)
+    # Times are lognormal: 19 of 20 are below e^(1.645 noise).
+    assert sum(found) / len(found) == pytest.approx(math.exp(1.645 * noise), rel=0.03)
+
+
+def test_beyond_what_was_seen_it_is_the_line_through_all() -> None:
+    fit, rng = PrefillFit(), random.Random(6)
+    for _ in range(PrefillFit.WINDOW):
+        fit.add(measured(Line(0.1, 10.0), lambda r: r.randrange(20, 500), rng))
+    near = fit.near(2_000.0)
+    assert near is not None
+    assert near.line == fit.line()
+
+
+@pytest.mark.parametrize(
+    ("overhead", "late", "left"),
+    [
+        (0.0, 1.0, 120.0),
+        (20.0, 1.0, 100.0),
+        (20.0, 1.2, 80.0),  # 120 / 1.2 - 20
+        (70.0, 1.0, 60.0),  # never less than half
+        (10.0, 1.8, 60.0),
+    ],
+)
+def test_of_the_objective_prefill_has_what_overhead_and_margin_leave(overhead: float, late: float, left: float) -> None:
+    assert time_for_prefill(120.0, overhead, late) == pytest.approx(left)
+
+
+# ---- what a first token waits for besides ----
+
+
+def lone(overhead: Overhead, name: str, prefill_ms: float, besides_ms: float) -> None:
+    overhead.prefilled([name], prefill_ms)
+    overhead.first_token(name, prefill_ms + besides_ms)
+
+
+def test_the_overhead_is_the_median_of_what_lone_requests_waited_for_besides_their_prefills() -> None:
+    overhead = Overhead()
+    for number in range(Overhead.ENOUGH):
+        assert overhead.ms() is None
+        lone(overhead, f"{number}", 50.0 * number, 10.0 + number)
+    assert overhead.ms() == pytest.approx(13.5)  # of 10, 11, … 17
+    for number in range(Overhead.WINDOW):  # what was before is forgotten
+        lone(overhead, f"later {number}", 50.0, 30.0)
+    assert overhead.ms() == pytest.approx(30.0)
+    assert len(overhead) == Overhead.WINDOW
+
+
+def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
+    overhead = Overhead()
+    for number in range(Overhead.ENOUGH):
+        overhead.prefilled([f"{number}"], 40.0)
+        overhead.prefilled([f"{number}"], 30.0)
+        overhead.first_token(f"{number}", 78.0)
+    assert overhead.ms() == pytest.approx(8.0)
+
+
+def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
+    overhead = Overhead()
+    overhead.prefilled(["a"], 40.0)
+    overhead.prefilled(["a", "b"], 30.0)  # a shared batch: who waited for whom?
+    overhead.prefilled(["c"], math.nan)  # of unknown time
+    overhead.prefilled(["d"], 40.0)
+    for name, ms in (("a", 100.0), ("b", 100.0), ("c", 100.0), ("d", 39.0), ("never prefilled here", 50.0)):
+        overhead.first_token(name, ms)
+    assert len(overhead) == 0
+    lone(overhead, "e", 40.0, 5.0)
+    overhead.first_token("e", 45.0)  # told again
+    assert len(overhead) == 1
+
+
+def test_prompts_that_nobody_tells_of_are_forgotten() -> None:
+    overhead = Overhead()
+    for number in range(10_000):
+        overhead.prefilled([f"{number}"], 40.0)
+    assert len(overhead._prefills) == Overhead._UNTOLD
+    overhead.first_token("9999", 45.0)
+    overhead.first_token("0", 45.0)
+    assert len(overhead) == 1
+
+
+# ---- chunked prefill ----
+
+
+def test_a_prompt_in_three_chunks_is_one_sample() -> None:
+    whole = WholePrompts()
+    assert whole.add(["a"], "a", 2_048, 100.0) is None
+    assert whole.add(["a"], "a", 2_048, 110.0) is None
+    assert whole.add(["a", "b"], None, 1_000, 60.0) == Sample(5_096, 270.0)
+    assert whole.add(["c"], None, 300, 20.0) == Sample(300, 20.0)
+
+
+def test_a_prompt_that_begins_where_another_ends_starts_counting_there() -> None:
+    whole = WholePrompts()
+    assert whole.add(["a"], "a", 2_048, 100.0) is None
+    assert whole.add(["a", "b"], "b", 2_048, 105.0) == Sample(4_096, 205.0)  # of a; b has 105 ms behind it
+    assert whole.add(["b"], None, 500, 30.0) == Sample(2_548, 135.0)
+
+
+def test_a_prompt_that_is_never_finished_leaves_nothing_behind() -> None:
+    whole = WholePrompts()
+    assert whole.add(["a"], "a", 2_048, 100.0) is None  # and its client hangs up
+    assert whole.add(["b"], None, 300, 20.0) == Sample(300, 20.0)
+    assert whole.add(["a"], None, 300, 20.0) == Sample(300, 20.0)  # the name may come again
+
+
+def test_a_line_through_whole_prompts_has_the_cost_of_a_chunk_in_its_slope() -> None:
+    """10 ms a batch and 0.05 ms a token in chunks of 1,000: 0.06 ms a token, for long prompts."""
+    whole, fit, rng = WholePrompts(), PrefillFit(), random.Random(2)
+    for number in range(PrefillFit.WINDOW):
+        left = rng.randrange(2_000, 20_000)
+        while left:
+            chunk = min(left, 1_000)
+            left -= chunk
+            sample = whole.add([str(number)], str(number) if left else None, chunk, 10.0 + 0.05 * chunk)
+        assert sample is not None
+        fit.add(sample)
+    line = fit.line()
+    assert line is not None
+    assert line.alpha == pytest.approx(0.06, rel=0.02)
+
+
+# ---- the percentile ----
+
+
+@settings(max_examples=50)
+@given(
+    tokens=st.lists(st.integers(0, 10_000), min_size=UncachedQuantile.ENOUGH, max_size=300),
+    percentile=st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]),
+)
+def test_the_percentile_is_that_of_the_sorted_list(tokens: list[int], percentile: float) -> None:
+    quantile = UncachedQuantile(percentile)
+    for number, count in enumerate(tokens):
+        assert (quantile.value() is None) == (number < UncachedQuantile.ENOUGH)
+        quantile.add(count)
+    found = quantile.value()
+    assert found is not None
+    # Nearest rank: so many requests have at most that, and no smaller number has as many.
+    assert 100 * sum(count <= found for count in tokens) >= percentile * len(tokens)
+    assert 100 * sum(count < found for count in tokens) < percentile * len(tokens)
+
+
+def test_old_requests_are_forgotten() -> None:
+    quantile = UncachedQuantile(95.0)
+    for count in range(10_000):
+        quantile.add(count)
+        assert len(quantile) == min(count + 1, UncachedQuantile.WINDOW)
+    # The last 4,096 are 5,904 to 9,999; 95 % of them, rounded up, are 3,892.
+    assert quantile.value() == 5_904 + 3_892 - 1
+
+
+# ---- ξ in force ----
+
+
+def test_a_threshold_moves_only_for_more_than_a_tenth() -> None:
+    threshold = Threshold(2_048, next_prompt_estimate=200, page_size=1)
+    assert not threshold.follow(2_250)
+    assert not threshold.follow(1_850)
+    assert threshold.tokens == 2_048
+    assert threshold.follow(1_000.7)
+    assert threshold.tokens == 1_000
+
+
+@settings(max_examples=200)
+@given(
+    wanted=st.lists(st.floats(-1e9, 1e12), max_size=20),
+    estimate=st.integers(0, 5_000),
+    page_size=st.sampled_from([1, 16, 64]),
+)
+def test_a_threshold_stays_above_the_next_prompt_in_whole_pages_and_below_any_context(
+    wanted: list[float], estimate: int, page_size: int
+) -> None:
+    threshold = Threshold(max(2_048, estimate + 1), estimate, page_size)
+    for tokens in wanted:
+        before = threshold.tokens
+        assert threshold.follow(tokens) == (threshold.tokens != before)
+        assert estimate < threshold.tokens <= Threshold.HIGHEST
+        assert threshold.tokens % page_size == 0 or threshold.tokens == before

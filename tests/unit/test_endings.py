@@ -1,0 +1,114 @@
+"""Calls of tools, told by how answers end: nobody says with which tokens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from eval.caches.policies import simulated_cache
+from eval.caches.real import RealCache
+from eval.caches.simulator import simulate
+from eval.traces import open_trace
+from radix_tlru.learning.conversations import Conversations, Turn
+from radix_tlru.learning.endings import Endings
+from radix_tlru.learning.hazards import Hazards
+
+END, CALL = 7, 9  # what ends every answer, and a call before that
+CALLS = (
+    "chat-mix:conversations=250,arrival_span_s=1500,answer_range=60/300,thought_range=200/1200,tool_probability=0.6,"
+    "wait_median_s=90,first_prompt_range=50/3000"
+)
+SIZES = {"threshold": 1_024, "page_size": 16, "next_prompt_estimate": None}
+
+
+def answers(random: Random, number: int, calls: float) -> list[list[int]]:
+    """Answers of twenty words, some of them calls."""
+    said = ([random.randrange(100, 5_000) for _ in range(20)] for _ in range(number))
+    return [[*words, *([CALL] if random.random() < calls else []), END] for words in said]
+
+
+def test_an_ending_that_many_answers_have_is_told_from_the_others() -> None:
+    endings, random = Endings(), Random(0)
+    assert {endings.number(each) for each in answers(random, 200, 0.5)[:-1]} == {0}, "it takes 200 to know"
+    endings.number([1, END])
+    found = {each[-2] == CALL: endings.number(each) for each in answers(random, 100, 0.5)}
+    assert found[True] == 1
+    assert found[False] == 0
+    assert endings.number([]) == 0
+
+
+def test_rare_endings_are_none_and_there_are_never_many() -> None:
+    endings, random = Endings(), Random(0)
+    for each in answers(random, 2_000, 0.03):
+        assert endings.number(each) == 0
+    for number in range(40 * 200):
+        endings.number([number // 200, END])
+    assert {endings.number([number, END]) for number in range(40)} == set(range(9))
+    assert len(endings._counts) <= 200
+
+
+def test_where_what_is_before_the_last_token_differs_that_alone_tells() -> None:
+    """As of formats that stop a call with another token than an answer, whatever the arguments end with."""
+    endings, random = Endings(), Random(0)
+    said = [
+        [random.randrange(100, 5_000) for _ in range(20)] + [CALL if random.random() < 0.6 else END] for _ in range(900)
+    ]
+    numbers = [endings.number(each) for each in said]
+    found = {(each[-1] == CALL, number) for each, number in zip(said[200:], numbers[200:], strict=True)}
+    assert found == {(True, 1), (False, 2)} or found == {(True, 2), (False, 1)}
+    assert {endings.number([1, 2, token]) for token in range(10, 50)} == {0}
+    assert endings.number([CALL]) == endings.number([77, CALL])
+
+
+def test_answers_that_are_cut_do_not_hide_which_of_the_others_are_calls() -> None:
+    endings, random = Endings(), Random(0)
+    said = [each if random.random() < 0.7 else each[:-2] for each in answers(random, 900, 0.5)]
+    kinds: dict[str, set[int]] = {"call": set(), "answer": set(), "cut": set()}
+    for number, each in enumerate(said):
+        kind = "cut" if each[-1] != END else "call" if each[-2] == CALL else "answer"
+        told = endings.number(each)
+        if number >= 200:
+            kinds[kind].add(told)
+    assert sorted(map(len, kinds.values())) == [1, 1, 1]
+    assert len(set.union(*kinds.values())) == 3
+    assert kinds["cut"] == {0}
+
+
+def test_of_a_class_that_ends_alike_returns_are_counted_apart() -> None:
+    conversations, random, at = Conversations(Hazards()), Random(0), 0.0
+    found = set()
+    for number in range(600):
+        at += 1.0
+        calls = random.random() < 0.5
+        answered = (random.randrange(100, 5_000), *((CALL,) if calls else ()), END)
+        told = Turn(at, 100, 3, 100, 0, lambda start, end, above, name=number: name + 1, answered=answered)
+        cls = conversations.turn(told, alone=True).cls
+        if number >= 200:
+            found.add((calls, cls))
+    assert found == {(True, (11, 0, 0)), (False, (0, 0))}
+
+
+@pytest.mark.parametrize("policy", ["etlru", "tlru"])
+def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str) -> None:
+    requests = open_trace(CALLS).requests
+    real = RealCache("ours" if policy == "tlru" else policy, 60_000, **SIZES)
+    assert simulate(real, requests) == simulate(simulated_cache(policy, 60_000, **SIZES), requests)
+
+
+def test_who_sees_how_answers_end_has_a_shorter_tail() -> None:
+    told = open_trace(CALLS).requests
+    assert {request.ending[0] == 1 for request in told} == {False, True}
+    tel = []
+    for requests in (told, [replace(request, ending=()) for request in told]):
+        found = zip(requests, simulate(simulated_cache("etlru", 60_000, **SIZES), requests), strict=True)
+        tel.append(sum(max(request.prompt_tokens - cached - 1_024, 0) for request, cached in found))
+    assert tel[0] < 0.9 * tel[1]
+
+
+def test_runs_of_agents_end_with_another_answer_than_a_call() -> None:
+    requests = open_trace("agents:runs=80,calls_told=1").requests
+    last = {request.conversation: request for request in requests}
+    for request in requests:
+        assert (request.ending[0] == 1) is (request is not last[request.conversation])

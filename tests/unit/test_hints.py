@@ -1,0 +1,177 @@
+"""What clients say of their conversations: what is said wrongly, what it changes, and what it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from radix_tlru import Config, EvictionOrder, Leaf
+from radix_tlru.hints.schema import LONGEST_S, MOST, SHARE, Claims, Hints, HintsError, factor
+from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.learner import Learner
+
+PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        (7, "tlru 7: must be an object with any of conversation_ends, next_prompt_tokens, returns_in_s, retention"),
+        ({"ends": True}, "tlru.ends true: must be left out; known are "),
+        ({"conversation_ends": 1}, "tlru.conversation_ends 1: must be true or false"),
+        ({"next_prompt_tokens": -1}, "tlru.next_prompt_tokens -1: must be a whole number of tokens from 0 to 1048576"),
+        ({"next_prompt_tokens": 2.5}, "tlru.next_prompt_tokens 2.5: must be a whole number"),
+        ({"returns_in_s": 0}, "tlru.returns_in_s 0: must be a number of seconds above 0, up to 3600"),
+        ({"returns_in_s": float("nan")}, "tlru.returns_in_s NaN: must be a number"),
+        ({"returns_in_s": 9, "conversation_ends": True}, "tlru.returns_in_s 9: must be left out of a conversation"),
+        ({"retention": {}}, "tlru.retention {}: must be a list of up to 16 ranges"),
+        ({"retention": [{"priority": 101}]}, "tlru.retention[0].priority 101: must be a whole number from 0 to 100"),
+        ({"retention": [{"start": 9, "end": 9, "priority": 1}]}, "tlru.retention[0].end 9: must be "),
+        ({"retention": [{"priority": 1, "duration_s": 1e9}]}, "tlru.retention[0].duration_s 1000000000.0: must be "),
+        ({"retention": [{"priority": 1, "until": 4}]}, "tlru.retention[0] "),
+        ({"next_prompt_tokens": "\n" * 200}, 'tlru.next_prompt_tokens "\\n\\n'),
+    ],
+)
+def test_what_is_said_wrongly_is_named_in_one_line(said: Any, message: str) -> None:
+    with pytest.raises(HintsError) as error:
+        Hints.parse(said)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 250
+
+
+def test_what_is_said_arrives_as_it_was() -> None:
+    said = {
+        "next_prompt_tokens": 300,
+        "returns_in_s": 12.5,
+        "retention": [{"start": 0, "end": 512, "priority": 80, "duration_s": 60}, {"start": 512, "priority": 10}],
+    }
+    hints = Hints.parse(said)
+    assert Hints.loads(hints.dumps()) == hints
+    assert hints.retention[1] == (512, None, 10, LONGEST_S)
+    assert Hints.loads(Hints.parse({"conversation_ends": True}).dumps()).conversation_ends
+
+
+class Lines:
+    """A cache of conversations that share nothing, in which every turn is one of 1,600 tokens."""
+
+    def __init__(self, config: Config, capacity: int = CAPACITY) -> None:
+        self.learner = Learner(config, capacity, PAGE)
+        self.leaves: dict[int, Leaf] = {}
+        self.order = EvictionOrder(self.learner.policy, PAGE, self.leaves.get)
+
+    def serve(self, number: int, at: float, tokens: int = 1_600, **said: Any) -> None:
+        """A turn of a new conversation of that number, at a time in s."""
+        hints = Hints.parse(said) if said else None
+        turn = Turn(at, tokens // 2, tokens // 2, tokens, 0, lambda start, end, above: number << 32 | end, hints)
+        known = self.learner.observe(turn)
+        if self.learner.policy is not self.order.policy:
+            self.order.use(self.learner.policy)
+        self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
+        self.order.add(number)
+
+    def evict(self, tokens: int = 1) -> tuple[int, int]:
+        """Take the next victim out; returns its number and what of it would stay."""
+        victim = self.order.victim(tokens)
+        assert victim is not None
+        self.order.discard(victim.leaf_id)
+        del self.leaves[victim.leaf_id]
+        return victim.leaf_id, victim.keep
+
+    def evict_all(self) -> list[int]:
+        """Numbers of the conversations in the order in which they go, whole."""
+        found = []
+        while self.leaves:
+            number, _ = self.evict(1_600)
+            found.append(number)
+        return found
+
+
+LRU_LIKE = Config("tlru", threshold=NEXT_PROMPT + 1, next_prompt_estimate=NEXT_PROMPT)
+
+
+def test_without_hints_the_policy_is_not_wrapped() -> None:
+    lines = Lines(LRU_LIKE)
+    lines.serve(1, 0.0)
+    before = lines.learner.policy
+    lines.serve(2, 1.0, conversation_ends=False)
+    assert lines.learner.policy is not before
+    assert lines.evict_all() == [1, 2]
+
+
+def test_a_conversation_that_has_ended_goes_first() -> None:
+    lines = Lines(LRU_LIKE)
+    for number in range(1, 6):
+        lines.serve(number, float(number), **({"conversation_ends": True} if number in (2, 5) else {}))
+    assert lines.evict_all() == [2, 5, 1, 3, 4]
+
+
+def test_the_length_of_the_next_prompt_moves_the_budget() -> None:
+    config = Config("tlru", threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
+    kept = {}
+    for tokens in (0, NEXT_PROMPT, 320, 10_000):
+        lines = Lines(config)
+        lines.serve(1, 0.0, next_prompt_tokens=tokens)
+        kept[tokens] = lines.evict(1_600)[1]
+    assert kept == {0: 960, NEXT_PROMPT: 1_024, 320: 1_280, 10_000: 0}  # L + Q - ξ; beyond ξ there is no budget
+
+
+def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() -> None:
+    def order(at: float) -> list[int]:
+        lines = Lines(LRU_LIKE, capacity=100_000)
+        lines.serve(1, 0.0)
+        lines.serve(2, 0.0, returns_in_s=50)
+        for number in range(3, 10):
+            lines.serve(number, at * number / 10)
+        lines.serve(10, at)
+        return lines.evict_all()
+
+    soon, late = order(45.0), order(101.0)
+    assert soon.index(2) > soon.index(3)
+    assert late == sorted(late), "twice the time has passed, and it is not coming"
+
+
+def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
+    assert [factor(priority) for priority in (0, 35, 100)] == [0.0, 1.0, MOST]
+    lines = Lines(LRU_LIKE, capacity=100_000)
+    lines.serve(1, 0.0, retention=[{"priority": 100}])
+    for number in range(2, 22):
+        lines.serve(number, float(number))
+    found = lines.evict_all()
+    # Of age 20 it is as dear as one of age 5, and older ones go before; younger ones it does not outlast.
+    assert 12 <= found.index(1) <= 18
+    assert [number for number in found if number != 1] == list(range(2, 22))
+
+
+def test_a_range_is_taken_no_further_than_it_goes() -> None:
+    lines = Lines(LRU_LIKE)
+    lines.serve(1, 0.0)
+    lines.serve(2, 1.0, retention=[{"start": 800, "priority": 0}])
+    assert lines.evict(1_600) == (2, 800), "the answer goes, the prompt is as old as it is"
+
+
+def test_claims_fill_no_more_than_their_share_of_the_pool() -> None:
+    lines = Lines(LRU_LIKE)  # ten contexts fit in
+    for number in range(1, 11):
+        lines.serve(number, float(number), returns_in_s=LONGEST_S)
+    believed = [number for number, leaf in lines.leaves.items() if leaf.known.hints.returns_in_s is not None]
+    assert believed == [1, 2]
+    assert len(believed) * 1_600 <= SHARE * CAPACITY
+    lines.serve(11, LONGEST_S + 3, returns_in_s=60)
+    assert lines.leaves[11].known.hints.returns_in_s == 60, "claims that are over leave room for others"
+
+
+def test_a_conversation_has_one_claim() -> None:
+    claims, soon = Claims(capacity=10_000), Hints(returns_in_s=LONGEST_S)
+    for turn in range(20):
+        assert claims.admit(soon, 2_000, float(turn), conversation=1) == soon
+    # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
+    assert claims.admit(soon, 2_000, 20.0, conversation=2) == Hints()
+    assert claims.admit(None, 2_000, 21.0, conversation=1) is None
+    assert claims.admit(soon, 2_000, 22.0, conversation=2) == soon
+    assert claims.refused == 1
+    claims.forget()
+    assert claims.admit(soon, 2_500, 23.0, conversation=3) == soon
+    # Long after, all of it is free again, whoever spoke last.
+    assert claims.admit(soon, 2_500, 3 * LONGEST_S, conversation=4) == soon

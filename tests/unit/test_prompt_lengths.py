@@ -1,0 +1,140 @@
+"""Lengths of next prompts: quantiles of what was seen, by kind of conversation, drawn towards those of all."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.prompt_lengths import LearnedPrompts, NextPrompts, kind_of
+from radix_tlru.learning.return_model import LearnedReturns
+from radix_tlru.policy.models import Leaf, Policy
+
+SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
+LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
+
+
+def learned(*seen: tuple[int, int, int]) -> NextPrompts:
+    """From so many prompts of a length after conversations of a kind, each."""
+    prompts = LearnedPrompts()
+    for times, tokens, kind in seen:
+        for _ in range(times):
+            prompts.add(tokens, kind)
+    found = prompts.distribution()
+    assert found is not None
+    return found
+
+
+def leaf(turn: int, length: int) -> Leaf:
+    return Leaf(0, length, length, 1.0, Conversation((0, 0), 0.0, 1, turn, length, 0))
+
+
+def test_a_kind_is_a_turn_and_a_length() -> None:
+    assert len({kind_of(turn, length) for turn in range(9) for length in range(0, 40_000, 100)}) == 4 * 4
+    assert kind_of(0, 1_023) != kind_of(0, 1_024) != kind_of(1, 1_024)
+    assert kind_of(2, 5_000) == kind_of(3, 16_383)  # the third and the fourth turn
+    assert kind_of(4, 16_384) == kind_of(99, 10**6)
+
+
+def test_kinds_that_differ_are_told_apart() -> None:
+    found = learned((900, 100, SHORT), (900, 3_000, LONG))
+    # 900 short ones and 200 · 1/2 of the long: 9 % of a short one's next prompts are taken to be long.
+    assert found.of_kind[SHORT] == (3_000, 3_000, 3_000, 100, 100, 100, 100)
+    # 900 long ones and 200 · 1/2 of the short: 91 % are long, and 90 % of them begin with the long.
+    assert found.of_kind[LONG] == (3_000,) * 7
+    assert found.quantiles == (3_000, 3_000, 3_000, 3_000, 3_000, 100, 100)
+    assert [found.next_prompt(leaf(0, 500), step) for step in (2, 3, 7)] == [3_000, 100, None]
+    assert [found.next_prompt(leaf(3, 20_000), step) for step in (2, 3, 7)] == [3_000, 3_000, None]
+
+
+def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
+    found = learned((700, 100, SHORT), (300, 3_000, LONG))
+    unseen = found.of_kind[kind_of(1, 500)]
+    assert unseen == (3_000, 3_000, 3_000, 3_000, 100, 100, 100)
+    assert found.next_prompt(Leaf(0, 64, 64, 1.0), 4) == found.quantiles[4] == 100  # nothing known of the leaf at all
+
+
+def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain() -> None:
+    prompts = LearnedPrompts()
+    conversations = Conversations(Hazards(), prompts)
+    for at in range(10):  # a prompt of 100 tokens, an answer of 60, of which 128 are whole pages; the next turn adds 50
+        told = Turn(2.0 * at, 100, 60, 128, 0, lambda start, end, above, name=at: hash((name, end)))
+        first = conversations.turn(told, alone=True)
+        conversations.turn(told._replace(stamp=2.0 * at + 1, prompt=100 + 60 + 50, cached=128), alone=True)
+        assert first.remainder == 100 + 60 - 128
+    found = prompts.distribution()
+    assert found is not None
+    assert set(found.quantiles) == {50}
+    assert found.next_prompt(Leaf(0, 128, 128, 1.0, first), 0) == 32 + 50
+
+
+def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
+    prompts = LearnedPrompts()
+    conversations = Conversations(Hazards(), prompts)
+    first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512
+    conversations.turn(first, alone=True)
+    conversations.turn(first._replace(stamp=9.0, prompt=1_100, context=1_024), alone=True)
+    found = prompts.distribution()
+    assert found is not None
+    assert set(found.quantiles) == {100}
+
+
+def test_what_has_hardly_changed_is_what_it_was() -> None:
+    prompts = LearnedPrompts()
+    assert prompts.distribution() is None
+    for tokens in range(1_000):
+        prompts.add(1_000 + tokens, SHORT)
+    first = prompts.distribution()
+    for tokens in range(1_000):
+        prompts.add(1_100 + tokens, SHORT)
+    assert prompts.distribution(first) is first
+    for tokens in range(1_000):
+        prompts.add(4_000 + tokens, SHORT)
+    changed = prompts.distribution(first)
+    assert changed is not None
+    assert changed is not first
+    assert changed.quantiles[0] > 4_900
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 15)), min_size=1, max_size=200))
+def test_quantiles_fall_from_step_to_step_and_were_all_seen(seen: list[tuple[int, int]]) -> None:
+    found = learned(*((1, tokens, kind) for tokens, kind in seen))
+    lengths = {tokens for tokens, _ in seen}
+    for quantiles in (found.quantiles, *found.of_kind):
+        assert lengths >= set(quantiles)
+        assert all(longer >= shorter for longer, shorter in pairwise(quantiles))
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=200), st.sampled_from(range(len(LEVELS))))
+def test_where_there_is_one_kind_its_quantiles_are_those_of_the_sorted_list(lengths: list[int], step: int) -> None:
+    found = learned(*((1, tokens, SHORT) for tokens in lengths))
+    of_kind, ranked = found.of_kind[SHORT][step], sorted(lengths)
+    # The smallest length that so large a share of them does not exceed.
+    assert sum(tokens <= of_kind for tokens in ranked) >= (LEVELS[step] - 1e-9) * len(ranked)
+    assert sum(tokens < of_kind for tokens in ranked) < (LEVELS[step] + 1e-9) * len(ranked)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 15)), min_size=1, max_size=50),
+    st.sampled_from([0, 700, 5_000]),
+    st.integers(-4_000, 9_000),
+    st.sampled_from([(0, 500), (3, 20_000)]),
+)
+def test_a_step_that_is_found_at_once_is_the_first_that_ends_there(
+    seen: list[tuple[int, int]], median: int, longest: int, kind: tuple[int, int]
+) -> None:
+    policy = Policy(LearnedReturns(), learned(*((1, *one) for one in seen)), 2_000, 0.2, median=median)
+    ends = [policy.step_end(leaf(*kind), step) for step in range(len(policy.shares))]
+    first = next(step for step, tokens in enumerate(ends) if tokens is None or tokens <= longest)
+    assert policy.first_step is not None
+    assert policy.first_step(leaf(*kind), longest) == first
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_lengths_of_long_ago_are_forgotten(turns: int) -> None:
+    found = learned((5_000, 90_000, kind_of(turns, 500)), (2_000, 70, SHORT))
+    assert set(found.quantiles) == {70}

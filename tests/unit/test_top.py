@@ -1,0 +1,266 @@
+"""`radix-tlru top` and the metrics it reads: of a real cache, over HTTP, from a registry of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
+from rich.console import Console
+
+from radix_tlru.cli import main
+from radix_tlru.config import MedianWeight, PolicyName
+from radix_tlru.sglang.metrics import TailMetrics
+from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
+from radix_tlru.tools.top import frame, watch
+from tests.helpers.caches import Driver, our_cache
+
+CAPACITY, PAGE, THRESHOLD, NEXT_PROMPT = 20_000, 16, 600, 200
+CONVERSATIONS, LONGEST = 40, 3_000  # of as many tokens; then it begins anew
+
+
+class Watched(Driver):
+    """A real cache in use, and what it says of itself: as rank 0, or as another."""
+
+    def __init__(
+        self, policy: PolicyName, rank: int = 0, threshold: int = THRESHOLD, median_weight: MedianWeight = 0.0
+    ) -> None:
+        config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
+        config["next_prompt_estimate"] = NEXT_PROMPT
+        super().__init__(our_cache(CAPACITY, PAGE, **config))
+        self.tail, self.served = self.cache.tail, 0
+        self.registry = CollectorRegistry()
+
+        class Metrics(TailMetrics):
+            _counter_cls = partial(Counter, registry=self.registry)
+            _gauge_cls = partial(Gauge, registry=self.registry)
+
+        labels = {"cache_type": "TailRadixCache", "dp_rank": "0", "pp_rank": "0", "tp_rank": str(rank)}
+        self._metrics, self._random, self._now = Metrics(labels, self.tail), Random(1), 0.0
+
+    def serve(self, requests: int) -> Snapshot:
+        """So many turns, some seconds after each other."""
+        for _ in range(requests):
+            history = self.histories.setdefault(f"{self._random.randrange(CONVERSATIONS)}", [])
+            if len(history) > LONGEST:
+                history.clear()
+            history += self.fresh(self._random.randrange(50, 600))
+            prompt = len(history)
+            history += self.fresh(20)
+            self._now += self._random.expovariate(1 / 3)
+            self.request(history, prompt, self._now)
+            self.served += 1
+        self._metrics.report()
+        self._metrics._victims._look()  # whether or not it is time to
+        return read(self.text(), "http://server")
+
+    def text(self) -> str:
+        return generate_latest(self.registry).decode()
+
+
+@pytest.fixture(scope="module")
+def snapshots() -> tuple[Watched, Snapshot, Snapshot]:
+    """A cache that learns, and two looks at it."""
+    watched = Watched("etlru")
+    return watched, watched.serve(300), watched.serve(300)
+
+
+def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
+    snapshots: tuple[Watched, Snapshot, Snapshot],
+) -> None:
+    watched, _, snapshot = snapshots
+    (rank,) = snapshot.ranks
+    tail, learner = watched.tail, watched.tail.learner
+    assert learner is not None
+    assert learner.shadows is not None
+    assert rank.policy == learner.in_force
+    assert rank.value("threshold_tokens") == THRESHOLD
+    assert rank.by("evicted_tokens_total", "phase") == {phase: tail.counts[phase] for phase in ("tel_safe", "lru")}
+    served = [rank.value(f"{name}_total") for name in ("requests", "violations", "excess_tokens")]
+    assert served == [learner.served.requests, learner.served.violations, learner.served.excess]
+    assert watched.served == served[0] > (served[1] or 0) > 0
+    assert rank.by("shadow_excess_tokens_total", "policy") == dict(
+        zip(learner.names, learner.shadows.excess, strict=True)
+    )
+    assert sum(rank.by("returns_total", "silent").values()) > 100
+    assert rank.by("continued_total", "answer") == {"as_cached": learner.continued[True], "otherwise": 0.0}
+    assert learner.continued[True] > 100
+    (all_ages,) = learner.hazards.forecast.calibration(learner.hazards.now, (0.0,))
+    assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.expected)
+
+
+def test_what_auto_has_in_force_has_a_shadow_of_its_own() -> None:
+    watched = Watched("etlru", median_weight="auto")
+    snapshot = watched.serve(300)
+    learner = watched.tail.learner
+    assert learner is not None
+    assert learner.shadows is not None
+    told = snapshot.ranks[0].by("shadow_excess_tokens_total", "policy")
+    assert list(told) == [*learner.names, "auto"]
+    assert told["auto"] == learner.shadows.excess[-1] > 0
+    assert snapshot.ranks[0].policy == learner.in_force
+    assert "auto" in shown(snapshot)
+
+
+def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
+    watched, _, snapshot = snapshots
+    (rank,) = snapshot.ranks
+    upcoming = watched.tail.order.upcoming(5)
+    for position, (victim, rate, exceed, cost) in enumerate(upcoming, start=1):
+        told = {
+            name: rank.by(f"next_victim_{name}", "position")[str(position)]
+            for name in ("cached_tokens", "keep_tokens", "return_rate", "exceed_probability", "cost")
+        }
+        assert list(told.values()) == [victim.leaf.end, victim.keep, rate, exceed, cost]
+    assert len(upcoming) == 5
+
+
+def shown(now: Snapshot, before: Snapshot | None = None, width: int = 120) -> str:
+    console = Console(width=width, height=60)
+    with console.capture() as capture:
+        console.print(frame(now, before, width))
+    return capture.get()
+
+
+def test_a_frame_shows_what_is_in_force_spent_foretold_and_next(
+    snapshots: tuple[Watched, Snapshot, Snapshot],
+) -> None:
+    _, before, now = snapshots
+    text = shown(now, before)
+    (rank,) = now.ranks
+    (line,) = (line.split() for line in text.splitlines() if line.strip().startswith("policy in force"))
+    assert line[3] == rank.policy
+    assert f"{rank.value('excess_tokens_total'):,.0f} tokens" in text
+    assert f"{rank.policy} ◂ in force" in text
+    assert "512 to 2048 s" in text
+    assert f"100.0% of {sum(rank.by('continued_total', 'answer').values()):,.0f}" in text
+    assert text.count("/s)") == 2  # evicted, in either phase
+    assert "/s)" not in shown(now)
+    assert max(map(len, text.splitlines())) <= 120
+
+
+def test_a_narrow_screen_shows_the_same(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
+    text = shown(snapshots[2], width=80)
+    assert max(map(len, text.splitlines())) <= 80
+    for title in ("TEL in shadow caches", "Returns of conversations", "Next to go"):
+        assert title in text
+
+
+def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_other() -> None:
+    first, second = Watched("tlru"), Watched("tlru", rank=1)
+    differs = Watched("tlru", rank=1, threshold=2 * THRESHOLD)
+
+    def together(other: Watched) -> str:
+        return shown(read(first.text() + other.text(), "http://server"))
+
+    assert "tp 0" in together(second)
+    assert "tp 1" in together(second)
+    assert "RANKS DIFFER" not in together(second)
+    assert "RANKS DIFFER" in together(differs)
+
+
+def test_tlru_foretells_nothing_and_says_so() -> None:
+    watched = Watched("tlru")
+    text = shown(watched.serve(100))
+    assert "nothing is foretold" in text
+    assert "1 / uses of the cache" in text
+
+
+# ---- over HTTP ----
+
+
+@pytest.fixture
+def served(snapshots: tuple[Watched, Snapshot, Snapshot]) -> Iterator[str]:
+    """The URL of a metrics endpoint."""
+    server, thread = start_http_server(0, "127.0.0.1", registry=snapshots[0].registry)
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("url", ["{}", "http://{}", "http://{}/", "http://{}/metrics"])
+def test_a_server_is_asked_by_any_way_to_write_its_url(served: str, url: str) -> None:
+    snapshot = scrape(url.format(served))
+    assert snapshot.url == f"http://{served}"
+    assert isinstance(snapshot.ranks[0], Rank)
+
+
+def test_once_prints_one_frame(served: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", served, "--once"]) == 0
+    printed = capsys.readouterr()
+    assert "radix-tlru top" in printed.out
+    assert "Next to go" in printed.out
+    assert printed.err == ""
+
+
+def test_nobody_at_the_url_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "http://127.0.0.1:9", "--once"]) == 2
+    assert capsys.readouterr().err == "radix-tlru: error: no server answers at http://127.0.0.1:9\n"
+
+
+def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            with pytest.raises(ScrapeError, match=r"/metrics: not found; start the server with --enable-metrics$"):
+                scrape(f"127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+
+
+def test_a_screen_outlives_the_server_and_ends_when_interrupted(
+    snapshots: tuple[Watched, Snapshot, Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, thread = start_http_server(0, "127.0.0.1", registry=snapshots[0].registry)
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 2:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", wait)
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=60)
+    url = f"http://127.0.0.1:{server.server_port}"
+    assert watch(url, 7.0, console=console) == 0
+    assert waits == [7.0] * 3
+    drawn = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "/s)" in drawn  # rates, from the second look on
+    assert f"no server answers at {url}; as of" in drawn
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sglang:num_running_reqs 1.0\n", "stock eviction; start one with --radix-eviction tlru --enable-metrics"),
+        ("process_cpu_seconds_total 1.0\n", "no SGLang server; start one with --radix-eviction tlru --enable-metrics"),
+        ("<html>not metrics</html>\n", "is not in the format of Prometheus"),
+    ],
+)
+def test_a_server_that_is_none_of_ours_is_told_what_it_lacks(text: str, said: str) -> None:
+    with pytest.raises(ScrapeError, match=r"^http://server/metrics: ") as caught:
+        read(text, "http://server")
+    assert str(caught.value).endswith(said)
+
+
+@pytest.mark.parametrize("interval", ["0", "-1", "nan", "inf", "soon"])
+def test_an_interval_is_a_number_of_seconds(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["top", "127.0.0.1:9", "--interval", interval])
+    assert f"{interval}: must be a number of seconds above 0" in capsys.readouterr().err
