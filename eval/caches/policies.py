@@ -36,7 +36,7 @@ from eval.caches.futures import futures
 from eval.caches.simulator import Knowledge, SimulatedCache, Span
 from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, LOAD, MedianWeight, PolicyName
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 from radix_tlru.learning.learner import Learner
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
 
@@ -226,7 +226,7 @@ def simulated_cache(
 
     Args:
         next_prompt_estimate: Q̂; None: 200, or learned (tlru, etlru).
-        median_weight: w; ``auto`` and ``load`` where a server could (tlru, etlru).
+        median_weight: w; ``load`` only for tlru and etlru.
         trim_chunk: of lru, tlru and etlru; 1 is exact to the page. None: what a server has whose pool is ``capacity``.
         knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
         death_rate: μ of etlru-given, 1/s.
@@ -250,14 +250,14 @@ def simulated_cache(
         "tail-belady-ends": (NextUse(), TrueNextPrompt(estimate), 0.0),
     }
     if name in models:
-        if median_weight in (AUTO, LOAD):
+        if isinstance(median_weight, str):
             raise ValueError(f"--median-weight {median_weight}: {name} does not learn; only tlru and etlru do")
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
         asked = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)  # type: ignore[arg-type]
         config = asked.for_pool(capacity)
-        pinned = next_prompt_estimate is not None and median_weight not in (AUTO, LOAD)
+        pinned = next_prompt_estimate is not None and not isinstance(median_weight, str)
         learns = name == "etlru" or (name == "tlru" and not pinned)
         policy = Learner(config, capacity, page_size) if learns else policy_for(config)
     else:

@@ -74,7 +74,7 @@ class RealCache:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by ours.
-        median_weight: w, ``load`` or ``auto``; of ours.
+        median_weight: w or ``load``; of ours.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
