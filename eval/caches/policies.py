@@ -38,7 +38,7 @@ from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 from radix_tlru.learning.learner import Learner
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, PromptModel, Recency, ReturnModel, SingleGroup
 
 __all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]
 
@@ -63,18 +63,18 @@ class LongEnough(Recency):
 
 @dataclass(frozen=True, slots=True)
 class Unended(Recency):
-    """Recency until the conversation ends; then it never returns. ``leaf.known`` is its Future."""
+    """Recency until the conversation ends; then it never returns. ``leaf.conversation`` is its Future."""
 
     def key(self, leaf: Leaf) -> float:
-        return -math.inf if math.isinf(leaf.known.at) else leaf.last_access
+        return -math.inf if math.isinf(leaf.conversation.at) else leaf.last_access
 
 
 @dataclass(frozen=True, slots=True)
-class NextUse(OneGroup):
-    """The rate of what returns for certain, and when. ``leaf.known`` is its Future."""
+class NextUse(SingleGroup):
+    """The rate of what returns for certain, and when. ``leaf.conversation`` is its Future."""
 
     def key(self, leaf: Leaf) -> float:
-        return -float(leaf.known.at)
+        return -float(leaf.conversation.at)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return 1.0 / max(-key - now, 1.0)
@@ -82,31 +82,33 @@ class NextUse(OneGroup):
 
 @dataclass(frozen=True, slots=True)
 class TrueNextPrompt:
-    """The next prompt is as long as it will be; ``estimate`` tokens where there is none. ``leaf.known``: its Future."""
+    """The next prompt is as long as it will be; ``estimate`` tokens where there is none.
+
+    ``leaf.conversation`` is its Future.
+    """
 
     estimate: int
     probabilities = (0.0, 1.0)
-    usual = 0
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         if step:
             return None
-        return self.estimate if math.isinf(leaf.known.at) else leaf.known.prompt_tokens - leaf.history
+        return self.estimate if math.isinf(leaf.conversation.at) else leaf.conversation.prompt_tokens - leaf.history
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential(OneGroup):
+class Exponential(SingleGroup):
     """Turns at a conversation's own rate λ_i while it lives, and a life that ends at rate μ (paper, Definition 1).
 
     λ_i e^{-μ (t - last turn)}: the belief that it is still alive falls alike for all, so leaves keep their order.
-    ``leaf.known`` is (λ_i in 1/s, time of the last turn in s).
+    ``leaf.conversation`` is (λ_i in 1/s, time of the last turn in s).
     """
 
     death_rate: float  # μ, 1/s
     origin_s: float = 0.0  # rates are stated as of then: at any later time all have fallen by one and the same factor
 
     def key(self, leaf: Leaf) -> float:
-        rate, last_turn = leaf.known
+        rate, last_turn = leaf.conversation
         return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
     def rate(self, group: int, key: float, now: float) -> float:
@@ -124,10 +126,6 @@ class StepPrompt:
         """From lengths of prompts (tokens), at most ``steps`` different ones."""
         middles = (np.arange(steps) + 0.5) / steps
         return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
-
-    @property
-    def usual(self) -> int:
-        return len(self.quantiles) // 2
 
     @cached_property
     def probabilities(self) -> tuple[float, ...]:

@@ -14,7 +14,7 @@ import requests
 from eval.live.disaggregated import Disaggregated
 from eval.live.replay.arms import Arm, facts
 from eval.live.server import Server, live_members
-from radix_tlru.objective.threshold import EVERY
+from radix_tlru.objective.calibration import EVERY
 from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, flags
 from tests.live.test_host_tier import TIERS, total
 from tests.live.test_server import ANSWER, A, B, C, Conversation

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from eval.live.server import Server
-from radix_tlru.objective.threshold import EVERY
+from radix_tlru.objective.calibration import EVERY
 from tests.conftest import POOL
 from tests.live.test_server import Conversation
 from tests.live.test_shapes import assert_unharmed, body, cached, crowd, evicted, histories, serve
