@@ -97,10 +97,10 @@ def test_a_return_that_waits_is_certain_until_it_was_not_heard_of_for_a_while() 
     leaf = Leaf(0, 500, 500, 1.0, conversation)
     returns = LearnedReturns()
     asleep = returns.group(leaf, 1_000.0)
-    conversation.due = 1_060.0
-    due = returns.group(leaf, 1_000.0)
-    assert due.until == 1_060.0
-    assert returns.rate(due.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
+    conversation.queued_until = 1_060.0
+    queued = returns.group(leaf, 1_000.0)
+    assert queued.expiry == 1_060.0
+    assert returns.rate(queued.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
     assert returns.group(leaf, 1_060.0).number == returns.group(Leaf(0, 500, 500, 1.0, conversation), 1_060.0).number
     assert returns.rate(returns.group(leaf, 1_060.0).number, 1.0, 1_060.0) < 0.01
     before = RecentTurns().key(leaf)
