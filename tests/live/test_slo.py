@@ -18,7 +18,7 @@ from radix_tlru.config import START_THRESHOLD
 from radix_tlru.objective.prefill_latency import Line
 from radix_tlru.objective.threshold import EVERY, UncachedQuantile, time_for_prefill
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
+from tests.helpers.servers import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live
 
