@@ -19,7 +19,7 @@ from radix_tlru.objective.calibration import EVERY, time_for_prefill
 from radix_tlru.objective.prefill_latency import Line
 from radix_tlru.objective.threshold import UncachedQuantile
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
+from tests.helpers.servers import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live
 
