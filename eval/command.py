@@ -6,7 +6,8 @@ import argparse
 from decimal import Decimal
 from typing import Any
 
-from eval.traces import SOURCES
+from eval.traces import SOURCES, Arrivals, TraceError
+from eval.traces.parameters import parse
 from radix_tlru.config import LOAD, MedianWeight
 
 __all__ = [
@@ -65,32 +66,51 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_trace_arguments(parser: argparse.ArgumentParser, default: str | None = None) -> None:
-    """The flags that name a trace and how to read it; required unless there is a default."""
-    parser.add_argument(
-        "--trace",
-        required=default is None,
-        default=default,
-        metavar="PATH_OR_NAME",
-        help=SOURCES,
-    )
+def add_trace_arguments(
+    parser: argparse.ArgumentParser, default: str | None = None, *, positional: str | None = None
+) -> None:
+    """The flags that name a trace and how to read it; required unless there is a default.
+
+    Args:
+        positional: the trace may also be given without the flag, under this name in ``--help``.
+    """
+    if positional is not None:
+        parser.add_argument("positional_trace", nargs="?", metavar=positional, help="the same as --trace")
+    required = default is None and positional is None
+    parser.add_argument("--trace", required=required, default=default, metavar="PATH_OR_NAME", help=SOURCES)
     parser.add_argument("--format", default=None, help="of the file, if it is not to be detected")
     add_text_arguments(parser)
     parser.add_argument(
-        "--block-size", type=int, default=512, metavar="N", help="tokens of a block of a block trace (default: 512)"
+        "--block-size", type=int, metavar="N", help="tokens of a block (default: as the file says, or its lengths tell)"
     )
     parser.add_argument("--limit", type=int, default=None, metavar="N", help="the first N requests only")
     parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
+    parser.add_argument(
+        "--arrivals",
+        type=_arrivals,
+        default=Arrivals(),
+        metavar="KEY=VALUE,…",
+        help="when sessions start, where the trace does not tell: birth_rate (a second), turn_rate, seed, …",
+    )
+
+
+def _arrivals(text: str) -> Arrivals:
+    try:
+        return parse(Arrivals, text)
+    except TraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def trace_options(args: argparse.Namespace) -> TraceOptions:
     """What ``open_trace`` is to be called with."""
+    positional = getattr(args, "positional_trace", None)
     return (
-        ("source", args.trace),
+        ("source", positional if args.trace is None else args.trace),
         ("format", args.format),
         ("limit", args.limit),
         ("skip_bad", args.skip_bad),
         ("block_size", args.block_size),
         ("tokenizer", args.tokenizer),
         ("characters_per_token", args.characters_per_token),
+        ("arrivals", args.arrivals),
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from eval.traces.synthetic import Arrivals, Stamper, Synthetic, generate
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from eval.caches.simulator import SimulatedCache, simulate
 from eval.traces import Trace, TraceError, open_trace
 from eval.traces.command import facts
 from eval.traces.request import Path, Request
-from eval.traces.synthetic import Arrivals, Stamper, Synthetic, generate
 from radix_tlru import Config, policy_for
 from tests.helpers.paths import MOONCAKE
 

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 import msgspec
 
-from eval.traces.conversations import Message, Settled, TokenCount, Turn, by_arrival, requests, token_count, turns
-from eval.traces.options import Options
-from eval.traces.records import Count, Record, Skips, decode, records
+from eval.traces.reading.chats import Chat, Message, Settled, Turn, by_arrival, requests, turns
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Count, Record, decode
+from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Request, TraceError
 
-__all__ = ["LONGEST_S", "WAIT_S", "detects", "read"]
+__all__ = ["LONGEST_S", "WAIT_S", "WILDCHAT"]
 
 WAIT_S = 120.0
 """Assumed between two turns where the first has no time of its own: about the median of the Mooncake trace (123 s)."""
@@ -41,30 +44,27 @@ class _Row(msgspec.Struct):
     conversation_hash: str
     timestamp: _Time
     conversation: list[_Message]
+    model: str | None = None
 
 
-def detects(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of this format."""
+def _detects(record: Mapping[str, Any]) -> bool:
     return "conversation_hash" in record and "conversation" in record
 
 
-def read(source: str, options: Options, skips: Skips) -> Iterator[Request]:
-    """Requests in order of arrival, the first one at 0 s.
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    """Requests in order of arrival.
 
     Without a limit the whole file is read and sorted. With one, rows must come in order of ``timestamp``, give or take
     ``LONGEST_S``; a conversation that reaches further back than that is left out, and counted.
     """
-    start_s: float | None = None
-    for request in by_arrival(_conversations(source, options, skips)):
-        if start_s is None:
-            start_s = request.arrival_s
-        yield replace(request, arrival_s=request.arrival_s - start_s)
+    notes.add("real", f"conversations and times; {counted(options)}")
+    yield from by_arrival(_conversations(source, options, notes))
 
 
-def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Settled]:
+def _conversations(source: Source, options: Options, notes: Notes) -> Iterator[Settled]:
     count = token_count(options)
     settled_s = -math.inf
-    for record in records(source):
+    for record in source.records():
         try:
             row = decode(record, _Row)
             end_s = _seconds(row.timestamp)
@@ -75,15 +75,15 @@ def _conversations(source: str, options: Options, skips: Skips) -> Iterator[Sett
                 )
             made = _requests(record, row, end_s, count, options.texts)
         except TraceError as error:
-            skips.bad(error)
+            notes.bad(error)
             continue
         if not made:
-            skips.left_out(f"{record.where}: conversation: no message of a user")
+            notes.left_out(f"{record.where}: conversation: no message of a user")
             continue
         if options.limit is not None:
             settled_s = max(settled_s, end_s - LONGEST_S)
         if made[0].arrival_s < settled_s:
-            skips.left_out(f"{record.where}: conversation: lasts more than a day, which a limit does not allow")
+            notes.left_out(f"{record.where}: conversation: lasts more than a day, which a limit does not allow")
             continue
         yield Settled(settled_s, made)
 
@@ -98,7 +98,7 @@ def _requests(record: Record, row: _Row, end_s: float, count: TokenCount, texts:
     for number in range(1, len(arrivals_s)):
         if arrivals_s[number] < arrivals_s[number - 1]:
             raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
-    return requests(row.conversation_hash, taken, arrivals_s, count, texts=texts)
+    return requests(Chat(row.conversation_hash, taken, arrivals_s, model=row.model), count, texts)
 
 
 def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
@@ -127,3 +127,12 @@ def _seconds(time: datetime | int) -> float:
     if isinstance(time, int):
         return time / 1000
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+WILDCHAT = Reader(
+    "wildchat",
+    "allenai/WildChat-1M or -4.8M: conversation_hash, timestamp, conversation (role, content, timestamp)",
+    _detects,
+    _read,
+    in_order=True,
+)

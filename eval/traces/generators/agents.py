@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
-from eval.traces.request import Path, Request, TraceError, ending
+from eval.traces.generators.workload import Workload
+from eval.traces.parameters import LONGEST, check_ranges
+from eval.traces.request import Path, Request, ending
 
-__all__ = ["Agents", "generate"]
-
-_LONGEST = 1_000_000  # tokens of a drawn length; log-normals know no end
+__all__ = ["AGENTS", "Agents", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +51,16 @@ class Agents:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            low, high = next((allowed for ending, allowed in _ALLOWED.items() if field.name.endswith(ending)), (0, 1e9))
-            if not low <= value <= high:
-                raise TraceError(f"{field.name}: {value}, must be from {low:g} to {high:g}")
+        check_ranges(self, _ALLOWED)
 
 
 _ALLOWED = {
     "runs": (1, 1e6),
     "templates": (1, 1e5),
     "popularity": (0, 10),
-    "_sigma": (0, 5),
-    "_median": (1, 1e6),
-    "wait_median_s": (1e-6, 1e9),
     "calls_told": (0, 1),
-    "rewritten_probability": (0, 1),
-    "_probability": (0, 0.999),
-    "seed": (0, 2**63),
+    "arrival_span_s": (0, 1e9),
+    **dict.fromkeys(("single_probability", "continue_probability"), (0, 0.999)),
 }
 
 
@@ -120,4 +112,7 @@ def _run(
 
 
 def _length(rng: Generator, median: float, sigma: float) -> int:
-    return max(1, min(round(float(rng.lognormal(math.log(median), sigma))), _LONGEST))
+    return max(1, min(round(float(rng.lognormal(math.log(median), sigma))), LONGEST))
+
+
+AGENTS = Workload("agents", "runs of agents that share templates", Agents, generate)

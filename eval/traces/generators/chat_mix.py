@@ -9,14 +9,16 @@ it calls tools (``tool_probability``) prompts have its thoughts, until a user sa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
 
-from eval.traces.request import Path, Request, TraceError, ending
+from eval.traces.generators.workload import Workload
+from eval.traces.parameters import LONGEST, check_ranges
+from eval.traces.request import Path, Request, ending
 
-__all__ = ["ChatMix", "generate"]
+__all__ = ["CHAT_MIX", "ChatMix", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,7 @@ class ChatMix:
     answer_range: tuple[int, int] = (8, 48)  # uniform
     thought_range: tuple[int, int] = (0, 0)  # uniform
     thoughts_told: int = 1  # whether a server's reasoning parser counts them
-    tool_probability: float = (
-        0.0  # that an answer calls a tool; its result is a prompt of its own, which has the thoughts
-    )
+    tool_probability: float = 0.0  # that an answer calls a tool; its result is the next prompt, with the thoughts
     result_range: tuple[int, int] = (50, 2000)  # of a tool; uniform
     tool_median_s: float = 8.0  # that a tool takes; log-normal
     tool_sigma: float = 0.8
@@ -49,31 +49,17 @@ class ChatMix:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name.endswith("_range"):
-                least = 0 if field.name == "thought_range" else 1
-                if not least <= value[0] <= value[1] <= 1_000_000:
-                    raise TraceError(f"{field.name}: {value[0]}/{value[1]}, must be low/high from {least} to 1000000")
-                continue
-            low, high = _ALLOWED.get(field.name, (0, 1e9))
-            if not low <= value <= high:
-                raise TraceError(f"{field.name}: {value}, must be from {low:g} to {high:g}")
+        check_ranges(self, _ALLOWED)
 
 
 _ALLOWED = {
     "conversations": (1, 1e6),
-    "first_prompt_median": (1, 1e6),
-    "first_prompt_sigma": (0, 5),
-    "wait_median_s": (1e-6, 1e9),
-    "wait_sigma": (0, 5),
-    "continue_probability": (0, 0.999),
     "max_turns": (1, 1000),
-    "seed": (0, 2**63),
     "thoughts_told": (0, 1),
+    "arrival_span_s": (0, 1e9),
+    "thought_range": (0, LONGEST),
+    "continue_probability": (0, 0.999),
     "tool_probability": (0, 0.99),
-    "tool_median_s": (1e-6, 1e9),
-    "tool_sigma": (0, 5),
 }
 
 
@@ -92,9 +78,8 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
     turns = min(int(rng.geometric(1.0 - mix.continue_probability)), mix.max_turns)
     history = Path((), ())
     first_unit = index * 2 * mix.max_turns
-    others = count(
-        (1 << 40) + (index << 20)
-    )  # units of what is in no later prompt, or in those of a chain of calls alone
+    # Units of what is in no later prompt, or in those of a chain of calls alone.
+    others = count((1 << 40) + (index << 20))
     for turn in range(turns):
         if turn == 0:
             drawn = rng.lognormal(np.log(mix.first_prompt_median), mix.first_prompt_sigma)
@@ -127,3 +112,6 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
 def _and(path: Path, unit: int, tokens: int) -> Path:
     """A path, and what follows."""
     return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
+
+
+CHAT_MIX = Workload("chat-mix", "questions and documents, a few turns each, for small servers", ChatMix, generate)

@@ -7,22 +7,21 @@ their own rate λ_i while they live, the first at their birth. Prompts and answe
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.traces.request import Path, Request, TraceError
+from eval.traces.arrivals import CHAT_BIRTHS, Arrivals, turn_rates
+from eval.traces.generators.workload import Workload
+from eval.traces.parameters import LONGEST
+from eval.traces.request import Path, Request
 
-__all__ = ["Arrivals", "Stamper", "Stamps", "Synthetic", "generate", "parse"]
+__all__ = ["SYNTHETIC", "Synthetic", "generate"]
 
 _CHUNK = 4096  # conversations drawn at once; always as many, so that asking for more of them changes none of the first
-
-_LONGEST = 1_000_000  # tokens of a drawn prompt or answer; log-normals know no end
 
 _TURN = np.dtype(
     [
@@ -33,45 +32,14 @@ _TURN = np.dtype(
 
 
 @dataclass(frozen=True, slots=True)
-class Arrivals:
-    """When turns come. The defaults are assumptions: the paper names none.
-
-    Raises:
-        TraceError: a value is out of range.
-    """
-
-    birth_rate: float = 0.5
-    """λ_conv, conversations a second."""
-
-    turn_rate: float = 1 / 120
-    """λ_i, turns a second of one conversation, on average; a wait of 2 minutes is the median of the Mooncake trace."""
-
-    turn_rate_sigma: float = 0.0
-    """Of log λ_i, normally distributed; 0: the same rate for all."""
-
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            low, high = next(
-                (allowed for ending, allowed in _RANGES.items() if field.name.endswith(ending)), (1e-9, 1e9)
-            )
-            for each in value if isinstance(value, tuple) else (value,):
-                if not low <= each <= high:
-                    raise TraceError(f"{field.name}: {each}, must be from {low:g} to {high:g}")
-
-
-_RANGES = {"seed": (0, 2**63), "_sigma": (0, 5), "_lengths": (1, _LONGEST)}
-
-
-@dataclass(frozen=True, slots=True)
 class Synthetic(Arrivals):
     """Lengths are log-normal, or drawn from a given sample.
 
     The built-in lengths and lives are assumptions made to resemble WildChat: prompts of 200 tokens on average (the
     paper, section 5) with a long tail, answers of a few hundred, and 1 + mean_life_s · turn_rate = 2.5 turns.
     """
+
+    birth_rate: float = CHAT_BIRTHS
 
     conversations: int = 1_000
 
@@ -87,29 +55,6 @@ class Synthetic(Arrivals):
     """A sample to draw from instead, tokens."""
 
     answer_lengths: tuple[int, ...] = ()
-
-
-_Parameters = TypeVar("_Parameters")
-
-
-def parse(kind: type[_Parameters], text: str) -> _Parameters:
-    """Parameters, a dataclass, out of ``key=value,…``; the values of a sample or a range are divided by slashes.
-
-    Raises:
-        TraceError: one line naming the key, the value and what is allowed.
-    """
-    source = re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
-    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]
-    values: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
-        name, equals, value = pair.partition("=")
-        if not equals or name not in names:
-            raise TraceError(f"{source}: {pair!r} is not key=value with a key of {', '.join(names)}")
-        values[name] = value.split("/") if name.endswith(("_lengths", "_range")) else value
-    try:
-        return msgspec.convert(values, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise TraceError(f"{source}: {text}: {error}") from None
 
 
 def generate(model: Synthetic) -> Iterator[Request]:
@@ -156,7 +101,7 @@ def _turns(model: Synthetic) -> Iterator[NDArray[Any]]:
 def _draw(model: Synthetic, rng: np.random.Generator, births_s: NDArray[np.float64]) -> NDArray[Any]:
     """All turns of the conversations born at these times, conversation by conversation."""
     born = len(births_s)
-    rates = _rates(model, rng, born)
+    rates = turn_rates(model, rng, born)
     lives_s = rng.exponential(model.mean_life_s, born)
     later = rng.poisson(rates * lives_s)  # turns after the first: given their number, each is anywhere in the life
     firsts = np.cumsum(later + 1) - (later + 1)
@@ -182,30 +127,7 @@ def _lengths(
     if sample:
         return np.asarray(sample, np.int64)[rng.integers(len(sample), size=size)]
     drawn = rng.lognormal(math.log(mean) - sigma**2 / 2, sigma, size)
-    return np.asarray(np.ceil(np.minimum(drawn, _LONGEST)), np.int64)
+    return np.asarray(np.ceil(np.minimum(drawn, LONGEST)), np.int64)
 
 
-def _rates(model: Arrivals, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
-    sigma = model.turn_rate_sigma
-    return model.turn_rate * rng.lognormal(-(sigma**2) / 2, sigma, size)
-
-
-class Stamps(NamedTuple):
-    times_s: list[float]
-    return_rate: float  # λ_i
-
-
-class Stamper:
-    """Times for conversations whose number of turns is known: births and waits as in the model."""
-
-    def __init__(self, arrivals: Arrivals) -> None:
-        self._arrivals = arrivals
-        self._rng = np.random.default_rng(arrivals.seed)
-        self._birth_s = 0.0
-
-    def stamp(self, turns: int) -> Stamps:
-        """Of the next conversation to be born."""
-        self._birth_s += float(self._rng.exponential(1 / self._arrivals.birth_rate))
-        rate = float(_rates(self._arrivals, self._rng, 1)[0])
-        waits_s = self._rng.exponential(1 / rate, turns - 1)
-        return Stamps((self._birth_s + np.cumsum([0.0, *waits_s])).tolist(), rate)
+SYNTHETIC = Workload("synthetic", "the paper's model of conversations (section 4)", Synthetic, generate)
