@@ -8,7 +8,7 @@
 | `routing.py` | N caches behind a router | requests → cached tokens |
 | `simulate.py`, `cells.py`, `table.py`, `report/` | grids of cells, and what they say | flags → rows, table, page |
 | `paper/` | the paper's experiments in its own layout | flags → tables and figures |
-| `tune.py`, `target.py` | settings for one's own trace | trace, objective → flags to paste |
+| `tune.py` | settings for one's own trace | trace, objective → flags to paste |
 | `server.py`, `router.py`, `disaggregated.py` | real servers as context managers | flags → base URL |
 | `replay/`, `demo.py`, `gpu.py` | conversations against live servers, side by side | trace, arms → rows, table, page |
 | `bench/` | what things cost beside stock | nothing → ratios of one run |

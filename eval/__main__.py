@@ -19,7 +19,6 @@ COMMANDS = {
     "trace": ("traces.command", "what is in a trace: lengths, waits, and what an infinite cache would hit"),
     "simulate": ("simulate.command", "what each policy would do to the tail, on any trace, without a GPU"),
     "queue": ("studies.queue", "the time to first token where requests wait for each other, policy by policy"),
-    "target": ("studies.target", "a threshold that follows a percentile, beside pinned ones"),
     "later": ("studies.later", "policies on the later part of a trace, when what can be learned was learned before"),
     "unseen": (
         "studies.unseen",

@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.traces import SOURCES, Arrivals, TraceError
 from eval.traces.parameters import parse
-from radix_tlru.config import AUTO, LOAD, MedianWeight
+from radix_tlru.config import LOAD, MedianWeight
 
 __all__ = [
     "TraceOptions",
@@ -40,15 +40,13 @@ def tokens(text: str) -> int:
 
 
 def median_weight(text: str) -> MedianWeight:
-    """w: a number, ``load`` or ``auto``; Config says which numbers are allowed."""
-    if text == AUTO:
-        return AUTO
+    """The weight w: a number, or ``load``. Config says which numbers are allowed."""
     if text == LOAD:
         return LOAD
     try:
         return float(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor {LOAD} or {AUTO}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number from 0 to 1 nor {LOAD}") from None
 
 
 def weight_text(weight: MedianWeight) -> str:

@@ -36,9 +36,9 @@ from eval.caches.futures import futures
 from eval.caches.simulator import Knowledge, SimulatedCache, Span
 from eval.traces.request import Request
 from radix_tlru import Config, Leaf, Policy, policy_for
-from radix_tlru.config import AUTO, DEFAULT_NEXT_PROMPT, LOAD, MedianWeight, PolicyName
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 from radix_tlru.learning.learner import Learner
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, OneGroup, PromptModel, Recency, ReturnModel
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, PromptModel, Recency, ReturnModel, SingleGroup
 
 __all__ = ["ORACLES", "POLICIES", "Exponential", "PartOfTrace", "StepPrompt", "TraceKnowledge", "simulated_cache"]
 
@@ -63,18 +63,18 @@ class LongEnough(Recency):
 
 @dataclass(frozen=True, slots=True)
 class Unended(Recency):
-    """Recency until the conversation ends; then it never returns. ``leaf.known`` is its Future."""
+    """Recency until the conversation ends; then it never returns. ``leaf.conversation`` is its Future."""
 
     def key(self, leaf: Leaf) -> float:
-        return -math.inf if math.isinf(leaf.known.at) else leaf.last_access
+        return -math.inf if math.isinf(leaf.conversation.at) else leaf.last_access
 
 
 @dataclass(frozen=True, slots=True)
-class NextUse(OneGroup):
-    """The rate of what returns for certain, and when. ``leaf.known`` is its Future."""
+class NextUse(SingleGroup):
+    """The rate of what returns for certain, and when. ``leaf.conversation`` is its Future."""
 
     def key(self, leaf: Leaf) -> float:
-        return -float(leaf.known.at)
+        return -float(leaf.conversation.at)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return 1.0 / max(-key - now, 1.0)
@@ -82,31 +82,33 @@ class NextUse(OneGroup):
 
 @dataclass(frozen=True, slots=True)
 class TrueNextPrompt:
-    """The next prompt is as long as it will be; ``estimate`` tokens where there is none. ``leaf.known``: its Future."""
+    """The next prompt is as long as it will be; ``estimate`` tokens where there is none.
+
+    ``leaf.conversation`` is its Future.
+    """
 
     estimate: int
     probabilities = (0.0, 1.0)
-    usual = 0
 
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         if step:
             return None
-        return self.estimate if math.isinf(leaf.known.at) else leaf.known.prompt_tokens - leaf.history
+        return self.estimate if math.isinf(leaf.conversation.at) else leaf.conversation.prompt_tokens - leaf.history
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential(OneGroup):
+class Exponential(SingleGroup):
     """Turns at a conversation's own rate λ_i while it lives, and a life that ends at rate μ (paper, Definition 1).
 
     λ_i e^{-μ (t - last turn)}: the belief that it is still alive falls alike for all, so leaves keep their order.
-    ``leaf.known`` is (λ_i in 1/s, time of the last turn in s).
+    ``leaf.conversation`` is (λ_i in 1/s, time of the last turn in s).
     """
 
     death_rate: float  # μ, 1/s
     origin_s: float = 0.0  # rates are stated as of then: at any later time all have fallen by one and the same factor
 
     def key(self, leaf: Leaf) -> float:
-        rate, last_turn = leaf.known
+        rate, last_turn = leaf.conversation
         return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
     def rate(self, group: int, key: float, now: float) -> float:
@@ -124,10 +126,6 @@ class StepPrompt:
         """From lengths of prompts (tokens), at most ``steps`` different ones."""
         middles = (np.arange(steps) + 0.5) / steps
         return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
-
-    @property
-    def usual(self) -> int:
-        return len(self.quantiles) // 2
 
     @cached_property
     def probabilities(self) -> tuple[float, ...]:
@@ -226,7 +224,7 @@ def simulated_cache(
 
     Args:
         next_prompt_estimate: Q̂; None: 200, or learned (tlru, etlru).
-        median_weight: w; ``auto`` and ``load`` where a server could (tlru, etlru).
+        median_weight: w; ``load`` only for tlru and etlru.
         trim_chunk: of lru, tlru and etlru; 1 is exact to the page. None: what a server has whose pool is ``capacity``.
         knowledge: of the trace; needed by all but lru, threshold-lru, tlru and etlru.
         death_rate: μ of etlru-given, 1/s.
@@ -250,14 +248,14 @@ def simulated_cache(
         "tail-belady-ends": (NextUse(), TrueNextPrompt(estimate), 0.0),
     }
     if name in models:
-        if median_weight in (AUTO, LOAD):
+        if isinstance(median_weight, str):
             raise ValueError(f"--median-weight {median_weight}: {name} does not learn; only tlru and etlru do")
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
         asked = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)  # type: ignore[arg-type]
         config = asked.for_pool(capacity)
-        pinned = next_prompt_estimate is not None and median_weight not in (AUTO, LOAD)
+        pinned = next_prompt_estimate is not None and not isinstance(median_weight, str)
         learns = name == "etlru" or (name == "tlru" and not pinned)
         policy = Learner(config, capacity, page_size) if learns else policy_for(config)
     else:

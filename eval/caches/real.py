@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     from radix_tlru.config import MedianWeight, PolicyName
+    from radix_tlru.objective.load_weight import PrefillLoad
     from radix_tlru.sglang.offline.caches import Core, OfflineCache
 
 __all__ = ["REAL_CACHES", "STOCK_POLICIES", "RealCache", "page_ids", "tokens_of"]
@@ -74,7 +75,7 @@ class RealCache:
         policy: ``ours`` (tlru), ``etlru``, or one of SGLang's own.
         core: which of SGLang's two tree cores.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by ours.
-        median_weight: w, ``load`` or ``auto``; of ours.
+        median_weight: w or ``load``; of ours.
         chunk: tokens prefilled at a time, which bounds the nodes that stock evicts whole; ours does not see it.
         trim_chunk: tokens that ours takes from a leaf at a time; 1 is exact to the page, as the simulator is. None: as
             many as a server takes that has a pool of ``capacity``.
@@ -156,7 +157,7 @@ class RealCache:
             said = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
             cached = self._cache.request(tokens, *said, request.ending, session)
         if session is not None and request.closes:
-            self._cache.close(session)
+            self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
     def touch(self, request: Request) -> None:
@@ -168,10 +169,10 @@ class RealCache:
         else:
             self._cache.touch(tokens_of(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts."""
         if self._learns:
-            self._cache.prefilled(tokens, waiting, waited)
+            self._cache.count_prefill(load)
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

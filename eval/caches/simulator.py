@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
-from radix_tlru.learning.conversations import Turn
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.records import Turn
+from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "simulate"]
 
@@ -43,7 +44,7 @@ def simulate(cache: Cache, requests: Iterable[Request]) -> list[int]:
 
 
 class _Node:
-    __slots__ = ("children", "end", "history", "known", "last_access", "leaf_id", "parent", "path", "start")
+    __slots__ = ("children", "conversation", "end", "history", "last_access", "leaf_id", "parent", "path", "start")
 
     def __init__(self, path: Path, start: int, end: int, parent: _Node | None) -> None:
         self.path = path  # of the request that brought the tokens: they are path[start:end]
@@ -52,7 +53,7 @@ class _Node:
         self.children: dict[int, _Node] = {}  # by the id of the unit that holds the last token of the first page
         self.history = end
         self.last_access = 0.0
-        self.known: Any = None
+        self.conversation: Any = None  # or what is known of the future
         self.leaf_id = 0  # in the order; 0 while it is not evictable
 
 
@@ -129,13 +130,13 @@ class SimulatedCache:
             return
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
-        if self._learner is not None and node.known is not None and not node.children:
-            self._learner.awaited(node.known)
+        if self._learner is not None and node.conversation is not None and not node.children:
+            self._learner.mark_queued(node.conversation)
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts."""
         if self._learner is not None:
-            self._learner.prefilled(tokens, waiting, waited)
+            self._learner.count_prefill(load)
             self._follow(self._learner.policy)
 
     # ---- the tree ----
@@ -167,7 +168,7 @@ class SimulatedCache:
     def _split(self, node: _Node, depth: int) -> _Node:
         """Cut a node in two and return the upper half. The lower keeps the identity, the history and the recency."""
         upper = _Node(node.path, node.start, depth, node.parent)
-        upper.last_access, upper.known = node.last_access, node.known
+        upper.last_access, upper.conversation = node.last_access, node.conversation
         self._adopt(upper)
         node.start, node.parent = depth, upper
         self._adopt(node)
@@ -192,9 +193,9 @@ class SimulatedCache:
             while position < len(spans) - 1 and spans[position].end < node.end:
                 cut = spans[position].end // self.page_size * self.page_size
                 if node.start < cut:
-                    self._split(node, cut).known = spans[position].known
+                    self._split(node, cut).conversation = spans[position].known
                 position += 1
-            node.known = spans[position].known if spans else None
+            node.conversation = spans[position].known if spans else None
 
     def _tell(self, learner: Learner, request: Request, path: list[_Node], cached: int) -> None:
         """Let the learner know of the turn, and note what it says on the path."""
@@ -206,17 +207,17 @@ class SimulatedCache:
             len(request.context) // self.page_size * self.page_size,
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
-            answered=request.ending,
-            thought=request.thought_tokens,
+            answer_ids=request.ending,
+            thought_len=request.thought_tokens,
         )
-        known = learner.observe(turn, not path[-1].children)
+        conversation = learner.record_turn(turn, is_leaf=not path[-1].children)
         for node in path:
-            node.known = known
+            node.conversation = conversation
         self._follow(learner.policy)
 
     def _follow(self, policy: Policy) -> None:
         if policy is not self.order.policy:
-            self.order.use(policy)
+            self.order.switch_policy(policy)
 
     # ---- the order ----
 
@@ -229,10 +230,10 @@ class SimulatedCache:
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
-        self.order.add(node.leaf_id)
+        self.order.add_leaf(node.leaf_id)
 
     def _withdraw(self, node: _Node) -> None:
-        self.order.discard(node.leaf_id)
+        self.order.remove_leaf(node.leaf_id)
         del self._leaves[node.leaf_id]
         node.leaf_id = 0
 
@@ -243,7 +244,7 @@ class SimulatedCache:
             return
         aim = self.resident - max(missing, self.order.policy.trim_chunk)
         while self.resident > aim:
-            victim = self.order.victim(self.resident - aim)
+            victim = self.order.choose_victim(self.resident - aim)
             if victim is None:
                 return
             node = self._leaves[victim.leaf_id]
@@ -263,4 +264,4 @@ class SimulatedCache:
 
 
 def _leaf(node: _Node) -> Leaf:
-    return Leaf(node.start, node.end, node.history, node.last_access, node.known)
+    return Leaf(node.start, node.end, node.history, node.last_access, node.conversation)

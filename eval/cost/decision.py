@@ -1,6 +1,6 @@
 """What it costs to choose a victim, and to keep the order of which it is chosen: policy by policy, beside tlru.
 
-A decision is one answer of ``EvictionOrder.victim``, with the leaves that came and went since the one before.
+A decision is one answer of ``EvictionOrder.choose_victim``, with the leaves that came and went since the one before.
 What a policy learns beside it is not in it; ``--only simulator`` has a request as a whole.
 """
 
@@ -58,9 +58,9 @@ class Clock:
         self.turns: list[float] = []
         """ns a decision in each turn that had any."""
         self._spent = self._asked = 0
-        order.victim = self._timed(order.victim, asked=1)  # type: ignore[method-assign]
-        order.add = self._timed(order.add)  # type: ignore[method-assign]
-        order.discard = self._timed(order.discard)  # type: ignore[method-assign]
+        order.choose_victim = self._timed(order.choose_victim, asked=1)  # type: ignore[method-assign]
+        order.add_leaf = self._timed(order.add_leaf)  # type: ignore[method-assign]
+        order.remove_leaf = self._timed(order.remove_leaf)  # type: ignore[method-assign]
 
     def turn(self) -> None:
         """The end of one, and the beginning of the next."""

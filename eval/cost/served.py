@@ -25,7 +25,6 @@ from eval.cost.simulator import NEXT_PROMPT, TURN, Setting, change, excess
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
-from radix_tlru.config import AUTO
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.offline.caches import OfflineCache
@@ -34,9 +33,7 @@ STOCK, AGAIN = "stock lru", "stock lru, again"
 OURS = {
     "tlru, ξ and Q̂ pinned": Config("tlru", next_prompt_estimate=NEXT_PROMPT),
     "tlru": Config("tlru"),
-    "tlru auto": Config("tlru", median_weight=AUTO),
     "etlru": Config("etlru"),
-    "etlru auto": Config("etlru", median_weight=AUTO),
 }
 """By the name of a row; each with the ξ of the setting."""
 

@@ -21,7 +21,7 @@ from eval.caches.simulator import Cache, SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
-from radix_tlru.config import AUTO, LOAD, MedianWeight
+from radix_tlru.config import LOAD, MedianWeight
 
 NEXT_PROMPT = 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
@@ -30,7 +30,6 @@ POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
     "tlru": ("tlru", NEXT_PROMPT, 0.0),
     "tlru, learned": ("tlru", None, LOAD),
     "etlru": ("etlru", None, LOAD),
-    "etlru auto": ("etlru", None, AUTO),
 }
 """By the name of a row: the policy, Q̂ (None: learned) and w, as a server has them that is told no more."""
 STOCK = "sglang-lru"

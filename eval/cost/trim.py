@@ -59,7 +59,7 @@ def run(source: str, console: Console) -> None:
 def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedCache:
     """An empty cache under tlru; all in tokens."""
     cache = simulated_cache("tlru", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page)
-    cache.order.use(replace(cache.order.policy, trim_chunk=chunk))
+    cache.order.switch_policy(replace(cache.order.policy, trim_chunk=chunk))
     return cache
 
 

@@ -63,8 +63,8 @@ def add_arguments(
         type=median_weight,
         default=[None],
         metavar="W",
-        help="w of policies that weigh the median: 0 to 1, or, of our servers' tlru and etlru, auto (default: what a "
-        f"server has, {LOAD} where it learns, and here nobody waits; else 0)",
+        help=f"w: 0 to 1, or {LOAD} for our servers' tlru and etlru (default: as a server, "
+        f"{LOAD} where it learns, else 0; here no request waits, so {LOAD} is its lowest value)",
     )
     parser.add_argument("--page-size", nargs="+", type=tokens, default=[1], metavar="N", help="tokens (default: 1)")
     parser.add_argument("--replicas", nargs="+", type=int, default=[1], metavar="N", help="caches behind a router")

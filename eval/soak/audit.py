@@ -17,7 +17,7 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixPara
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from eval.soak.prefixes import NAMESPACES, Context, Contexts, Prefixes, Subscriber
+from eval.soak.prefixes import NAMESPACES, Context, Prefixes, PrefixIndex, Subscriber
 from eval.soak.sessions import OpenSessions
 from radix_tlru.config import Config
 from radix_tlru.policy.tel import round_up
@@ -100,7 +100,7 @@ class AuditedCache(OfflineCache):
         config = Config("tlru", 6 * page, self.estimate, median_weight=weight, trim_chunk=chunk)
         super().__init__(build_cache(params, config))
         self.running: list[Running] = []
-        self.contexts = Contexts(shape.capacity)
+        self.contexts = PrefixIndex(shape.capacity)
         self.steps: Counter[str] = Counter()
         self._forget()
         self.audit()
@@ -191,7 +191,7 @@ class AuditedCache(OfflineCache):
                 self.insert(InsertParams(key=prompt, value=values, prev_prefix_len=len(prompt)))
             if self.shape.sessions and number % 4 and request.done:
                 session = f"session {number % self.shape.sessions}"
-                self.name(session, request.node)
+                self.name_session(session, request.node)
                 self.sessions.refer(session, request.prefixes[: request.done])
             self._drop(request)
         self._after("finish")
@@ -200,7 +200,7 @@ class AuditedCache(OfflineCache):
         """A client closes its session, which may be none."""
         if self.shape.sessions:
             session = f"session {number % self.shape.sessions}"
-            self.close(session)
+            self.close_session(session)
             self.sessions.close(session)
             self._after("close")
 
@@ -378,7 +378,7 @@ class AuditedCache(OfflineCache):
         assert len(order) == len(leaves)
         assert bool(leaves) == bool(self.cache.full_evictable_size())
         assert sum(leaf.end - leaf.start for leaf in leaves) <= self.cache.full_evictable_size()
-        assert order.over_budget == sum(map(order.tel_safe, leaves))
+        assert order.over_budget == sum(map(order.tel_safe_tokens, leaves))
         if self.shape.sessions:
             self._audit_sessions()
         for leaf in leaves:

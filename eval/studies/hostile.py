@@ -137,7 +137,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
     parser.add_argument("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
     parser.add_argument("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (%(default)s)")
-    parser.add_argument("--median-weight", type=median_weight, default=0.0, metavar="W", help="w, or auto (default: 0)")
+    parser.add_argument("--median-weight", type=median_weight, default=0.0, metavar="W", help="w (default: 0)")
     parser.add_argument("--page-size", type=tokens, default=16, metavar="N", help="tokens (default: %(default)s)")
     parser.add_argument("--strength", nargs="+", type=float, default=[0.25, 1.0], metavar="S", help="(default: 0.25 1)")
 

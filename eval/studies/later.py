@@ -58,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", nargs="+", type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     parser.add_argument("--threshold", nargs="+", type=tokens, required=True, metavar="TOKENS", help="ξ")
     parser.add_argument("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (learned)")
-    parser.add_argument("--median-weight", nargs="+", type=median_weight, default=[0.0], metavar="W", help="w, or auto")
+    parser.add_argument(
+        "--median-weight", nargs="+", type=median_weight, default=[0.0], metavar="W", help="w (default: 0)"
+    )
     parser.add_argument("--page-size", type=tokens, default=1, metavar="N", help="tokens (%(default)s)")
     parser.add_argument("--optimum", default="tail-belady", choices=OPTIMA, help="closes all of the gap (%(default)s)")
     parser.add_argument("--from", type=float, default=0.5, dest="share", metavar="SHARE", help="(%(default)s)")

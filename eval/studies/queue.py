@@ -41,6 +41,7 @@ from eval.simulate.grid import OURS, own_settings
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config, ConfigError
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
+from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["Line", "Queued", "serve"]
 
@@ -69,8 +70,8 @@ class Waits(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """A request has come and waits."""
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts."""
 
 
 class Queued(NamedTuple):
@@ -102,7 +103,7 @@ def serve(cache: Waits, requests: Sequence[Request], line: Line) -> Queued:
         prefills += 1
         request = waiting.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        cache.prefilled(uncached[-1], len(waiting), waited)
+        cache.count_prefill(PrefillLoad(uncached[-1], len(waiting), waited))
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))

@@ -13,7 +13,7 @@ from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
-from radix_tlru.learning.conversations import Conversation
+from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang import build_cache
@@ -97,10 +97,10 @@ def test_a_return_that_waits_is_certain_until_it_was_not_heard_of_for_a_while() 
     leaf = Leaf(0, 500, 500, 1.0, conversation)
     returns = LearnedReturns()
     asleep = returns.group(leaf, 1_000.0)
-    conversation.due = 1_060.0
-    due = returns.group(leaf, 1_000.0)
-    assert due.until == 1_060.0
-    assert returns.rate(due.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
+    conversation.queued_until = 1_060.0
+    queued = returns.group(leaf, 1_000.0)
+    assert queued.expiry == 1_060.0
+    assert returns.rate(queued.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
     assert returns.group(leaf, 1_060.0).number == returns.group(Leaf(0, 500, 500, 1.0, conversation), 1_060.0).number
     assert returns.rate(returns.group(leaf, 1_060.0).number, 1.0, 1_060.0) < 0.01
     before = RecentTurns().key(leaf)
@@ -124,11 +124,11 @@ def test_real_cache_and_simulator_agree_where_requests_wait(policy: str) -> None
 
 def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--trace", "synthetic:conversations=60", "--capacity", "20k", "--threshold", "1024", "--page-size", "16"]
-    assert main(["queue", *sizes, "--policy", "etlru", "--median-weight", "0", "auto", "--load", "0.5", "0.9"]) == 0
+    assert main(["queue", *sizes, "--policy", "etlru", "--median-weight", "0", "load", "--load", "0.5", "0.9"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if "lru" in line]
     assert [(row[:3] if row[0][0] == "0" else row[:2]) for row in rows] == [
-        *(["0.5", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "auto"]),
-        *(["0.9", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "auto"]),
+        *(["0.5", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "load"]),
+        *(["0.9", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "load"]),
     ]
 
 
@@ -140,10 +140,12 @@ def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytes
         ("--beta 1e9", "--beta 1e+09: 21 requests are more than --load 0.5 by that alone"),
         ("--page-size 0", "--page-size 0: must be 1 to the 20000 tokens of the cache"),
         ("--jobs 0", "--jobs 0: must be 1 or more"),
-        ("--median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1, load or auto"),
+        ("--median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--trace", "synthetic:conversations=10", "--capacity", "20k", "--threshold", "1024"]
     assert main(["queue", *sizes, *flags.split()]) == 2
-    assert capsys.readouterr().err == f"eval queue: {said}\n"
+    printed = capsys.readouterr().err
+    assert printed.startswith(f"eval queue: {said}")
+    assert printed.count("\n") == 1

@@ -18,7 +18,7 @@ from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part, Row, Run
 from eval.live.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
 from eval.studies.paper.timing import Timing
-from radix_tlru.config import AUTO, LOAD
+from radix_tlru.config import LOAD
 
 RUN = Run(
     trace="t",
@@ -234,12 +234,12 @@ def test_a_run_of_before_says_nothing_of_the_machine(folder: Folder) -> None:
 
 
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
-    folder = Folder(tmp_path, msgspec.structs.replace(RUN, arms={"etlru [auto]": ""}))
-    played(folder, "etlru [auto]", 0, ROWS)
+    folder = Folder(tmp_path, msgspec.structs.replace(RUN, arms={"etlru [load]": ""}))
+    played(folder, "etlru [load]", 0, ROWS)
     console = Console(width=120)
     with console.capture() as captured:
         console.print(comparison_table(summarise(folder)))
-    assert "etlru [auto]" in captured.get()
+    assert "etlru [load]" in captured.get()
 
 
 def test_of_nothing_there_is_nothing_to_say(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
         ({"moves": True}, "its ξ was learned while it ran"),
         ({"return_model": "mine:Model"}, "no simulator asks mine:Model"),
         ({"eviction": "etlru", "median_weight": LOAD, "learns": True}, "its w followed the load"),
-        ({"eviction": "etlru", "median_weight": AUTO, "learns": True}, None),
+        ({"eviction": "etlru", "median_weight": 0.5, "learns": True}, None),
     ],
 )
 def test_what_no_simulator_is_like_is_not_predicted(folder: Folder, said: dict[str, Any], reason: str | None) -> None:

@@ -262,10 +262,10 @@ def test_cells_that_differ_in_the_estimate_are_all_shown(policy: str, tmp_path: 
 
 
 def test_a_weight_that_is_not_0_is_named_where_it_is_the_only_one(tmp_path: Path) -> None:
-    auto = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight="auto"), cell("etlru", 800))
-    assert "ours (tlru), w = auto" in all_cells(auto)
-    assert "<code>tlru</code>, w = auto" in cards(auto)
-    assert "etlru, w" not in all_cells(auto)
+    load = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight="load"), cell("etlru", 800))
+    assert "ours (tlru), w = load" in all_cells(load)
+    assert "<code>tlru</code>, w = load" in cards(load)
+    assert "etlru, w" not in all_cells(load)
 
 
 def test_without_a_map_of_the_gap_the_reason_is_true(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_without_a_map_of_the_gap_the_reason_is_true(tmp_path: Path) -> None:
             heat_maps(scene(tmp_path, *cells), "gap")
         return str(missing.value)
 
-    same = (cell("lru", 1000, gap_closed=0.0), cell("etlru", 1000, gap_closed=0.0, median_weight="auto"))
+    same = (cell("lru", 1000, gap_closed=0.0), cell("etlru", 1000, gap_closed=0.0, median_weight="load"))
     assert reason(*same) == "every policy here has the figures of lru or tail-belady in every cell"
     assert "gap_closed is null" in reason(cell("lru", 1000), cell("tlru", 1000), cell("tail-belady", 1000))
 

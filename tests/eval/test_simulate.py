@@ -117,8 +117,8 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
 @pytest.mark.parametrize(
     "settings",
-    [(), ("--next-prompt-estimate", "200"), ("--median-weight", "auto")],
-    ids=["learned", "pinned", "auto"],
+    [(), ("--next-prompt-estimate", "200"), ("--median-weight", "0.5")],
+    ids=["learned", "pinned", "weighted"],
 )
 def test_the_real_cache_and_the_simulator_agree_in_every_request(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, settings: tuple[str, ...]
@@ -164,8 +164,8 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
         (("--jobs", "0"), "--jobs 0: must be 1 or more"),
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
-        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1, load or auto"),
-        (("--policy", "lru", "end-aware", "--median-weight", "auto"), "--median-weight auto: end-aware does not learn"),
+        (("--median-weight", "2"), "--tlru-median-weight 2.0: must be a number from 0 to 1"),
+        (("--policy", "lru", "end-aware", "--median-weight", "load"), "--median-weight load: end-aware does not learn"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
     ],

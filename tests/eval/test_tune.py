@@ -70,7 +70,7 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     [
         ("--slo 0", "--slo 0: leaves no token to prefill"),
         ("--slo 100 --alpha -1", "alpha -1: must be a number of ms a token above 0"),
-        ("--slo 100 --median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1, load or auto"),
+        ("--slo 100 --median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1"),
         ("--slo 100 --timing none.json", "--timing none.json: No such file or directory"),
         ("--slo 100 --policy best", "best"),
         ("--slo 100 --page-size 100000", "--capacity 40000: must be at least one page of 100000 tokens"),
@@ -122,5 +122,5 @@ def test_the_legend_names_the_weight_of_the_large_marks(tmp_path: Path, monkeypa
     titles = []
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda self, **given: titles.append(given["title"]))
     words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "60", "--median-weight"]
-    assert main(["tune", *words, "0.4", "0.2", "auto", "--out", str(tmp_path)]) == 0
+    assert main(["tune", *words, "0.4", "0.2", "load", "--out", str(tmp_path)]) == 0
     assert titles == ["large marks: w = 0.2"]

@@ -15,10 +15,11 @@ from eval.live.replay.client import send as send_one
 from eval.live.server import Server
 from eval.studies.paper.timing import Point, Timing, fit
 from radix_tlru.config import START_THRESHOLD
+from radix_tlru.objective.calibration import EVERY, time_for_prefill
 from radix_tlru.objective.prefill_latency import Line
-from radix_tlru.objective.threshold import EVERY, UncachedQuantile, time_for_prefill
+from radix_tlru.objective.threshold import UncachedQuantile
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import ALL_CHECKS, REAL_WEIGHTS, flags
+from tests.helpers.servers import ALL_CHECKS, REAL_WEIGHTS, flags
 
 pytestmark = pytest.mark.live
 

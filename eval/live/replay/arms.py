@@ -17,7 +17,7 @@ import requests
 
 from eval.command import median_weight
 from eval.live.server import RunningServer, Server, ServerError, cpu_flags, ensure_demo_model
-from radix_tlru.config import AUTO, FLAGS, LOAD, Config, MedianWeight, PolicyName
+from radix_tlru.config import FLAGS, LOAD, Config, MedianWeight, PolicyName
 
 __all__ = [
     "STARTUP_S",
@@ -80,7 +80,7 @@ class Facts:
     attention_backend: str
     replicas: int = 1
     eviction: str = "tlru"  # by ours: tlru, etlru
-    median_weight: MedianWeight = 0.0  # w of ours; of a server that runs already only ``auto`` can be told
+    median_weight: MedianWeight = 0.0  # w of ours, as far as the flags or the metrics tell
     learns: bool = False  # how long next prompts are; an etlru that runs already is taken to
     moves: bool = False  # its ξ, which follows what is measured
     return_model: str | None = None  # somebody's own
@@ -215,7 +215,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
         eviction=eviction,
-        median_weight=_weight(arm, compared, metrics, Config(eviction, next_prompt_estimate=None if learns else 0)),
+        median_weight=_weight(arm, metrics, Config(eviction, next_prompt_estimate=None if learns else 0)),
         learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
@@ -229,10 +229,8 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, compared: Sequence[str], metrics: Mapping[str, float], otherwise: Config) -> MedianWeight:
-    """w of a server of ours, which compares the policies of these names; if it was told none, that of a config."""
-    if any(" w=" in name for name in compared):
-        return AUTO
+def _weight(arm: Arm, metrics: Mapping[str, float], otherwise: Config) -> MedianWeight:
+    """w of a server of ours. If neither its metrics nor its flags tell, that of ``otherwise``."""
     if "sglang:tlru_waiting_requests" in metrics:
         return LOAD
     given = _flag(arm.flags, FLAGS["median_weight"])

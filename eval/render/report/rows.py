@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eval.command import weight_text
 from eval.simulate.cells import Cell, Outcome
 from eval.simulate.grid import ESTIMATED, WEIGHTED
-from radix_tlru.config import AUTO, LOAD, MedianWeight
+from radix_tlru.config import LOAD, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
 
@@ -122,7 +122,7 @@ def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]
-        chosen = name == "median_weight" and value in (AUTO, LOAD)
+        chosen = name == "median_weight" and value == LOAD
         if name == "evicted" or (name in absent and value is None) or chosen:
             continue
         if not isinstance(value, str if name in text else int | float):
