@@ -177,7 +177,9 @@ class Config:
         """w as it was given, or what it is if none was."""
         if self.median_weight is not None:
             return self.median_weight
-        return LOAD if self.policy == "etlru" or self.next_prompt_estimate is None else 0.0
+        if self.policy == "etlru":
+            return 1.0
+        return LOAD if self.next_prompt_estimate is None else 0.0
 
     @property
     def start_weight(self) -> float:

@@ -207,8 +207,10 @@ class SimulatedCache:
             len(request.context) // self.page_size * self.page_size,
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
-            answer_ids=request.ending,
             thought_len=request.thought_tokens,
+            session=request.session,
+            finish=request.stop,
+            answer_ids=() if request.stop else request.ending,
         )
         conversation = learner.record_turn(turn, is_leaf=not path[-1].children)
         for node in path:

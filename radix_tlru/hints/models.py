@@ -31,12 +31,14 @@ class HintedReturns(ReturnModelWrapper):
 
     def __init__(self, returns: ReturnModel) -> None:
         super().__init__(returns)
-        self._now = 0.0  # in the time of the model inside
+        self._now = 0.0  # in the time of the model inside, if that is not stamps
         self._first: tuple[float, float] | None = None  # stamp (s) and time of the model inside, of the first leaf seen
         self._pace = 1.0  # time of the model inside, by the s
 
     def stamp(self, leaf: Leaf) -> float:
         time = self._returns.stamp(leaf)
+        if self.in_seconds:
+            return time
         self._now = max(self._now, time)
         if leaf.conversation is None:
             return 0.0
@@ -48,22 +50,32 @@ class HintedReturns(ReturnModelWrapper):
         return stamp
 
     def group(self, leaf: Leaf, now: float) -> Group:
+        return self.lasting_group(leaf, now, math.inf)
+
+    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         kind, expiry = _kind(leaf, now)
         if kind == _ENDED:
             return Group(_ENDED, expiry)
-        group = self._returns.group(leaf, self._now)
-        return Group(group.number * _KINDS + kind, min(group.expiry, expiry))
+        group = self.inner_group(leaf, self._inside(now), least if kind == _PLAIN else math.inf)
+        inner_expiry = group.expiry
+        if not self.in_seconds and inner_expiry < math.inf:
+            inner_expiry = max(now + (inner_expiry - self._now) / self._pace, math.nextafter(now, math.inf))
+        return Group(group.number * _KINDS + kind, min(inner_expiry, expiry))
 
     def rate(self, group: int, key: float, now: float) -> float:
         number, kind = divmod(group, _KINDS)
         if kind == _ENDED:
             return 0.0
-        rate = self._returns.rate(number, key, self._now)
+        rate = self._returns.rate(number, key, self._inside(now))
         if kind == _PLAIN:
             return rate
         if kind < _RETURNS:
             return rate * factor(kind - _PRIORITY)
         return min(max(rate, 1.0 / (_LEFT_S[kind - _RETURNS] * self._pace)), DEAREST * rate)
+
+    def _inside(self, now: float) -> float:
+        """The time of the model inside."""
+        return now if self.in_seconds else self._now
 
     def floor(self, leaf: Leaf) -> int:
         floor = super().floor(leaf)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+
+import numpy as np
 
 from radix_tlru.policy.models import Leaf
 
@@ -87,31 +88,18 @@ class PromptLengths:
         """As seen lately: ``before`` itself if that has not changed; None if nothing was seen."""
         if not self._lengths:
             return before
-        ranked: list[int] = []
-        of_kind: list[list[int]] = [[] for _ in range(_KINDS)]
-        for tokens, kind in sorted(self._lengths):
-            ranked.append(tokens)
-            of_kind[kind].append(tokens)
+        lengths, kinds = np.array(self._lengths).T
+        order = np.argsort(lengths, kind="stable")
+        lengths, kinds = lengths[order], kinds[order]
+        # Each kind is a mixture of its own lengths with all of them, in the measure of their numbers.
+        own = np.cumsum(kinds == np.arange(_KINDS)[:, None], axis=1)
+        every = np.arange(1, len(lengths) + 1) / len(lengths)
+        of_kind = [
+            lengths[np.searchsorted(below + _STRENGTH * every, np.array(_LEVELS) * (below[-1] + _STRENGTH) - 1e-9)]
+            for below in own
+        ]
         found = NextPrompts(
-            tuple(ranked[int(level * (len(ranked) - 1))] for level in _LEVELS),
-            tuple(tuple(_quantile(level, own, ranked) for level in _LEVELS) for own in of_kind),
+            tuple(lengths[[int(level * (len(lengths) - 1)) for level in _LEVELS]].tolist()),
+            tuple(tuple(quantiles.tolist()) for quantiles in of_kind),
         )
         return before if before is not None and found.is_close_to(before) else found
-
-
-def _quantile(level: float, own: Sequence[int], ranked: Sequence[int]) -> int:
-    """Of the mixture of what a kind has seen with what all have, in the measure of their numbers. Both are sorted."""
-    weight = _STRENGTH / len(ranked)
-    wanted = level * (len(own) + _STRENGTH)
-
-    def below(index: int) -> float:
-        return bisect_right(own, ranked[index]) + weight * (index + 1)
-
-    low, high = 0, len(ranked) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if below(middle) < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return ranked[low]

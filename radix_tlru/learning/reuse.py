@@ -64,12 +64,15 @@ class ReusableOnly(ReturnModelWrapper):
     """A return model by which a conversation returns to its first ``reusable_len`` tokens, and no further."""
 
     def group(self, leaf: Leaf, now: float) -> Group:
+        return self.lasting_group(leaf, now, math.inf)
+
+    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         conversation = leaf.conversation
         # A leaf that is evicted whole returns if any of it does.
         end = leaf.end if leaf.usable_without is None else leaf.start + 1
         if conversation is not None and conversation.reusable_len < end:
             return _NEVER
-        group = self._returns.group(leaf, now)
+        group = self.inner_group(leaf, now, least)
         return Group(group.number + 1, group.expiry)
 
     def rate(self, group: int, key: float, now: float) -> float:

@@ -8,11 +8,13 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price then and there, because its price may have fallen.
+- *Expiry.* A leaf whose group expires gets a new price then and there, because its price may have fallen. One that is
+  far from being next may get a price that is too low, and lasts longer.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
-  has risen. An old entry never costs more than its leaf, so it is corrected when it is the first of the cheapest
-  bucket.
-- *Another policy.* When ξ, w or a model moves, leaves keep their prices and get new ones a few at each decision.
+  has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
+  cheapest bucket.
+- *Another policy.* When ξ, w or a model moves, leaves get new prices a few at each decision, the cheapest by the old
+  ones first. Victims are chosen among those that have theirs.
 
 A decision is O(log buckets + log leaves), amortised.
 
@@ -83,10 +85,13 @@ class EvictionOrder:
         self._queued_entries = 0  # in the buckets, old ones included
         self._expiries: list[tuple[float, int]] = []  # heap of (time, leaf), old ones included
         self._now = 0.0  # in the time of the return model
+        self._newest: Leaf | None = None  # whose use that was
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
         self._pricings = [Pricing(policy, 0)]  # the one in force last
+        self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
+        self._last_cost = 0.0  # of a token of the last victim
 
     def __len__(self) -> int:
         """Evictable leaves."""
@@ -154,21 +159,24 @@ class EvictionOrder:
         assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
         return leaf
 
-    def push(self, leaf_id: int, leaf: Leaf) -> None:
-        """Price a leaf, put it into its bucket, and count its use as the newest if it is."""
+    def push(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
+        """Price a leaf, put it into its bucket, and count its use as the newest if it is.
+
+        Args:
+            is_next: whether the leaf would be the next victim, so that its price has to be that of the moment.
+        """
         pricing = self._pricings[-1]
         returns, stamp = pricing.policy.returns, pricing.policy.returns.stamp(leaf)
-        if stamp > self._now:
-            self._now = stamp
-        group, expiry = returns.group(leaf, self._now)
+        if stamp > self._now or self._newest is None:
+            self._now, self._newest = max(stamp, self._now), leaf
         level = pricing.level_of(leaf, self._page_size)
+        group, expiry = pricing.group_of(leaf, self._now, level, math.inf if is_next else self._last_cost)
         safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
         bucket, key = pricing.bucket(group, level), returns.key(leaf)
         self._bucket[leaf_id], self._key[leaf_id] = bucket, key
         if safe_tokens:
             self._safe[leaf_id] = safe_tokens
             self._over_budget += safe_tokens
-        pricing.leaves += 1
         self._queued_entries += 1
         if bucket.push(key, leaf_id) and returns.timeless and not bucket.is_priced:
             bucket.is_priced = True
@@ -183,13 +191,12 @@ class EvictionOrder:
         del self._key[leaf_id]
         self._expiry.pop(leaf_id, None)
         self._over_budget -= self._safe.pop(leaf_id, 0)
-        bucket.pricing.leaves -= 1
         return bucket
 
-    def _push_again(self, leaf_id: int, leaf: Leaf) -> None:
+    def _push_again(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
         self._forget(leaf_id)
-        self.push(leaf_id, leaf)
+        self.push(leaf_id, leaf, is_next)
 
     # ---- prices ----
 
@@ -203,24 +210,28 @@ class EvictionOrder:
             before.policy, before.level_costs = policy, policy.level_costs
             self._price_buckets()
             return
+        if len(self._pricings) == 1:
+            self._to_reprice = _cheapest_last(before, self._now)
         self._pricings.append(Pricing(policy, before.number + 1))
-        self._version = policy.returns.version
+        self._version, self._last_cost = policy.returns.version, 0.0
+        if policy.returns is not before.policy.returns:  # whose time may be another
+            self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
+            self._expiry, self._expiries = {}, []
         self._price_buckets()
         self._reprice_some()
 
     def _reprice_some(self) -> None:
         """Price some leaves of the earliest policy by the one in force."""
-        left, earliest = _REPRICED, self._pricings[0]
-        while left and earliest is not self._pricings[-1]:
-            if not earliest.buckets or not earliest.leaves:
-                self._queued_entries -= sum(map(len, earliest.buckets.values()))
-                earliest.buckets.clear()
+        left = _REPRICED
+        while left and len(self._pricings) > 1:
+            if not self._to_reprice:
                 del self._pricings[0]
-                earliest = self._pricings[0]
+                if len(self._pricings) > 1:
+                    self._to_reprice = _cheapest_last(self._pricings[0], self._now)
                 continue
-            place, bucket = next(iter(earliest.buckets.items()))
+            bucket = self._to_reprice[-1]
             if bucket.first is None:
-                del earliest.buckets[place]
+                self._to_reprice.pop()
                 continue
             key, leaf_id = bucket.first
             is_current = self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
@@ -231,13 +242,13 @@ class EvictionOrder:
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     def _price_buckets(self) -> None:
-        """Sort the buckets whose leaves all cost the same by what that is now."""
+        """Sort the buckets of the policy in force by what all their leaves cost, if they cost the same."""
+        pricing = self._pricings[-1]
         self._prices = []
-        for pricing in self._pricings:
-            for bucket in pricing.buckets.values():
-                bucket.is_priced = pricing.policy.returns.timeless and bucket.first is not None
-                if bucket.is_priced:
-                    self._prices.append(bucket.price(self._now))
+        for bucket in pricing.buckets.values():
+            bucket.is_priced = pricing.policy.returns.timeless and bucket.first is not None
+            if bucket.is_priced:
+                self._prices.append(bucket.price(self._now))
         heapify(self._prices)
 
     def _move_expired(self) -> None:
@@ -273,6 +284,7 @@ class EvictionOrder:
         bucket, leaf_id, leaf = found
         pricing = bucket.pricing
         self._victim = leaf_id, bucket
+        self._last_cost = bucket.cost(self._now)
         keep = leaf.start
         if leaf.usable_without is None:
             page, policy = self._page_size, pricing.policy
@@ -303,21 +315,20 @@ class EvictionOrder:
         An old entry never costs more than its leaf does, because keys only grow. ``usable_without`` only falls while a
         leaf is in the order. So it suffices to check the cheapest entry.
         """
+        pricing, now = self._pricings[-1], self._now
+        rate_of, costs = pricing.policy.returns.rate, pricing.level_costs
         while True:
-            now = self._now
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
-            for pricing in self._pricings:
-                rate_of, costs = pricing.policy.returns.rate, pricing.level_costs
-                for bucket in pricing.buckets.values():
-                    first = bucket.first
-                    if first is None:
-                        continue
-                    rate = rate_of(bucket.group, first[0], now)
-                    cost = rate * costs[bucket.level]
-                    # Of two that cost nothing, take the one that returns later.
-                    if cost < least or (cost == least and (rate, first) < cheapest):
-                        least, cheapest, found = cost, (rate, first), bucket
+            for bucket in pricing.buckets.values():
+                first = bucket.first
+                if first is None:
+                    continue
+                rate = rate_of(bucket.group, first[0], now)
+                cost = rate * costs[bucket.level]
+                # Of two that cost nothing, take the one that returns later.
+                if cost < least or (cost == least and (rate, first) < cheapest):
+                    least, cheapest, found = cost, (rate, first), bucket
             if found is None:
                 return None
             leaf = self._current_first(found)
@@ -332,7 +343,7 @@ class EvictionOrder:
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
             if returns.key(leaf) == key and returns.group(leaf, self._now).number == bucket.group:
                 return leaf_id, leaf
-            self._push_again(leaf_id, leaf)  # used since, or worth more by now
+            self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
         bucket.pop()
         self._queued_entries -= 1
         return None
@@ -348,3 +359,8 @@ class EvictionOrder:
         self._expiries = [(expiry, leaf_id) for leaf_id, expiry in self._expiry.items()]
         heapify(self._expiries)
         self._price_buckets()
+
+
+def _cheapest_last(pricing: Pricing, now: float) -> list[Bucket]:
+    """The buckets that hold leaves, in the order of their prices."""
+    return sorted((each for each in pricing.buckets.values() if each.first), key=lambda each: each.price(now))[::-1]

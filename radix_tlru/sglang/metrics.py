@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
+from radix_tlru.learning.age_bands import GROUPS
 from radix_tlru.policy.order import EvictionOrder, Phase
 from radix_tlru.policy.preview import preview
 
@@ -32,9 +33,6 @@ __all__ = ["TailMetrics"]
 
 _NEXT = 5  # victims that are shown before they are
 _SHARE = 0.01  # of the time, that looking for them may take
-
-# Ages from which returns are counted together, s; the last span never ends.
-_SPANS = (0.0, 32.0, 128.0, 512.0, 2048.0)
 
 
 class TailMetrics(_StatLoggerDIMixin):
@@ -149,8 +147,8 @@ class _LearnerMetrics:
             "policy",
             names,
         )
-        ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
-        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(_SPANS, ends, strict=True)]
+        ends = (*(f"{end:g}" for end in GROUPS[1:]), "")
+        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(GROUPS, ends, strict=True)]
         self._watched = make.counters(
             "sglang:tlru_watched_seconds_total",
             "Time that conversations were silent while their return was predicted, by how long they had been silent.",
@@ -186,9 +184,8 @@ class _LearnerMetrics:
                 self._shadow_excess[name].follow(tokens)
         self._continued["as_cached"].follow(learner.answers[True])
         self._continued["otherwise"].follow(learner.answers[False])
-        by_age = learner.hazards.reliability.by_age(learner.hazards.now, _SPANS)
         metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)
-        for counters, counts in zip(metrics, by_age, strict=True):
+        for counters, counts in zip(metrics, learner.returns_by_age, strict=False):
             for counter, count in zip(counters, counts, strict=True):
                 counter.follow(count)
 
@@ -236,7 +233,7 @@ class _VictimMetrics:
             leaf = victim.leaf
             silent = math.nan
             if self._tail.learner is not None and leaf.conversation is not None:
-                silent = self._tail.learner.hazards.now - leaf.conversation.stamp
+                silent = self._tail.learner.now - leaf.conversation.stamp
             self._cached[position].set(leaf.end)
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)

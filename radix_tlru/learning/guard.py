@@ -1,0 +1,85 @@
+"""Which candidates would have been worse than lru in anything of late? Those are not put in force.
+
+A candidate is admitted if, over the last 2,000 turns that the shadows served, it is not worse than lru by more than 1 %
+in any of
+
+- tokens prefilled: the mean, and with it the hit ratio;
+- turns beyond lru's own p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
+- turns over ξ;
+
+each with one standard error of its paired difference from lru added. So what few turns cannot tell is not risked, and
+where shadows serve but a sample of the conversations, or seldom anything is evicted, the margin is wider.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Guard"]
+
+_WINDOW = 2_000  # turns of the shadows that are looked at
+_EVERY = 100  # turns, after which they are looked at again
+_FIRST = 200  # turns before the first look
+_TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
+_ERRORS = 1.0  # standard errors by which it must be better than that
+_GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
+_PERCENTILES = (50, 90, 95, 99)
+
+
+class Guard:
+    """Says which candidate should be in force.
+
+    Args:
+        candidates: names, the preferred first among equals; the last is lru, and is in force until another is admitted.
+    """
+
+    def __init__(self, candidates: Sequence[str]) -> None:
+        self._names = list(candidates)
+        self.preferred = self._names[-1]
+        """Name of the candidate that should be in force."""
+        self._uncached = np.zeros((len(self._names), _WINDOW), np.int64)  # a ring, by candidate
+        self._prompt_len = np.zeros(_WINDOW, np.int64)
+        self._seen = 0
+
+    def count_turn(self, prompt_len: int, uncached: Sequence[int], threshold: int) -> None:
+        """A turn was served by the shadows: its uncached tokens under each candidate. ξ and lengths are tokens."""
+        place = self._seen % _WINDOW
+        self._uncached[:, place], self._prompt_len[place] = uncached, prompt_len
+        self._seen += 1
+        if self._seen >= _FIRST and self._seen % _EVERY == 0:
+            self._look(threshold)
+
+    def _look(self, threshold: int) -> None:
+        turns = min(self._seen, _WINDOW)
+        uncached, prompt_len = self._uncached[:, :turns], self._prompt_len[:turns]
+        lru = uncached[-1]
+        excess = np.maximum(uncached - threshold, 0).sum(axis=1)
+        admitted = [number for number, own in enumerate(uncached[:-1]) if _is_admitted(own, lru, prompt_len, threshold)]
+        if not admitted:
+            self.preferred = self._names[-1]
+            return
+        best = min(admitted, key=lambda number: (excess[number], number))
+        now = self._names.index(self.preferred)
+        if now not in admitted or excess[now] - excess[best] > _GAIN * excess[-1]:
+            self.preferred = self._names[best]
+
+
+def _is_admitted(own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int) -> bool:
+    """Whether uncached tokens of turns are not worse than lru's in anything."""
+    worse = own - lru
+    allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
+    if worse.sum() + _ERRORS * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
+        return False
+    over = own > threshold, lru > threshold
+    if not _is_bounded(*over, _TOLERANCE * over[1].sum()):
+        return False
+    bounds = np.percentile(lru, _PERCENTILES)
+    return all(_is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0) for bound in bounds)
+
+
+def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float) -> bool:
+    """Whether as few turns go beyond a bound as under lru, and ``allowed`` ones more, for all that chance can do."""
+    return bool(own.sum() - int(lru.sum()) + _ERRORS * np.sqrt((own != lru).sum()) <= allowed)
