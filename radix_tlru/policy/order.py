@@ -14,7 +14,8 @@ compares the buckets by their first leaf. What keeps that right:
   has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
   cheapest bucket.
 - *Another policy.* When ξ, w or a model moves, leaves get new prices a few at each decision, the cheapest by the old
-  ones first. Victims are chosen among those that have theirs.
+  ones first, and each victim has one. Prices by another return model are not compared: then the victim is one of those
+  that have a new price.
 
 A decision is O(log buckets + log leaves), amortised.
 
@@ -25,7 +26,7 @@ evicted whole. Its price is that of the middle token of what becomes unusable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
@@ -242,14 +243,21 @@ class EvictionOrder:
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     def _price_buckets(self) -> None:
-        """Sort the buckets of the policy in force by what all their leaves cost, if they cost the same."""
-        pricing = self._pricings[-1]
+        """Sort the buckets whose leaves all cost the same by what that is now."""
+        timeless = self.policy.returns.timeless
         self._prices = []
-        for bucket in pricing.buckets.values():
-            bucket.is_priced = pricing.policy.returns.timeless and bucket.first is not None
+        for bucket in self._comparable_buckets():
+            bucket.is_priced = timeless and bucket.first is not None
             if bucket.is_priced:
                 self._prices.append(bucket.price(self._now))
         heapify(self._prices)
+
+    def _comparable_buckets(self) -> Iterator[Bucket]:
+        """The buckets whose prices are in one measure: those by the return model in force."""
+        returns = self.policy.returns
+        for pricing in self._pricings:
+            if pricing.policy.returns is returns:
+                yield from pricing.buckets.values()
 
     def _move_expired(self) -> None:
         """Price the leaves whose group has expired."""
@@ -315,17 +323,16 @@ class EvictionOrder:
         An old entry never costs more than its leaf does, because keys only grow. ``usable_without`` only falls while a
         leaf is in the order. So it suffices to check the cheapest entry.
         """
-        pricing, now = self._pricings[-1], self._now
-        rate_of, costs = pricing.policy.returns.rate, pricing.level_costs
+        now, rate_of = self._now, self.policy.returns.rate
         while True:
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
-            for bucket in pricing.buckets.values():
+            for bucket in self._comparable_buckets():
                 first = bucket.first
                 if first is None:
                     continue
                 rate = rate_of(bucket.group, first[0], now)
-                cost = rate * costs[bucket.level]
+                cost = rate * bucket.pricing.level_costs[bucket.level]
                 # Of two that cost nothing, take the one that returns later.
                 if cost < least or (cost == least and (rate, first) < cheapest):
                     least, cheapest, found = cost, (rate, first), bucket
@@ -341,7 +348,8 @@ class EvictionOrder:
         key, leaf_id = bucket.first
         if self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key:
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
-            if returns.key(leaf) == key and returns.group(leaf, self._now).number == bucket.group:
+            is_current = bucket.pricing is self._pricings[-1] and returns.key(leaf) == key
+            if is_current and returns.group(leaf, self._now).number == bucket.group:
                 return leaf_id, leaf
             self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
         bucket.pop()
