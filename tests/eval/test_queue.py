@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eval.__main__ import main
-from eval.caches.policies import TraceKnowledge
+from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
 from eval.simulate.command import cache_for

@@ -18,7 +18,7 @@ import pytest
 import requests
 
 import eval.live.server
-from eval.caches.routing import CacheAware, PrefixAware
+from eval.caches.prefix_aware import CacheAware, PrefixAware
 from eval.live.replay.arms import Arm, facts
 from eval.live.router import Router
 from eval.live.server import ServerError, live_members

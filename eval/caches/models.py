@@ -1,0 +1,105 @@
+"""Return and prompt models that a server cannot have: they are given facts of the trace, or look into its future.
+
+``leaf.known`` holds what a model looks at: a :class:`~eval.caches.futures.Future`, or what else its docstring says.
+Source: Zhang et al., "Tail-Optimized Caching for LLM Inference", arXiv 2510.15152.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from radix_tlru import Leaf
+from radix_tlru.policy.models import OneGroup, Recency
+
+__all__ = ["Exponential", "LongEnough", "NextUse", "StepPrompt", "TrueNextPrompt", "Unended"]
+
+
+@dataclass(frozen=True, slots=True)
+class LongEnough(Recency):
+    """Recency for histories of at least ``threshold`` tokens; λ = 0 for shorter ones (paper, section 5)."""
+
+    threshold: int
+
+    def key(self, leaf: Leaf) -> float:
+        return leaf.last_access if leaf.history >= self.threshold else -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Unended(Recency):
+    """Recency until the conversation ends, then λ = 0 (paper, section 5.3: End-Aware)."""
+
+    def key(self, leaf: Leaf) -> float:
+        return -math.inf if math.isinf(leaf.known.at) else leaf.last_access
+
+
+@dataclass(frozen=True, slots=True)
+class NextUse(OneGroup):
+    """λ = 1 / time to the next use, in requests (Belady)."""
+
+    def key(self, leaf: Leaf) -> float:
+        return -float(leaf.known.at)
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        return 1.0 / max(-key - now, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TrueNextPrompt:
+    """Q is the true length of the next prompt; ``estimate`` tokens where no prompt follows."""
+
+    estimate: int
+    probabilities = (0.0, 1.0)
+    usual = 0
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        if step:
+            return None
+        return self.estimate if math.isinf(leaf.known.at) else leaf.known.prompt_tokens - leaf.history
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential(OneGroup):
+    """λ = λ_i e^{−μ (t − last turn)}: turns at rate λ_i while a conversation lives, which ends at rate μ.
+
+    Source: paper, Definition 1. All rates fall by the same factor, so leaves keep their order. ``leaf.known`` is
+    (λ_i in 1/s, time of the last turn in s).
+    """
+
+    death_rate: float  # μ, 1/s
+    origin_s: float = 0.0  # rates are stated as of this time, in s
+
+    def key(self, leaf: Leaf) -> float:
+        rate, last_turn = leaf.known
+        return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        return math.exp(max(key, -700.0))
+
+
+@dataclass(frozen=True)
+class StepPrompt:
+    """A distribution of Q by its quantiles: P(Q > ·) in ``len(quantiles) + 1`` steps."""
+
+    quantiles: tuple[int, ...]  # tokens, falling; each as likely as the others
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], steps: int = 8) -> StepPrompt:
+        """From lengths of prompts (tokens), with at most ``steps`` different quantiles."""
+        middles = (np.arange(steps) + 0.5) / steps
+        return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
+
+    @property
+    def usual(self) -> int:
+        return len(self.quantiles) // 2
+
+    @cached_property
+    def probabilities(self) -> tuple[float, ...]:
+        return tuple(np.linspace(0.0, 1.0, len(self.quantiles) + 1).tolist())
+
+    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+        return self.quantiles[step] if step < len(self.quantiles) else None
