@@ -227,7 +227,7 @@ def add_policies(parser: argparse.ArgumentParser, names: Sequence[str], default:
     )
 
 
-def add_page_size(parser: argparse._ActionsContainer, default: int = 1, *, several: bool = False) -> None:
+def add_page_size(parser: argparse.ArgumentParser, default: int = 1, *, several: bool = False) -> None:
     """``--page-size`` in tokens; :func:`check_page_sizes` holds it against the capacity."""
     settings: dict[str, Any] = {"action": Several, "default": [default]} if several else {"default": default}
     parser.add_argument("--page-size", type=whole(1), metavar="N", help=f"tokens (default: {default})", **settings)

@@ -1,6 +1,6 @@
 """Return and prompt models that a server cannot have: they are given facts of the trace, or look into its future.
 
-``leaf.known`` holds what a model looks at: a :class:`~eval.caches.futures.Future`, or what else its docstring says.
+``leaf.conversation`` holds what a model looks at: a :class:`~eval.caches.futures.Future`, or what else its docstring says.
 Source: Zhang et al., "Tail-Optimized Caching for LLM Inference", arXiv 2510.15152.
 """
 
@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from radix_tlru import Leaf
-from radix_tlru.policy.models import OneGroup, Recency
+from radix_tlru.policy.models import Recency, SingleGroup
 
 __all__ = ["Exponential", "LongEnough", "NextUse", "StepPrompt", "TrueNextPrompt", "Unended"]
 
@@ -34,15 +34,15 @@ class Unended(Recency):
     """Recency until the conversation ends, then λ = 0 (paper, section 5.3: End-Aware)."""
 
     def key(self, leaf: Leaf) -> float:
-        return -math.inf if math.isinf(leaf.known.at) else leaf.last_access
+        return -math.inf if math.isinf(leaf.conversation.at) else leaf.last_access
 
 
 @dataclass(frozen=True, slots=True)
-class NextUse(OneGroup):
+class NextUse(SingleGroup):
     """λ = 1 / time to the next use, in requests (Belady)."""
 
     def key(self, leaf: Leaf) -> float:
-        return -float(leaf.known.at)
+        return -float(leaf.conversation.at)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return 1.0 / max(-key - now, 1.0)
@@ -59,14 +59,14 @@ class TrueNextPrompt:
     def next_prompt(self, leaf: Leaf, step: int) -> int | None:
         if step:
             return None
-        return self.estimate if math.isinf(leaf.known.at) else leaf.known.prompt_tokens - leaf.history
+        return self.estimate if math.isinf(leaf.conversation.at) else leaf.conversation.prompt_tokens - leaf.history
 
 
 @dataclass(frozen=True, slots=True)
-class Exponential(OneGroup):
+class Exponential(SingleGroup):
     """λ = λ_i e^{−μ (t − last turn)}: turns at rate λ_i while a conversation lives, which ends at rate μ.
 
-    Source: paper, Definition 1. All rates fall by the same factor, so leaves keep their order. ``leaf.known`` is
+    Source: paper, Definition 1. All rates fall by the same factor, so leaves keep their order. ``leaf.conversation`` is
     (λ_i in 1/s, time of the last turn in s).
     """
 
@@ -74,7 +74,7 @@ class Exponential(OneGroup):
     origin_s: float = 0.0  # rates are stated as of this time, in s
 
     def key(self, leaf: Leaf) -> float:
-        rate, last_turn = leaf.known
+        rate, last_turn = leaf.conversation
         return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
     def rate(self, group: int, key: float, now: float) -> float:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from radix_tlru.learning.records import Turn
+
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
-from radix_tlru.learning.conversations import Turn
 from radix_tlru.learning.learner import Learner
 
 __all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
@@ -134,8 +135,8 @@ class SimulatedCache:
             return
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
-        if self._learner is not None and node.known is not None and not node.children:
-            self._learner.awaited(node.known)
+        if self._learner is not None and node.conversation is not None and not node.children:
+            self._learner.awaited(node.conversation)
 
     def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
         """Tell the learner of a prefill.
@@ -178,7 +179,7 @@ class SimulatedCache:
     def _split(self, node: _Node, depth: int) -> _Node:
         """Split a node and return the upper half. The lower half keeps identity, history and recency."""
         upper = _Node(node.path, node.start, depth, node.parent)
-        upper.last_access, upper.known = node.last_access, node.known
+        upper.last_access, upper.conversation = node.last_access, node.conversation
         self._adopt(upper)
         node.start, node.parent = depth, upper
         self._adopt(node)
@@ -205,7 +206,7 @@ class SimulatedCache:
                 if node.start < cut:
                     self._split(node, cut).known = spans[position].known
                 position += 1
-            node.known = spans[position].known if spans else None
+            node.conversation = spans[position].known if spans else None
 
     def _tell(self, learner: Learner, request: Request, path: list[_Node], cached: int) -> None:
         """Tell the learner of a turn, and write what it returns onto the nodes of the path."""
@@ -220,14 +221,14 @@ class SimulatedCache:
             answered=request.ending,
             thought=request.thought_tokens,
         )
-        known = learner.observe(turn, not path[-1].children)
+        known = learner.record_turn(turn, not path[-1].children)
         for node in path:
-            node.known = known
+            node.conversation = known
         self._follow(learner.policy)
 
     def _follow(self, policy: Policy) -> None:
         if policy is not self.order.policy:
-            self.order.use(policy)
+            self.order.switch_policy(policy)
 
     # ---- the order ----
 
@@ -240,11 +241,11 @@ class SimulatedCache:
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
-        self.order.add(node.leaf_id)
+        self.order.add_leaf(node.leaf_id)
 
     def _withdraw(self, node: _Node) -> None:
         """Take a leaf out of the order."""
-        self.order.discard(node.leaf_id)
+        self.order.remove_leaf(node.leaf_id)
         del self._leaves[node.leaf_id]
         node.leaf_id = 0
 
@@ -255,7 +256,7 @@ class SimulatedCache:
             return
         aim = self.resident - max(missing, self.order.policy.trim_chunk)
         while self.resident > aim:
-            victim = self.order.victim(self.resident - aim)
+            victim = self.order.choose_victim(self.resident - aim)
             if victim is None:
                 return
             node = self._leaves[victim.leaf_id]
@@ -275,4 +276,4 @@ class SimulatedCache:
 
 
 def _leaf(node: _Node) -> Leaf:
-    return Leaf(node.start, node.end, node.history, node.last_access, node.known)
+    return Leaf(node.start, node.end, node.history, node.last_access, node.conversation)

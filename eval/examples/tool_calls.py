@@ -20,7 +20,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from radix_tlru.learning.custom_model import Conversation, Turn
+from radix_tlru.learning.records import Conversation, Turn
+
 from radix_tlru.policy.models import Group, Leaf, Recency
 
 __all__ = ["AfterToolCalls"]
@@ -36,10 +37,10 @@ class AfterToolCalls(Recency):
 
     def observe(self, turn: Turn, conversation: Conversation) -> None:
         """Note whether the answer calls a tool."""
-        conversation.noted = _PROGRAM if self.token in turn.answered else _PERSON
+        conversation.annotation = _PROGRAM if self.token in turn.answered else _PERSON
 
     def group(self, leaf: Leaf, now: float) -> Group:
-        return Group(leaf.known.noted or _PERSON if leaf.known is not None else _PERSON, math.inf)
+        return Group(leaf.conversation.annotation or _PERSON if leaf.conversation is not None else _PERSON, math.inf)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return Recency.rate(self, group, key, now) * (8.0 if group == _PROGRAM else 1.0)

@@ -68,8 +68,8 @@ class Router(Server):
 
     def __enter__(self) -> Self:
         try:
-            # All at once, as a third of a start is imports in one process. And an idle server of `Disaggregated` keeps a
-            # core busy, which the next one would lack.
+            # All at once, as a third of a start is imports in one process. And an idle server of `Disaggregated` keeps
+            # a core busy, which the next one would lack.
             for worker in self.workers:
                 worker.launch()
             for worker in self.workers:

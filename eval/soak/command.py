@@ -1,9 +1,8 @@
-"""Shapes of caches, random steps on each, and requests by the million."""
+"""`python -m eval soak`: shapes of caches, random steps on each, and requests by the million."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,13 +14,14 @@ from typing import Any
 import psutil
 
 from eval.caches.real import RealCache
-from eval.command import tokens
-from eval.soak.audit import AuditedCache, Shape
+from eval.command import one_of, tokens, whole
+from eval.soak.audit import AuditedCache
 from eval.soak.hybrids import audited as audited_cache
+from eval.soak.shape import Shape
 from eval.traces import GENERATORS
 from radix_tlru.sglang.offline.caches import Core
 
-__all__ = ["HYBRIDS", "SHAPES", "soak", "steps_of"]
+__all__ = ["HYBRIDS", "SHAPES", "add_arguments", "run", "soak", "steps_of"]
 
 SHAPES = (
     Shape("rust", 1),
@@ -39,18 +39,17 @@ SHAPES = (
 )
 
 HYBRIDS = (
-    Shape("python", 1, beside=("swa",)),
-    Shape("python", 16, beside=("swa",)),
-    Shape("python", 1, beside=("mamba",)),
-    Shape("python", 16, beside=("mamba",)),
-    Shape("python", 1, beside=("swa", "mamba")),
-    Shape("python", 16, beside=("swa", "mamba"), trim_pages=5),
-    Shape("python", 16, beside=("swa",), sessions=6),
-    Shape("python", 16, beside=("mamba",), sessions=6),
+    Shape("python", 1, hybrid=("swa",)),
+    Shape("python", 16, hybrid=("swa",)),
+    Shape("python", 1, hybrid=("mamba",)),
+    Shape("python", 16, hybrid=("mamba",)),
+    Shape("python", 1, hybrid=("swa", "mamba")),
+    Shape("python", 16, hybrid=("swa", "mamba"), trim_pages=5),
+    Shape("python", 16, hybrid=("swa",), sessions=6),
+    Shape("python", 16, hybrid=("mamba",), sessions=6),
 )
-"""Caches of hybrid models, whose leaves go whole."""
+"""Caches of hybrid models, whose leaves are evicted whole."""
 
-# How often each step is taken: requests come, and end, about as often as something else happens.
 WEIGHTS = {
     "start": 30.0,
     "match": 8.0,
@@ -63,10 +62,11 @@ WEIGHTS = {
     "threshold": 3.0,
     "flush": 0.5,
 }
+"""How often each step is taken, relative to the others."""
 
 
 class Lines:
-    """A table that is printed as it grows: how much was done, what it cost since the line before, and what is held."""
+    """A table that is printed as it grows: steps done, cost of a step since the line before, memory."""
 
     def __init__(self, done: str, cost: str, *others: str) -> None:
         self._columns = (done, cost, "× the first", "resident memory", *others)
@@ -89,11 +89,11 @@ class Lines:
 
 
 POOL, PAGE, THRESHOLD, NEXT_PROMPT = 200_000, 16, 1024, 200
-"""Of the cache that serves requests."""
+"""The cache that serves requests; lengths in tokens."""
 
 
 def steps_of(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
-    """So many likely steps of a cache, the same for the same seed."""
+    """So many random steps of a cache, the same for the same seed."""
     rng, page = Random(seed), audited.page_size
     weights = {**WEIGHTS, "close": 6.0} if audited.shape.sessions else WEIGHTS
     for kind in rng.choices(list(weights), list(weights.values()), k=count):
@@ -118,19 +118,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the soak."""
     parser.add_argument("--steps", type=tokens, default=1_000_000, help="audited steps (default: 1M)")
     parser.add_argument("--requests", type=tokens, default=0, help="requests through one real cache (default: none)")
-    parser.add_argument("--core", choices=("rust", "python"), default="rust", help="that serves them (default: rust)")
-    parser.add_argument("--seed", type=int, default=0)
+    cores = ("rust", "python")
+    parser.add_argument("--core", type=one_of(cores), default="rust", help="that serves them (default: rust)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the steps (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a line for each tenth; a step that loses something ends it with the AssertionError that says what.
+    """Print a line for each tenth.
 
-    2 if there are too few for tenths.
+    Raises:
+        ValueError: there are too few steps for tenths.
+        AssertionError: a step lost something; the message says what.
     """
     for flag, value in (("--steps", args.steps), ("--requests", args.requests)):
         if 0 < value < 10:
-            print(f"eval soak: {flag} {value}: must be 10 or more, or 0 for none", file=sys.stderr)
-            return 2
+            raise ValueError(f"{flag} {value}: must be 10 or more, or 0 for none")
     if args.steps:
         soak(args.steps, args.seed)
     if args.requests:
@@ -139,7 +141,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def soak(steps: int, seed: int) -> None:
-    """Audited steps, a hundredth of them at a time on a fresh cache of each shape in turn."""
+    """Take audited steps, a hundredth of them at a time on a new cache of the next shape."""
     lines = Lines("audited steps", "µs of CPU / step", "tokens evicted", "splits")
     counts: Counter[str] = Counter()
     shapes = (*SHAPES, *HYBRIDS)
@@ -160,16 +162,16 @@ def soak(steps: int, seed: int) -> None:
 
 
 class Names(dict[int, int]):
-    """Numbers of units without a memory of them, so that all that grows is the cache; two of millions may be alike."""
+    """Numbers for units without remembering units, so that only the cache grows. Two of millions may be equal."""
 
     def setdefault(self, unit: int, number: int = 0, /) -> int:
         return unit % (1 << 38)
 
 
 def serve(requests: int, core: Core) -> None:
-    """Synthetic conversations through one real cache under tlru, without an audit: their cost must stay what it was."""
+    """Serve synthetic conversations through one real cache under tlru, without an audit. Their cost must stay flat."""
     sizes: dict[str, Any] = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
-    cache = RealCache("ours", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
+    cache = RealCache("tlru", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
     lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")
     for tenth in range(10):

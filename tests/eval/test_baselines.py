@@ -108,7 +108,7 @@ def test_tensorrt_evicts_what_a_look_at_every_block_would() -> None:
 
 
 def turns_of(said: Sequence[str]) -> list[Request]:
-    """Contexts a second apart, a letter a token, without answers."""
+    """PrefixIndex a second apart, a letter a token, without answers."""
     return branching(said, [len(context) for context in said], whole_messages=False)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from radix_tlru.learning.records import Conversation
 
 from eval.__main__ import main
 from eval.caches.knowledge import TraceKnowledge
@@ -13,7 +14,6 @@ from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
-from radix_tlru.learning.conversations import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang import build_cache

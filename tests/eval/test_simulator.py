@@ -24,7 +24,7 @@ ANSWERED = [0.0, 0.3, 0.0, 0.8]
 
 
 def requests_of(script: list[Step], page_size: int, whole_messages: bool) -> list[tuple[list[int], Request]]:
-    """Contexts in tokens, for the reference, and as requests; some end in an answer of up to two pages."""
+    """PrefixIndex in tokens, for the reference, and as requests; some end in an answer of up to two pages."""
     made = contexts(script, page_size)
     prompts = [
         max(1, len(context) - round(ANSWERED[number % 4] * 2 * page_size)) for number, context in enumerate(made)

@@ -94,8 +94,8 @@ def session(timeout_s: float = 120.0) -> aiohttp.ClientSession:
 async def send(session: aiohttp.ClientSession, base_url: str, request: Request, retries: int = 0) -> RequestResult:
     """Send ``request`` and follow its stream to the end. Raises nothing: failures are results with ``error`` set.
 
-    A connection that is refused or lost, or a server that answers 429 or 503, is tried again up to ``retries`` times, as
-    long as no token has come. The clock starts with the first try, as it does for a user.
+    A connection that is refused or lost, or a server that answers 429 or 503, is tried again up to ``retries`` times,
+    as long as no token has come. The clock starts with the first try, as it does for a user.
     """
     sent = time.perf_counter()
     for number in range(retries + 1):

@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=whole(0), default=0, metavar="N", help="of the tokens that are drawn (default: %(default)s)")
     add("--token-ids", type=whole(1), default=256, metavar="N", help="tokens are drawn from ids 0 to N-1 (256)")
 
+    add_page_size(parser, default=16)
+
     servers = parser.add_argument_group("servers")
-    add_page_size(servers, default=16)
     add = servers.add_argument
     add(
         "--arm", type=parse_arm, action="append", default=[], metavar="NAME=FLAGS", help="a server to start; repeatable"
