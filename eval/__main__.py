@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import NamedTuple
 
-from eval.command import CommandModule, Parser, execute, one_of
+from eval.arguments import one_of
+from eval.command import CommandModule, Parser, execute
 
 
 class Command(NamedTuple):

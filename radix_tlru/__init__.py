@@ -1,14 +1,14 @@
 """Tail-optimised eviction for SGLang's RadixAttention.
 
-``tel`` ← ``models`` ← ``order`` hold the policy, and ``learning`` what a server learns of its turns; none of them
-knows of SGLang. ``radix_tlru.sglang`` puts them behind the real cache.
-Start with :mod:`radix_tlru.policy.tel`.
+``policy`` is the paper: what a token costs, and which leaf gives up its tail. ``objective`` makes its threshold and
+weight out of milliseconds and load, ``learning`` its models out of turns, ``hints`` out of what clients say. None of
+them knows of SGLang. ``radix_tlru.sglang`` puts them behind the real cache. Start with :mod:`radix_tlru.policy.tel`.
 """
 
 from radix_tlru.config import Config, ConfigError
-from radix_tlru.policy.models import Leaf, Policy, policy_for
-from radix_tlru.policy.order import EvictionOrder
-from radix_tlru.policy.victims import Victim
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.policy import Policy, policy_for
 
 __version__ = "0.1.0"
 

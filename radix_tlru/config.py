@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
-from radix_tlru.objective.load_weight import LOWEST
-
 __all__ = [
-    "AUTO",
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
     "EXACT_BELOW",
     "FLAGS",
     "LOAD",
+    "LOWEST_WEIGHT",
     "START_THRESHOLD",
     "TRIMS",
     "Config",
@@ -23,24 +20,19 @@ __all__ = [
     "MedianWeight",
     "PolicyName",
     "one_line",
-    "percentile",
 ]
 
 PolicyName = Literal["tlru", "etlru", "lru"]
 
-MedianWeight = float | Literal["auto", "load"]
-
-AUTO: Final = "auto"
-"""The w that is chosen while serving, by what it does to the median and the tail."""
+MedianWeight = float | Literal["load"]
 
 LOAD: Final = "load"
-"""The w that follows how many wait for what is prefilled (:mod:`radix_tlru.objective.load_weight`)."""
+"""The w that follows how many requests wait for what is prefilled (``radix_tlru.objective.load_weight``)."""
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
     "policy": "--radix-eviction",
     "ttft_slo_ms": "--tlru-ttft-slo",
-    "target": "--tlru-target",
     "threshold": "--tlru-threshold",
     "next_prompt_estimate": "--tlru-next-prompt-estimate",
     "median_weight": "--tlru-median-weight",
@@ -49,8 +41,8 @@ FLAGS = {
     "return_model": "--tlru-return-model",
 }
 
-# Three ways to say what ξ is, of which one may be used.
-_OBJECTIVES = ("threshold", "ttft_slo_ms", "target")
+# Two ways to say what ξ is, of which one may be used.
+_OBJECTIVES = ("threshold", "ttft_slo_ms")
 
 START_THRESHOLD = 2048
 """ξ (tokens) until enough prefills were seen: about 200 ms of prefill for a 7B model on an A100."""
@@ -62,10 +54,15 @@ DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
 TRIMS, EXACT_BELOW = 100, 65_536
-"""Trim chunks that a pool has unless told otherwise; and tokens of a pool below which trims are exact to the page."""
+"""Trim chunks that a pool has by default, and tokens of a pool below which trims are exact to the page."""
 
-LOWEST_TARGET, HIGHEST_TARGET = 50.0, 99.9
-"""Percentiles that a target may name."""
+FEWEST_TRIMS, LEAST_LIMIT = 16, 512
+"""The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
+saves nothing that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
+
+LOWEST_WEIGHT = 0.05
+"""The least w that ``load`` sets, where nobody waits. At 0 a TEL-safe token costs nothing and is evicted while its
+owner still types, before what nobody has asked for in hours. At 0.05 it is not, and the tail is none the worse."""
 
 
 class ConfigError(ValueError):
@@ -79,9 +76,8 @@ class ConfigError(ValueError):
 class Config:
     """What to evict first.
 
-    The threshold ξ, uncached tokens that still meet the TTFT objective, is said in one of three ways: pinned in tokens
-    (``threshold``), as an objective in milliseconds (``ttft_slo_ms``), or as the percentile that shall be lowest
-    (``target``). With none of them it is an objective of 200 ms.
+    The threshold ξ, uncached tokens that still meet the TTFT objective, is either pinned in tokens (``threshold``) or
+    learned from an objective in milliseconds (``ttft_slo_ms``). With neither it is an objective of 200 ms.
 
     Raises:
         ConfigError: a value is out of range, of the wrong type, contradicts another or leaves nothing to do.
@@ -92,23 +88,19 @@ class Config:
     serving. ``lru``: stock order at page granularity, for comparison."""
 
     threshold: int | None = None
-    """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms`` or ``target``."""
+    """ξ pinned, in tokens. None: learned while serving from ``ttft_slo_ms``."""
 
     next_prompt_estimate: int | None = None
     """Q̂ pinned: tokens that the next prompt is expected to add. None: learned while serving, as a distribution; 200
     until then. ``tlru`` with both ξ and Q̂ pinned is T-LRU as published."""
 
     median_weight: MedianWeight | None = None
-    """w in [0, 1]: 0 protects the tail alone, 1 is LRU; in between a token's age counts against its being safe.
-    ``load``: as much as others wait for what is prefilled. ``auto``: the least cost to the median among settings that
-    are as good at the tail. Both are chosen while serving. None: ``load``, or 0 for ``tlru`` with Q̂ pinned, which is as
-    published."""
+    """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between a token's age counts against its being
+    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: ``load``; for ``tlru``
+    with Q̂ pinned 0, as published."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
-
-    target: str | None = None
-    """``p50`` to ``p99.9``: ξ stays three quarters of that percentile of the uncached tokens of recent requests."""
 
     trim_chunk: int | None = None
     """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
@@ -124,8 +116,8 @@ class Config:
     """ξ of the host tier of a hierarchical cache, in tokens that neither tier holds. None: that of the device."""
 
     return_model: str | None = None
-    """With ``etlru``: a return model of one's own in the place of what is learned, as ``module:attribute`` or by the
-    name of its entry point (:mod:`radix_tlru.learning.custom_model`)."""
+    """With ``etlru``: a return model of one's own in place of the learned rates, as ``module:attribute``
+    (``radix_tlru.learning.custom_model``)."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
@@ -140,18 +132,17 @@ class Config:
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
         weight = self.median_weight
-        if isinstance(weight, str):
-            told = weight in (AUTO, LOAD)
-        else:
-            told = weight is None or (_is_number(weight) and 0.0 <= weight <= 1.0)
-        if not told:
-            raise _error("median_weight", weight, f"a number from 0 to 1, {LOAD} or {AUTO}")
+        if not (weight is None or weight == LOAD or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
+            raise _error("median_weight", weight, f"a number from 0 to 1, or {LOAD}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
-        if self.target is not None and percentile(self.target) is None:
-            raise _error("target", self.target, f"a percentile from p{LOWEST_TARGET:g} to p{HIGHEST_TARGET:g}")
         if self.return_model is not None and self.policy != "etlru":
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
+        for field in ("ttft_slo_ms", "host_threshold"):
+            if self.policy == "lru" and getattr(self, field) is not None:
+                raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
+        if self.policy == "lru" and weight not in (None, 1):
+            raise _error("median_weight", weight, "left out for lru, whose weight is 1")
         given = [field for field in _OBJECTIVES if getattr(self, field) is not None]
         if len(given) > 1:
             first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
@@ -164,8 +155,15 @@ class Config:
                 raise _error(field, value, allowed)
 
     def for_pool(self, tokens: int) -> Config:
-        """The same with the trim chunk of a pool of so many tokens, unless one was given."""
+        """The same with the trim chunk of a pool of so many tokens, unless one was given.
+
+        Raises:
+            ConfigError: the given chunk is a large part of the pool: what is freed beyond need would lie idle.
+        """
         if self.trim_chunk is not None:
+            largest = max(tokens // FEWEST_TRIMS, LEAST_LIMIT)
+            if self.trim_chunk > largest:
+                raise _error("trim_chunk", self.trim_chunk, f"at most {largest} tokens in a pool of {tokens}")
             return self
         return replace(self, trim_chunk=tokens // TRIMS if tokens >= EXACT_BELOW else 1)
 
@@ -183,8 +181,8 @@ class Config:
 
     @property
     def start_weight(self) -> float:
-        """w in force, while no other has been chosen."""
-        return {AUTO: 0.0, LOAD: LOWEST}[self.weight] if isinstance(self.weight, str) else self.weight
+        """w in force, until ``load`` sets another."""
+        return LOWEST_WEIGHT if isinstance(self.weight, str) else self.weight
 
     @property
     def is_pinned(self) -> bool:
@@ -193,8 +191,8 @@ class Config:
 
     @property
     def objective_ms(self) -> float | None:
-        """The TTFT objective in force, in ms; None where ξ is pinned or follows a percentile."""
-        if self.is_pinned or self.target is not None:
+        """The TTFT objective in force, in ms; None where ξ is pinned."""
+        if self.is_pinned:
             return None
         return DEFAULT_TTFT_SLO_MS if self.ttft_slo_ms is None else self.ttft_slo_ms
 
@@ -210,8 +208,6 @@ class Config:
             return "lru"
         if self.threshold is not None:
             objective = f"threshold={self.threshold} tokens"
-        elif self.target is not None:
-            objective = f"target={self.target}"
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
@@ -222,14 +218,6 @@ class Config:
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
             f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{host})"
         )
-
-
-def percentile(target: Any) -> float | None:
-    """95.0 for ``p95``; None for what names no percentile that ξ may follow."""
-    if not isinstance(target, str) or not re.fullmatch(r"p\d+(\.\d+)?", target):
-        return None
-    found = float(target[1:])
-    return found if LOWEST_TARGET <= found <= HIGHEST_TARGET else None
 
 
 def _is_number(value: Any) -> bool:

@@ -1,18 +1,14 @@
-"""Real servers for the tests marked `live`: the first test that asks for one starts it, and it ends with the session.
+"""How tests run: side by side, with few looks for garbage, and on real servers that they share.
 
-An idle server sleeps (`--sleep-on-idle`), so that those that wait do not take the processor from the one under test.
-And SGLang checks its own books: after every step, that each slot of the pool is free, evictable, locked or in a
-request, and that no page has two owners. A server that finds otherwise raises, and dies.
+The first test that asks for a server starts it, and it ends with the session.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +17,11 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager
 
-from eval.live.server import Server, cpu_flags, ensure_demo_model
+from eval.live.server import Server, ensure_demo_model
 from radix_tlru.sglang.support import rust_core_refusal
-from radix_tlru.tools.demo_model import write_demo_model
+from tests.helpers import warm_start
+from tests.helpers.models import write_weighted_model
+from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, THRESHOLD, ColdServer, serve
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
 # desk.
@@ -37,34 +35,19 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).with_name("helpers") / "startup"), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
-POOL = 4_000
-PAGED_POOL, PAGE_SIZE = 4_096, 16
-THRESHOLD, NEXT_PROMPT = 600, 100
-
-# Prompts up to this length are prefilled, and inserted into the tree, in one piece.
-CHUNK, PAGED_CHUNK = 2_048, 256
-
-QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
-"""What makes the demo model one whose attention SGLang can replicate, as it cannot a Llama's."""
-
-REAL_WEIGHTS = ("--load-format", "auto")
-
-ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
-
-
 NodeManager.EXIT_TIMEOUT = 60  # s, instead of 10: a process that is interrupted has servers to stop
 
-SHARED = ("our_server", "stock_server", "paged_server")
+ON_SERVERS = "tests/live/"
+
+LONG = ("test_overlay", "test_doctor", "test_flags", "test_simulate")
+"""Files without a server that start processes which import much."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """With `--numprocesses`, one process has all files that share servers, and each other file is in one.
+    """With `--numprocesses`, one process has all tests on servers, and each other file is in one.
 
-    A server is 2.5 GB: two processes with three of them each are more than a machine of 24 GB has. Some tests ask for a
-    server by its name, so what counts is whether a file speaks of one.
-
-    Those files take as long as all others together, so they are first. What else takes long is next, and what is short
-    fills the end.
+    So servers are started once, no more of them run than memory holds, and while one of them loads or answers, the
+    other process has the second core. Tests on servers take about as long as all others, so they are first.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -72,25 +55,22 @@ class Scheduling(LoadScopeScheduling):
         config.option.loadscopereorder = False  # in the order that `pytest_collection_modifyitems` made
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return "servers" if _shares(self.config.rootpath / file) else file
+        return ON_SERVERS if nodeid.startswith(ON_SERVERS) else nodeid.split("::", 1)[0]
 
 
-@cache
-def _shares(file: Path) -> bool:
-    text = file.read_text()
-    return any(name in text for name in SHARED)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cold-start", action="store_true", help="start each server as a user does; see warm_start.py")
 
 
-LONG = ("test_overlay", "test_doctor")
-"""Files without a server that start as many processes that import SGLang."""
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("--cold-start"):
+        Server.start_process = staticmethod(warm_start.start_process)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In a process of xdist; the order within a file stays."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        long = {item.path for item in items if item.get_closest_marker("live") or item.path.stem in LONG}
-        items.sort(key=lambda item: (not _shares(item.path), item.path not in long))
+        items.sort(key=lambda item: (not item.nodeid.startswith(ON_SERVERS), item.path.stem not in LONG))
 
 
 def pytest_collection_finish() -> None:
@@ -101,10 +81,6 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(optionalhook=True)  # nobody asks where xdist is switched off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     return Scheduling(config, log)
-
-
-def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
-    return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
 
 
 @pytest.fixture(autouse=True)
@@ -127,25 +103,6 @@ def tree_core(request: pytest.FixtureRequest) -> Iterator[str]:
         yield request.param
 
 
-def write_weighted_model(directory: Path, seed: int, **config: Any) -> Path:
-    """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds.
-
-    Args:
-        config: what its `config.json` shall say instead.
-    """
-    import torch
-    from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    write_demo_model(directory)
-    described = directory / "config.json"
-    described.write_text(json.dumps({**json.loads(described.read_text()), **config}))
-    torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
-    save_file(model.state_dict(), directory / "model.safetensors", {"format": "pt"})
-    return directory
-
-
 @pytest.fixture(scope="session")
 def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `our_server` and `stock_server` serve."""
@@ -154,19 +111,16 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def our_server(weighted_model: Path) -> Iterator[Server]:
-    """Ours, by command-line flags: page size 1."""
-    ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
-    estimate = ("--tlru-next-prompt-estimate", str(NEXT_PROMPT))
-    given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS, *ours, *estimate]
-    with Server(given, name="test-ours", environment=ALL_CHECKS) as server:
+    """Ours, by command-line flags, started as a user starts it: page size 1."""
+    warm_start.preload()  # meanwhile
+    with serve(weighted_model, "ours", *OURS, kind=ColdServer) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def stock_server(weighted_model: Path) -> Iterator[Server]:
     """Stock SGLang with the plugin installed and none of its flags: `our_server` in all but the eviction."""
-    given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
-    with Server(given, name="test-stock", environment=ALL_CHECKS) as server:
+    with serve(weighted_model, "stock") as server:
         yield server
 
 
@@ -176,6 +130,6 @@ def paged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = tmp_path_factory.mktemp("paged") / "server.yaml"
     ours = {"radix-eviction": "tlru", "tlru-threshold": THRESHOLD, "tlru-next-prompt-estimate": NEXT_PROMPT}
     settings.write_text("".join(f"{name}: {value}\n" for name, value in ours.items()))
-    given = [*flags(ensure_demo_model(), PAGED_POOL, PAGE_SIZE, PAGED_CHUNK), *("--config", str(settings))]
-    with Server(given, name="test-paged", environment=ALL_CHECKS) as server:
+    shape = {"pool": PAGED_POOL, "page_size": PAGE_SIZE, "chunk": PAGED_CHUNK}
+    with serve(ensure_demo_model(), "paged", "--config", str(settings), "--load-format", "dummy", **shape) as server:
         yield server

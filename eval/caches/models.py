@@ -1,6 +1,7 @@
 """Return and prompt models that a server cannot have: they are given facts of the trace, or look into its future.
 
-``leaf.conversation`` holds what a model looks at: a :class:`~eval.caches.futures.Future`, or what else its docstring says.
+``leaf.conversation`` holds what a model looks at: a :class:`~eval.caches.futures.Future`, unless its docstring says
+otherwise.
 Source: Zhang et al., "Tail-Optimized Caching for LLM Inference", arXiv 2510.15152.
 """
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     from radix_tlru.config import MedianWeight, PolicyName
+    from radix_tlru.objective.load_weight import PrefillLoad
     from radix_tlru.sglang.offline.caches import Core, OfflineCache
 
 __all__ = ["CHUNK_TOKENS", "REAL_CACHES", "STOCK_POLICIES", "Kind", "RealCache"]
@@ -135,7 +136,7 @@ class RealCache:
             turn = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
             cached = self._cache.request(tokens, *turn, request.ending, session)
         if session is not None and request.closes:
-            self._cache.close(session)
+            self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
     def touch(self, request: Request) -> None:
@@ -147,10 +148,10 @@ class RealCache:
         else:
             self._cache.touch(token_ids(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """Tell the learner of a prefill; arguments as of :meth:`~eval.caches.simulator.SimulatedCache.prefilled`."""
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """Tell the learner of a prefill that starts."""
         if self._learns:
-            self._cache.prefilled(tokens, waiting, waited)
+            self._cache.count_prefill(load)
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from radix_tlru.learning.records import Turn
-
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.records import Turn
+from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
 
@@ -49,7 +49,7 @@ def known_prefix(names: Sequence[int], known: Container[int]) -> int:
 
 
 class _Node:
-    __slots__ = ("children", "end", "history", "known", "last_access", "leaf_id", "parent", "path", "start")
+    __slots__ = ("children", "conversation", "end", "history", "last_access", "leaf_id", "parent", "path", "start")
 
     def __init__(self, path: Path, start: int, end: int, parent: _Node | None) -> None:
         self.path = path  # of the request that brought the tokens: they are path[start:end]
@@ -58,7 +58,7 @@ class _Node:
         self.children: dict[int, _Node] = {}  # by the unit that holds the last token of a child's first page
         self.history = end
         self.last_access = 0.0
-        self.known: Any = None
+        self.conversation: Any = None  # or what is known of the future
         self.leaf_id = 0  # in the order; 0 while it is not evictable
 
 
@@ -136,18 +136,12 @@ class SimulatedCache:
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
         if self._learner is not None and node.conversation is not None and not node.children:
-            self._learner.awaited(node.conversation)
+            self._learner.mark_queued(node.conversation)
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """Tell the learner of a prefill.
-
-        Args:
-            tokens: that are prefilled.
-            waiting: requests that queue while they are.
-            waited: tokens that others prefilled before, while requests of this batch queued.
-        """
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """Tell the learner of a prefill that starts."""
         if self._learner is not None:
-            self._learner.prefilled(tokens, waiting, waited)
+            self._learner.count_prefill(load)
             self._follow(self._learner.policy)
 
     # ---- the tree ----
@@ -204,7 +198,7 @@ class SimulatedCache:
             while position < len(spans) - 1 and spans[position].end < node.end:
                 cut = spans[position].end // self.page_size * self.page_size
                 if node.start < cut:
-                    self._split(node, cut).known = spans[position].known
+                    self._split(node, cut).conversation = spans[position].known
                 position += 1
             node.conversation = spans[position].known if spans else None
 
@@ -218,12 +212,12 @@ class SimulatedCache:
             len(request.context) // self.page_size * self.page_size,
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
-            answered=request.ending,
-            thought=request.thought_tokens,
+            answer_ids=request.ending,
+            thought_len=request.thought_tokens,
         )
-        known = learner.record_turn(turn, not path[-1].children)
+        conversation = learner.record_turn(turn, is_leaf=not path[-1].children)
         for node in path:
-            node.conversation = known
+            node.conversation = conversation
         self._follow(learner.policy)
 
     def _follow(self, policy: Policy) -> None:

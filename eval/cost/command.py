@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import Protocol
 
-from eval.command import Several, add_page_size, check_page_sizes, one_of, tokens, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tokens, whole
 
 __all__ = ["SECTIONS", "Section", "add_arguments", "run"]
 

@@ -1,6 +1,7 @@
 """What one decision of the eviction order costs, policy by policy, beside tlru.
 
-A decision is one call of ``EvictionOrder.victim``, with the leaves that were added and removed since the one before.
+A decision is one call of ``EvictionOrder.choose_victim``, with the
+leaves that were added and removed since the one before.
 Learning is not included; ``--only simulator`` has a request as a whole.
 """
 
@@ -55,9 +56,9 @@ class Clock:
         self.turns: list[float] = []
         """ns a decision, for each turn that had decisions."""
         self._spent = self._asked = 0
-        order.victim = self._timed(order.victim, asked=1)  # type: ignore[method-assign]
-        order.add = self._timed(order.add)  # type: ignore[method-assign]
-        order.discard = self._timed(order.discard)  # type: ignore[method-assign]
+        order.choose_victim = self._timed(order.choose_victim, asked=1)  # type: ignore[method-assign]
+        order.add_leaf = self._timed(order.add_leaf)  # type: ignore[method-assign]
+        order.remove_leaf = self._timed(order.remove_leaf)  # type: ignore[method-assign]
 
     def turn(self) -> None:
         """End a turn and begin the next."""

@@ -8,11 +8,6 @@ as soon as another one that was used as recently::
 
 ``etlru`` by itself tells calls by how answers end, and learns when their tools have answered; this is the shortest
 model that shows how more is asked: any token, anywhere in an answer.
-
-A distribution offers its own by a name instead, in its pyproject.toml::
-
-    [project.entry-points."radix_tlru.return_models"]
-    tool-calls = "my_package:AfterToolCalls"
 """
 
 from __future__ import annotations
@@ -21,7 +16,6 @@ import math
 from dataclasses import dataclass
 
 from radix_tlru.learning.records import Conversation, Turn
-
 from radix_tlru.policy.models import Group, Leaf, Recency
 
 __all__ = ["AfterToolCalls"]
@@ -37,7 +31,7 @@ class AfterToolCalls(Recency):
 
     def observe(self, turn: Turn, conversation: Conversation) -> None:
         """Note whether the answer calls a tool."""
-        conversation.annotation = _PROGRAM if self.token in turn.answered else _PERSON
+        conversation.annotation = _PROGRAM if self.token in turn.answer_ids else _PERSON
 
     def group(self, leaf: Leaf, now: float) -> Group:
         return Group(leaf.conversation.annotation or _PERSON if leaf.conversation is not None else _PERSON, math.inf)

@@ -11,7 +11,8 @@ import argparse
 import shlex
 from pathlib import Path
 
-from eval.command import execute, whole
+from eval.arguments import whole
+from eval.command import execute
 from eval.live.replay import command as replay
 
 __all__ = ["FLAGS", "add_arguments", "run"]

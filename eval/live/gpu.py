@@ -16,7 +16,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.command import Several, add_page_size, execute, number, tokens, whole
+from eval.arguments import Several, add_page_size, number, tokens, whole
+from eval.command import execute
 from eval.errors import RunError
 from eval.live.calibrate import LENGTHS, calibrate
 from eval.live.replay import command as replay

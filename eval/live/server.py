@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import psutil
 import requests
@@ -41,6 +41,30 @@ ENVIRONMENT = {
     # Let Python keep compiled modules: three processes that compile SGLang and torch anew take a minute to start.
     "PYTHONDONTWRITEBYTECODE": "",
 }
+
+
+class Process(Protocol):
+    """The first process of a server."""
+
+    @property
+    def pid(self) -> int:
+        """Its id, which is that of its session and process group, too."""
+
+    def poll(self) -> int | None:
+        """Its exit status; None while it runs."""
+
+
+def start_process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> Process:
+    """Start a command in a session of its own, with this environment; what it prints is added to ``log``."""
+    with log.open("ab") as opened:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=opened,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
 
 
 class ServerError(RunError):
@@ -141,6 +165,9 @@ class Server(RunningServer):
         ServerError: on entering, when the process dies or is not healthy in time; carries the tail of the log.
     """
 
+    start_process = staticmethod(start_process)
+    """How its first process is started; tests put a faster way here."""
+
     def __init__(
         self,
         flags: Sequence[str],
@@ -159,7 +186,7 @@ class Server(RunningServer):
         platform = CPU_PLATFORM if ("--device", "cpu") in itertools.pairwise(self.flags) else {}
         self._environment = {**os.environ, **ENVIRONMENT, **platform, **(environment or {})}
         self._command = list(command)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -183,15 +210,11 @@ class Server(RunningServer):
         self.base_url = f"http://127.0.0.1:{port}"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="server-", ignore_cleanup_errors=True)
-        with self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*self._command, *self.flags, "--host", "127.0.0.1", "--port", str(port)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**self._environment, "TMPDIR": self._temporary.name},
-                start_new_session=True,
-            )
+        self.log_path.write_bytes(b"")
+        command = [*self._command, *self.flags, "--host", "127.0.0.1", "--port", str(port)]
+        self._process = self.start_process(
+            command, {**self._environment, "TMPDIR": self._temporary.name}, self.log_path
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

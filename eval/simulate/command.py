@@ -17,20 +17,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from eval.arguments import Several, add_page_size, add_policies, median_weight, one_of, tokens, whole
 from eval.caches.baselines import BASELINES
 from eval.caches.policies import POLICIES
 from eval.caches.routing import ROUTINGS
-from eval.command import (
-    Several,
-    add_page_size,
-    add_policies,
-    add_trace_arguments,
-    median_weight,
-    one_of,
-    tokens,
-    trace_source,
-    whole,
-)
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import Done, evaluate_all, trace_of
 from eval.simulate.grid import REFERENCES, grid
@@ -39,6 +29,7 @@ from eval.simulate.rows import CELLS, Rows, check_same_trace, note_command
 from eval.simulate.rows import REFERENCES as REFERENCE_ROWS
 from eval.simulate.table import cells_table
 from eval.terminal import show
+from eval.trace_arguments import add_trace_arguments, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, LOAD, START_THRESHOLD
 
 __all__ = ["add_arguments", "run"]

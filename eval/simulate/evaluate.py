@@ -12,12 +12,12 @@ from eval.caches.knowledge import PartOfTrace, TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.caches.routing import ROUTINGS, RoutedCache
 from eval.caches.simulator import Cache
-from eval.command import TraceSource
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, Outcome, outcome
 from eval.simulate.grid import NAMED_CACHES, WEIGHTED
 from eval.simulate.per_request import requests_file, write_requests
 from eval.terminal import track
+from eval.trace_arguments import TraceSource
 from eval.traces import Trace
 
 __all__ = ["Done", "cache_for", "evaluate", "evaluate_all", "knowledge_of", "trace_of"]

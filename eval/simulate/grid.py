@@ -6,10 +6,10 @@ import argparse
 import itertools
 from collections.abc import Callable
 
+from eval.arguments import check_page_sizes
 from eval.caches.baselines import BASELINES
 from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import Cache
-from eval.command import check_page_sizes
 from eval.simulate.cells import Cell
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rich.console import Group
 from rich.table import Table
 
-from eval.command import weight_text
+from eval.arguments import weight_text
 from eval.terminal import table
 from radix_tlru.config import MedianWeight
 

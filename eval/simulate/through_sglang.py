@@ -17,13 +17,13 @@ from rich.table import Table
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import simulate
-from eval.command import trace_source
 from eval.simulate import command
 from eval.simulate.cells import Cell, uncached_tokens
 from eval.simulate.evaluate import cache_for, trace_of
 from eval.simulate.grid import ESTIMATED, grid
 from eval.simulate.table import label
 from eval.terminal import show, table
+from eval.trace_arguments import trace_source
 from eval.traces.request import Request
 
 __all__ = ["add_arguments", "agreement", "run"]

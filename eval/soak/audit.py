@@ -87,7 +87,7 @@ class AuditedCache(Ledger):
                 self.insert(InsertParams(key=prompt, value=values, prev_prefix_len=len(prompt)))
             if self.shape.sessions and number % 4 and request.done:
                 session = f"session {number % self.shape.sessions}"
-                self.name(session, request.node)
+                self.name_session(session, request.node)
                 self.sessions.refer(session, request.prefixes[: request.done])
             self._drop(request)
         self._after("finish")
@@ -96,7 +96,7 @@ class AuditedCache(Ledger):
         """A client closes its session, which need not exist."""
         if self.shape.sessions:
             session = f"session {number % self.shape.sessions}"
-            self.close(session)
+            self.close_session(session)
             self.sessions.close(session)
             self._after("close")
 

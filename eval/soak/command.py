@@ -13,8 +13,8 @@ from typing import Any
 
 import psutil
 
+from eval.arguments import one_of, tokens, whole
 from eval.caches.real import RealCache
-from eval.command import one_of, tokens, whole
 from eval.soak.audit import AuditedCache
 from eval.soak.hybrids import audited as audited_cache
 from eval.soak.shape import Shape

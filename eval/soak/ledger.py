@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
-from eval.soak.prefixes import NAMESPACES, Prefixes, Subscriber
+from eval.soak.prefixes import NAMESPACES, Prefixes, RandomContexts, Subscriber
 from eval.soak.sessions import OpenSessions
 from eval.soak.shape import Running, Shape
 from radix_tlru.config import Config
@@ -37,7 +37,7 @@ class Ledger(OfflineCache):
         config = Config("tlru", 6 * page, self.estimate, median_weight=weight, trim_chunk=chunk)
         super().__init__(build_cache(params, config))
         self.running: list[Running] = []
-        self.contexts = PrefixIndex(shape.capacity)
+        self.contexts = RandomContexts(shape.capacity)
         self.steps: Counter[str] = Counter()
         self._forget()
         self.audit()
@@ -140,7 +140,7 @@ class Ledger(OfflineCache):
         assert len(order) == len(leaves)
         assert bool(leaves) == bool(self.cache.full_evictable_size())
         assert sum(leaf.end - leaf.start for leaf in leaves) <= self.cache.full_evictable_size()
-        assert order.over_budget == sum(map(order.tel_safe, leaves))
+        assert order.over_budget == sum(map(order.tel_safe_tokens, leaves))
         if self.shape.sessions:
             self._audit_sessions()
         for leaf in leaves:

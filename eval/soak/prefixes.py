@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-__all__ = ["NAMESPACES", "Context", "PrefixIndex", "Prefixes", "Subscriber"]
+__all__ = ["NAMESPACES", "Context", "Prefixes", "RandomContexts", "Subscriber"]
 
 LETTERS = range(3)  # few, so that contexts share prefixes of any length
 REMEMBERED = 16  # contexts that a new one may continue
@@ -33,7 +33,7 @@ class Context(NamedTuple):
     namespace: tuple[str | None, str | None]
 
 
-class PrefixIndex:
+class RandomContexts:
     """Random contexts that continue one another. ``capacity``: tokens of the pool that they are for."""
 
     def __init__(self, capacity: int) -> None:

@@ -22,23 +22,14 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
+from eval.arguments import Several, add_page_size, add_policies, median_weight, number, tokens, weight_text
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.real import REAL_CACHES
-from eval.command import (
-    Several,
-    add_page_size,
-    add_policies,
-    add_trace_arguments,
-    median_weight,
-    number,
-    tokens,
-    trace_source,
-    weight_text,
-)
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
 from eval.studies.figures import Figures, figures
 from eval.terminal import Progress, show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
 __all__ = ["ANSWER", "NEXT_PROMPT", "Attack", "add_arguments", "attacks", "damage", "requests_of", "run"]

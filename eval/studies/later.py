@@ -12,25 +12,24 @@ from collections.abc import Sequence
 import numpy as np
 from rich.table import Table
 
-from eval.caches.knowledge import TraceKnowledge
-from eval.caches.policies import POLICIES, simulated_cache
-from eval.caches.simulator import simulate
-from eval.command import (
+from eval.arguments import (
     Several,
     add_page_size,
     add_policies,
-    add_trace_arguments,
     check_page_sizes,
     median_weight,
     number,
     one_of,
     tokens,
-    trace_source,
     weight_text,
 )
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.policies import POLICIES, simulated_cache
+from eval.caches.simulator import simulate
 from eval.simulate.grid import WEIGHTED
 from eval.studies.figures import Figures, figures
 from eval.terminal import show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
 from radix_tlru.config import MedianWeight
 

@@ -27,29 +27,28 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from eval.caches.simulator import Cache
-from eval.command import (
+from eval.arguments import (
     Several,
-    TraceSource,
     add_page_size,
     add_policies,
-    add_trace_arguments,
     check_page_sizes,
     median_weight,
     number,
     tokens,
-    trace_source,
     weight_text,
     whole,
 )
+from eval.caches.simulator import Cache
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, settings_in_force
 from eval.terminal import show, table
+from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
+from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = [
     "MOST_REFRESHED",
@@ -89,9 +88,8 @@ class QueueAware(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """Mark what is cached of a queued request's prompt as used."""
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """A prefill of ``tokens`` starts while ``waiting`` requests queue; ``waited``: tokens prefilled before, while
-        requests queued."""
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts."""
 
 
 class Queued(NamedTuple):
@@ -124,7 +122,7 @@ def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
         prefills += 1
         request = queue.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        cache.prefilled(uncached[-1], len(queue), waited)
+        cache.count_prefill(PrefillLoad(uncached[-1], len(queue), waited))
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))

@@ -18,11 +18,11 @@ import numpy as np
 from rich.table import Table
 from scipy import stats
 
+from eval.arguments import Several, number, one_of, whole
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.models import StepPrompt
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.command import Several, number, one_of, whole
 from eval.simulate.cells import uncached_tokens
 from eval.simulate.timing import ASSUMED
 from eval.studies.paper.grid import STEPS

@@ -17,25 +17,14 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.command import (
-    Several,
-    TraceSource,
-    add_page_size,
-    add_policies,
-    add_trace_arguments,
-    check_page_sizes,
-    median_weight,
-    number,
-    tokens,
-    trace_source,
-    whole,
-)
+from eval.arguments import Several, add_page_size, add_policies, check_page_sizes, median_weight, number, tokens, whole
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, outcome
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.timing import ASSUMED, Timing, read
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
+from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
 __all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from eval.command import weight_text
+from eval.arguments import weight_text
 from eval.render.looks import INK, RC, look, percent_axis
 from eval.simulate.cells import Cell, Outcome
 

@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table
 
+from eval.arguments import Several, add_policies, median_weight, weight_text, whole
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.command import Several, add_policies, median_weight, weight_text, whole
 from eval.parallel import in_parallel
 from eval.studies.figures import Figures, figures
 from eval.terminal import show, table

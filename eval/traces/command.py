@@ -1,146 +1,117 @@
-"""`python -m eval trace SOURCE`: what is in a trace, before anything is simulated on it."""
+"""`python -m eval trace TRACE`: what is in a trace and how it was understood, before anything is simulated on it."""
 
 from __future__ import annotations
 
 import argparse
-import sys
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from eval.traces import FORMATS, READERS, SOURCES, Trace, open_trace
-from eval.traces.request import Request, TraceError
-from eval.traces.synthetic import Arrivals, parse
+from eval.terminal import show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.traces.facts import Facts, facts
+from eval.traces.generators import GENERATORS
+from eval.traces.readers import READERS
+from eval.traces.trace import Trace
 
-__all__ = ["Facts", "facts"]
+__all__ = ["add_arguments", "facts_table", "run", "understood"]
 
 _PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
-TABLE_WIDTH = 100  # columns, where the output is not a terminal
 
+_MOST_NAMES = 5  # models and kinds of requests that are named
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Figures of a trace that no policy changes."""
-
-    requests: int
-    conversations: int  # first turns: requests that continue no earlier one
-    duration_s: float
-    prompt_tokens: Sequence[int]  # by request, history included
-    new_tokens: Sequence[int]  # by request: of its prompt, what an infinite cache would not hold
-    output_tokens: Sequence[int]
-    waits_s: Sequence[float]  # between a turn and the one it continues
-
-    @property
-    def hit_ratio(self) -> float:
-        """Share of all prompt tokens that an infinite cache would hold."""
-        return 1 - sum(self.new_tokens) / max(sum(self.prompt_tokens), 1)
-
-
-def facts(requests: Sequence[Request]) -> Facts:
-    """Count a trace.
-
-    A request continues the last one of its conversation. In a block trace, which names none, it continues the deepest
-    earlier request whose blocks it begins with all of; one block alone does not tell, many prompts begin with it.
-    """
-    seen: set[int] = set()
-    last: dict[str | int, float] = {}  # arrival of the last turn, by conversation or by the last block of its prompt
-    waits: list[float] = []
-    new: list[int] = []
-    for request in requests:
-        ids, ends = request.prompt.ids, request.prompt.ends
-        known = len(ids)
-        while known and ids[known - 1] not in seen:
-            known -= 1
-        new.append(request.prompt_tokens - (ends[known - 1] if known else 0))
-        seen.update(request.context.ids[known:])
-        keys: Sequence[str | int] = ids[known - 1 : 0 : -1] if request.conversation is None else (request.conversation,)
-        before = next((last[key] for key in keys if key in last), None)
-        if before is not None:
-            waits.append(request.arrival_s - before)
-        if request.conversation is not None:
-            last[request.conversation] = request.arrival_s
-        elif len(ids) > 1:
-            last[ids[-1]] = request.arrival_s
-    return Facts(
-        requests=len(requests),
-        conversations=len(requests) - len(waits),
-        duration_s=requests[-1].arrival_s - requests[0].arrival_s,
-        prompt_tokens=[request.prompt_tokens for request in requests],
-        new_tokens=new,
-        output_tokens=[request.output_tokens for request in requests],
-        waits_s=waits,
-    )
+_STOPS = {
+    "tool_calls": "with a call of a tool (tool_use)",
+    "stop": "at the end of a turn (end_turn)",
+    "length": "at the limit of tokens (max_tokens)",
+    "abort": "early: aborted",
+}
+_INPUTS = {"tool": "the result of a tool", "user": "the text of a user"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Every way to read a trace has a flag."""
-    parser.add_argument(
-        "source",
-        metavar="SOURCE",
-        help=SOURCES,
-    )
-    parser.add_argument("--format", choices=FORMATS, help="of the file, if it is not to be detected")
-    parser.add_argument("--limit", type=int, metavar="N", help="the first N requests only")
-    parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
-    parser.add_argument("--block-size", type=int, default=512, metavar="TOKENS", help="of a block trace (%(default)s)")
-    parser.add_argument("--tokenizer", metavar="NAME", help="that counts tokens; by default texts are measured")
-    parser.add_argument("--characters-per-token", type=float, default=4.0, metavar="R", help="(default: %(default)s)")
-    parser.add_argument("--arrivals", default="", metavar="KEY=VALUE,…", help="when turns come, for ShareGPT")
+    """The trace, as in every command; it may also stand alone."""
+    add_trace_arguments(parser, positional="TRACE")
+    parser.add_argument("--list", action="store_true", help="all formats, and all generated traces with parameters")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; 2 if the trace cannot be read."""
-    try:
-        trace = open_trace(
-            args.source,
-            format=args.format,
-            limit=args.limit,
-            skip_bad=args.skip_bad,
-            block_size=args.block_size,
-            tokenizer=args.tokenizer,
-            characters_per_token=args.characters_per_token,
-            arrivals=parse(Arrivals, args.arrivals),
-        )
-    except TraceError as error:
-        print(f"eval trace: {error}", file=sys.stderr)
-        return 2
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else TABLE_WIDTH)
-    console.print(facts_table(trace))
-    if trace.format in READERS and trace.format != "mooncake":
-        console.print(
-            f"Tokens counted by {args.tokenizer or f'length: {args.characters_per_token:g} characters each'}."
-        )
+    """Print what is in the trace, or with ``--list`` what can be named.
+
+    Raises:
+        ValueError: no trace is named, or it cannot be read.
+    """
+    if args.list:
+        print("\n".join(_listed()))
+        return 0
+    trace = trace_source(args).open()
+    known = facts(trace.requests)
+    print("\n".join(understood(trace, known)))
+    show(facts_table(known))
     if trace.skipped:
-        console.print(f"{trace.skipped} records skipped, the first for these reasons:")
-        console.print("\n".join(f"  {reason}" for reason in trace.skip_reasons), markup=False)
+        print(f"{trace.skipped:,} records skipped, the first for these reasons:")
+        print("\n".join(f"  {reason}" for reason in trace.skip_reasons))
     return 0
 
 
-def facts_table(trace: Trace) -> Table:
-    """Totals in the title, distributions in the rows."""
-    known = facts(trace.requests)
-    table = Table(
-        title=Text(
-            f"{trace.name} ({trace.format}): {known.requests:,} requests in {known.conversations:,} conversations "
-            f"over {known.duration_s / 60:,.1f} minutes; an infinite cache would hold {known.hit_ratio:.1%} of all "
-            "prompt tokens"
-        ),
-        title_justify="left",
-    )
-    table.add_column("a request", no_wrap=True)
-    for column in ("mean", *(f"p{each}" for each in _PERCENTILES)):
-        table.add_column(column, justify="right")
+def understood(trace: Trace, known: Facts) -> list[str]:
+    """What was understood, in lines: the whole, whose it is, how answers end, what is real."""
+    lines = [
+        f"{trace.name} ({trace.format}): {known.requests:,} requests in {known.conversations:,} conversations "
+        f"over {known.duration_s / 60:,.1f} minutes",
+        f"reusable: an infinite cache would hold {known.hit_ratio:.1%} of all prompt tokens, "
+        f"{known.distinct_tokens:,} tokens in the end",
+    ]
+    if known.sessions is not None and known.sessions != known.conversations:
+        lines.append(f"sessions: {known.sessions:,}")
+    if known.subagents:
+        lines.append(f"subagents: {known.subagents:,}, with {known.subagent_requests:,} requests")
+    lines += [
+        f"answers end: {_shares(known.stops, _STOPS)}",
+        f"inputs end with: {_shares(known.inputs, _INPUTS)}",
+    ]
+    for title, names in (("models", known.models), ("kinds of requests", known.categories)):
+        if names:
+            lines.append(f"{title}: {_shares(names, {})}")
+    return [*lines, *(f"{note.kind}: {note.text}" for note in trace.notes)]
+
+
+def facts_table(known: Facts) -> Table:
+    """Distributions in the rows."""
+    result = table("", ["a request", "mean", *(f"p{each}" for each in _PERCENTILES)])
     rows: dict[str, Sequence[float]] = {
         "prompt (tokens)": known.prompt_tokens,
         "new in it (tokens)": known.new_tokens,
         "answer (tokens)": known.output_tokens,
         "wait since last turn (s)": known.waits_s,
+        "  until a tool's result": known.tool_waits_s,
+        "  until a user's text": known.user_waits_s,
+        "wait since last answer (s)": known.idle_s,
     }
     for name, values in rows.items():
-        figures = [np.mean(values), *np.percentile(values, _PERCENTILES)] if len(values) else []
-        table.add_row(name, *(f"{figure:,.0f}" for figure in figures))
-    return table
+        if len(values) or name in ("wait since last turn (s)",):
+            figures = [np.mean(values), *np.percentile(values, _PERCENTILES)] if len(values) else []
+            result.add_row(name, *(f"{figure:,.0f}" for figure in figures))
+    return result
+
+
+def _shares(counted: Counter[str], words: dict[str, str]) -> str:
+    """``85.2% with a call of a tool, 9.4% not told``, the most frequent first."""
+    total = sum(counted.values())
+    common = counted.most_common(_MOST_NAMES)
+    shown = [f"{times / total:.1%} {words.get(name, name)}" for name, times in common]
+    more = len(counted) - len(common)
+    return ", ".join([*shown, *([f"{more} more"] if more else [])])
+
+
+def _listed() -> list[str]:
+    """All that can be named, with a line each."""
+    lines = ["Formats of files and folders, told from their first records (also .gz, .zst, Parquet):"]
+    lines += [f"  {reader.name:17} {reader.about}" for reader in READERS.values()]
+    lines.append("Generated, as NAME or NAME:KEY=VALUE,…:")
+    for generator in GENERATORS.values():
+        lines.append(f"  {generator.name:17} {generator.about}")
+        lines += [f"  {'':19} {name} ({value})" for name, value in generator.defaults().items()]
+    return lines

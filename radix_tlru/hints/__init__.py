@@ -1,0 +1,10 @@
+"""What a client may say of its conversation, how much of it is believed, and what it does.
+
+=======  =========================================  =====================================
+file     its job                                    in → out
+=======  =========================================  =====================================
+schema   fields, types and bounds                   JSON of a client → ``Hints``
+quota    no client can pin memory                   hints, tokens, time → those believed
+models   what believed hints change                 policy → the same policy, taking hints
+=======  =========================================  =====================================
+"""

@@ -1,17 +1,25 @@
-"""Who comes back, when, and with how much: learned from the turns that a server has served, while it serves them.
+"""Who comes back, when, and with how long a prompt: learned from the turns that a server has served, while it serves.
 
-| file | its job | in → out |
-|---|---|---|
-| `learner.py` | all of it together | turns → the policy in force |
-| `conversations.py`, `contexts.py` | who is who | a turn's tokens → the conversation that it continues |
-| `hazards.py` | how soon one returns | silences and returns → hazards by age → an index |
-| `forecast.py` | whether that is to be believed | hazards, returns → foretold, seen |
-| `prefixes.py` | what many begin with | first turns → how soon a template is used again |
-| `endings.py` | how an answer ended | its last tokens → a class |
-| `prompts.py` | how long the next prompt is | what prompts added → a distribution of Q |
-| `said_again.py` | what no later prompt has | thoughts, calls written otherwise → λ = 0 |
-| `returns.py` | rates for the order | hazards of a leaf's conversation → λ |
-| `shadow.py` | what another policy would have cost | the same turns → TEL, p95 |
+================  ====================================  ====================================================
+file              its job                               in → out
+================  ====================================  ====================================================
+records           what is recorded                      –
+prefix_index      which known context is continued      hashes of tokens → checkpoints
+conversations     whose turn it is                      a turn → its conversation
+shared_prefixes   what many contexts begin with         first turns → how soon a template is used again
+endings           how an answer ended                   its last tokens → a kind
+reuse             what no next prompt repeats           returns → λ = 0 for it
+age_bands         ages, in steps                        s → a band
+hazards           how soon conversations return         silences and returns → hazards by class and age
+gittins           what that is worth                    hazards → index
+reliability       whether hazards can be believed       hazards, returns → predicted, seen
+return_model      rates for the order                   a leaf's conversation → λ
+prompt_lengths    how long the next prompt is           what prompts added → a distribution of Q
+custom_model      a return model of one's own           its name → the model
+shadow_cache      what another policy would have cost   the same turns → uncached tokens
+selector          which candidate did best              shadow caches → the preferred one
+learner           all of it together                    turns → the policy in force
+================  ====================================  ====================================================
 
 Nothing here knows of SGLang or of a clock: time is in stamps that requests carry, so all ranks learn alike.
 """

@@ -1,10 +1,11 @@
-"""How answers end: a call of a tool ends as few answers do, and its result is there before a user has read anything.
+"""How answers end: tells calls of a tool from other answers, by the last tokens alone.
 
-Chat formats close a call with a token of its own, before the one that ends every answer or instead of it. Which tokens
-these are nobody has to say: an ending that many answers have is a kind of its own, and who returns after it, and when,
-is learned like the rest. Of the content of an answer nothing else is looked at.
+Chat formats close a tool call with a token of its own, before the one that ends every answer or instead of it. The
+result of a tool is there before a user has read anything, so who returns after such an ending returns soon. Nobody has
+to say which tokens these are: an ending that many answers have is a kind of its own, and its returns are learned like
+the rest. Nothing else of the content of an answer is looked at.
 
-An ending is the last two tokens of an answer; or the last one alone, where not all have that and what comes before it
+An ending is the last two tokens of an answer; or the last one alone, where not all answers have it and the token before
 differs from call to call.
 """
 
@@ -15,10 +16,10 @@ from collections.abc import Sequence
 
 __all__ = ["Endings"]
 
-_LESSON = 200  # answers, after each of which it is asked which endings are frequent
-_OFTEN = 0.1  # of them: a frequent one
-_NEARLY_ALL = 0.9  # of them: a last token that tells nobody apart
-_MOST = 8  # that are told apart
+_EVERY = 200  # answers, after which it is counted anew which endings are frequent
+_FREQUENT = 0.1  # share of them that makes an ending frequent
+_NEARLY_ALL = 0.9  # share of them from which on a last token tells nothing
+_MOST = 8  # endings that are told apart
 
 
 class Endings:
@@ -29,16 +30,16 @@ class Endings:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._seen = 0
 
-    def number(self, answered: Sequence[int]) -> int:
-        """Of an answer's ending, by its token ids; 0: few answers end so, or the tokens are not known."""
-        if not len(answered):
+    def number_of(self, answer_ids: Sequence[int]) -> int:
+        """The number of an answer's ending; 0: few answers end so, or the tokens are not known."""
+        if not len(answer_ids):
             return 0
-        two, one = tuple(answered[-2:]), tuple(answered[-1:])
+        two, one = tuple(answer_ids[-2:]), tuple(answer_ids[-1:])
         self._counts.update(dict.fromkeys((two, one), 1))
         self._seen += 1
-        if self._seen % _LESSON == 0:
+        if self._seen % _EVERY == 0:
             for each, times in self._counts.items():
-                told = times >= _OFTEN * _LESSON and (len(each) == 2 or times < _NEARLY_ALL * _LESSON)
+                told = times >= _FREQUENT * _EVERY and (len(each) == 2 or times < _NEARLY_ALL * _EVERY)
                 if told and len(self._numbers) < _MOST:
                     self._numbers.setdefault(each, len(self._numbers) + 1)
             self._counts.clear()

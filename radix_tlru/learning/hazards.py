@@ -1,114 +1,40 @@
-"""When conversations return, learned online: hazards by class and age, and what they make a conversation worth.
+"""When conversations return, learned online: hazards by class and age.
 
 A conversation of age a (the time since its last turn) returns in the next moment dt with probability h(a) dt. The
-hazard h is taken to be constant within a band of ages and is estimated for each class of conversations by
+hazard h is taken to be constant within a band of ages. It is estimated for each class of conversations by
 
-    returns seen in the band / time spent in the band (by all that were there, whether or not they returned),
+    returns seen in the band / time spent in the band (by all that were there, whether or not they returned).
 
-which is the maximum-likelihood estimate of a piecewise exponential model and takes conversations that have not
-returned yet for what they are: silent so far. A class that has seen little is drawn towards its parent: the classes are
-tuples of buckets, and the parent of ``(3, 1)`` is ``(3,)``, whose parent is ``()``, all conversations. How a class
-differs from its parent is taken to change smoothly with age, so each band is judged with its neighbours. Of a band that
-nobody was in yet it is believed that silence goes on as it began: from the band before, hazards fall as 1 / age.
+This is the maximum-likelihood estimate of a piecewise exponential model. It takes conversations that have not returned
+yet for what they are: silent so far.
 
-What decides is not the hazard of the moment but the index of :func:`gittins`. Chat users read before they answer, so a
-fresh conversation has a low hazard that will soon be high.
+A class that has seen little is drawn towards its parent. Classes are tuples of buckets: the parent of ``(3, 1)`` is
+``(3,)``, whose parent is ``()``, all conversations. How a class differs from its parent is taken to change smoothly
+with age, so each band is judged with its neighbours. A band that nobody was in yet follows the one before, as 1 / age.
 """
 
 from __future__ import annotations
 
-import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
-from radix_tlru.learning.reliability import Forecast
+from radix_tlru.learning.age_bands import BANDS, WIDTHS
+from radix_tlru.learning.records import Class, Watched
+from radix_tlru.learning.reliability import Reliability
 
-__all__ = ["BANDS", "Class", "Hazards", "Unasked", "Watched", "band_of", "gittins", "runs"]
+__all__ = ["Hazards", "ReturnCount"]
 
-Class = tuple[int, ...]
-"""What a conversation has in common with others, from the coarse to the fine."""
-
-# Ages at which bands begin, s: doubling while nobody has read the answer yet, then two to a doubling.
-_STARTS = (0.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 45.0, 64.0, 90.0, 128.0, 180.0, 256.0, 360.0, 512.0, 720.0)
-BANDS = (*_STARTS, 1024.0, 1440.0, 2048.0, 4096.0, 8192.0, 16384.0)
-"""Ages at which bands begin, s; the last one never ends."""
-
-_WIDTHS = (*(end - start for start, end in pairwise(BANDS)), math.inf)
 _RECENCY = tuple(1.0 / max(end, 1.0) for end in (*BANDS[1:], 2 * BANDS[-1]))  # λ = 1 / age, 1 / s
 _NEIGHBOUR = 0.5  # what is seen in a band counts so much in the next, and its square in the one after
-_ALIKE, _LONGEST_RUN = 1.1, 4  # how much the index of two bands may differ that are taken for one; bands in a row
 _MOST_WATCHED = 100_000  # conversations; beyond, the longest silent are no longer watched
 
 
-def band_of(age_s: float) -> int:
-    """The band of an age (s); of a negative one, the first."""
-    return max(bisect_right(BANDS, age_s) - 1, 0)
-
-
-def gittins(hazards: Sequence[float]) -> list[float]:
-    """What a conversation is worth in each band, 1 / s: the best it promises for the time that its space is held.
-
-    ``sup over h of P(returns within h) / E[time held until it returns or h has passed]`` (the Gittins index of the job
-    of waiting for it), with h at the ends of bands, for a conversation that has just come into the band.
-
-    >>> gittins([0.01] * len(BANDS))[3] == gittins([0.01] * len(BANDS))[10]  # a constant hazard is its own index
-    True
-    """
-    alive, held = [1.0], [0.0]  # at the start of each band: P(silent so far) and E[time held until then]
-    for hazard, width in zip(hazards[:-1], _WIDTHS[:-1], strict=True):
-        survival = math.exp(-hazard * width)
-        held.append(held[-1] + alive[-1] * (1.0 - survival) / hazard)
-        alive.append(alive[-1] * survival)
-    index = []
-    for band, hazard in enumerate(hazards):
-        best = hazard
-        silent, spent = alive[band], held[band]
-        for later in range(band + 1, len(hazards)):
-            if held[later] > spent:
-                best = max(best, (silent - alive[later]) / (held[later] - spent))
-        index.append(best)
-    return index
-
-
-def runs(index: Sequence[float]) -> list[tuple[int, int, int]]:
-    """Of each band, the first of those that can be taken for one with it, the one after the last, and the first later.
-
-    These are bands in a row whose index is, to a tenth, that of their first; few of them, as what is known while a
-    conversation is in them changes. The last of the three is the first band behind them of less index.
-
-    >>> runs([0.02] * 5 + [0.01] * (len(BANDS) - 5))[:6]
-    [(0, 4, 5), (0, 4, 5), (0, 4, 5), (0, 4, 5), (4, 5, 5), (5, 9, 22)]
-    """
-    found: list[tuple[int, int, int]] = []
-    while len(found) < len(index):
-        first, end = len(found), len(found) + 1
-        least, most = index[first] / _ALIKE, index[first] * _ALIKE
-        while end < min(first + _LONGEST_RUN, len(index)) and least <= index[end] <= most:
-            end += 1
-        falls = next((band for band in range(end, len(index)) if index[band] < index[first]), len(index))
-        found += [(first, end, falls)] * (end - first)
-    return found
-
-
 def _nearby(counts: Sequence[float]) -> list[float]:
-    """Of each band, with what its neighbours on both sides count for it."""
+    """Of each band, with what its neighbours on both sides add to it."""
     below = list(accumulate(counts, lambda before, count: _NEIGHBOUR * before + count))
     above = list(accumulate(reversed(counts), lambda before, count: _NEIGHBOUR * before + count))[::-1]
     return [low + high - count for low, high, count in zip(below, above, counts, strict=True)]
-
-
-@dataclass(eq=False, slots=True)
-class Watched:
-    """A conversation that may return."""
-
-    cls: Class
-    stamp: float  # of its last turn, s
-    band: int = field(default=-1, init=False)  # that it is counted in; -1 while nobody watches
-    counts: _Counts | None = field(default=None, init=False)
-    hazard: float | None = field(default=None, init=False)  # in that band, as it was foretold
 
 
 class _Counts:
@@ -128,8 +54,8 @@ class Hazards:
 
     Args:
         half_life: observations after which what was seen counts half.
-        strength: returns that must have been seen to be believed as much as what is believed without them: in a band,
-            of all conversations; of a class, as to its level; of a class, in and about a band.
+        strength: returns that weigh as much as the prior does: in a band of all conversations; for the level of a
+            class; for the shape of a class, in a band and its neighbours.
     """
 
     def __init__(self, half_life: float = 20_000, strength: tuple[float, float, float] = (1.0, 8.0, 3.0)) -> None:
@@ -140,12 +66,12 @@ class Hazards:
         """The newest stamp seen, s."""
         self.returns = 0
         """Returns seen so far."""
-        self.forecast = Forecast(BANDS)
-        """What each estimate foretells, until the next."""
+        self.reliability = Reliability(BANDS)
+        """Returns predicted by each estimate, against those seen."""
         self._seen = 0
         self._decayed = 0
 
-    def watch(self, conversation: Watched) -> None:
+    def start_watching(self, conversation: Watched) -> None:
         """A turn was taken: from its stamp on the conversation may return."""
         self._advance(conversation.stamp)
         conversation.stamp = self.now  # time does not run backwards
@@ -158,13 +84,13 @@ class Hazards:
         while sum(map(len, self._bands)) > _MOST_WATCHED:
             self._drop_oldest()
 
-    def returned(self, conversation: Watched, stamp: float) -> None:
+    def count_return(self, conversation: Watched, stamp: float) -> None:
         """The conversation took its next turn at ``stamp`` (s)."""
         self._advance(stamp)
         self._stop(conversation, returned=True)
 
-    def forget(self, conversation: Watched) -> None:
-        """It cannot be told any more whether the conversation returns; its silence so far counts."""
+    def stop_watching(self, conversation: Watched) -> None:
+        """Nobody will see any more whether the conversation returns. Its silence so far counts."""
         self._stop(conversation, returned=False)
 
     def estimate(self) -> dict[Class, list[float]]:
@@ -185,7 +111,7 @@ class Hazards:
         for cls in sorted(returns, key=len):
             seen, spent = returns[cls], exposure[cls]
             hazards[cls] = self._of_class(seen, spent, hazards[cls[:-1]]) if cls else self._of_all(seen, spent)
-        self.forecast.use(hazards)
+        self.reliability.predict_by(hazards)
         return hazards
 
     def _of_all(self, seen: Sequence[float], spent: Sequence[float]) -> list[float]:
@@ -199,13 +125,13 @@ class Hazards:
         return hazards
 
     def _of_class(self, seen: Sequence[float], spent: Sequence[float], parent: Sequence[float]) -> list[float]:
-        """The parent's, times what the class saw about each band as against what the parent would have foretold."""
+        """The parent's, times what the class saw about each band as against what the parent would have predicted."""
         _, level, shape = self._strength
-        foretold = [exposure * hazard for exposure, hazard in zip(spent, parent, strict=True)]
-        overall = (sum(seen) + level) / (sum(foretold) + level)
+        predicted = [exposure * hazard for exposure, hazard in zip(spent, parent, strict=True)]
+        overall = (sum(seen) + level) / (sum(predicted) + level)
         return [
             hazard * (returns + shape * overall) / (expected + shape)
-            for hazard, returns, expected in zip(parent, _nearby(seen), _nearby(foretold), strict=True)
+            for hazard, returns, expected in zip(parent, _nearby(seen), _nearby(predicted), strict=True)
         ]
 
     def _advance(self, stamp: float) -> None:
@@ -218,7 +144,7 @@ class Hazards:
             while waiting and waiting[0].stamp <= born:
                 conversation = waiting.popleft()
                 if conversation.band == band:
-                    self._leave(conversation, _WIDTHS[band])
+                    self._leave(conversation, WIDTHS[band])
                     self._enter(conversation, band + 1)
 
     def _enter(self, conversation: Watched, band: int) -> None:
@@ -227,7 +153,7 @@ class Hazards:
         conversation.band = band
         counts.at_risk[band] += 1
         counts.stamps[band] += conversation.stamp
-        conversation.hazard = self.forecast.enter(conversation.cls, conversation.stamp, band)
+        conversation.hazard = self.reliability.enter_band(conversation.cls, conversation.stamp, band)
         self._bands[band].append(conversation)
 
     def _leave(self, conversation: Watched, spent: float, returned: bool = False) -> None:
@@ -237,7 +163,7 @@ class Hazards:
         counts.at_risk[band] -= 1
         counts.stamps[band] -= conversation.stamp
         counts.exposure[band] += spent
-        self.forecast.leave(conversation.hazard, conversation.stamp, band, spent, returned)
+        self.reliability.leave_band(conversation.hazard, conversation.stamp, band, spent, returned)
 
     def _stop(self, conversation: Watched, returned: bool) -> None:
         band = conversation.band
@@ -251,7 +177,7 @@ class Hazards:
 
     def _drop_oldest(self) -> None:
         oldest = next(waiting for waiting in reversed(self._bands) if waiting)
-        self.forget(oldest.popleft())
+        self.stop_watching(oldest.popleft())
 
     def _decay(self) -> None:
         factor = 0.5 ** ((self._seen - self._decayed) / self._half_life)
@@ -261,15 +187,15 @@ class Hazards:
             counts.exposure = [value * factor for value in counts.exposure]
 
 
-class Unasked(Hazards):
-    """Of a policy that does not ask who returns: counts that somebody did, and nothing else."""
+class ReturnCount(Hazards):
+    """For a policy that does not ask who returns: counts returns, and nothing else."""
 
-    def watch(self, conversation: Watched) -> None:
+    def start_watching(self, conversation: Watched) -> None:
         self.now = conversation.stamp = max(self.now, conversation.stamp)
 
-    def returned(self, conversation: Watched, stamp: float) -> None:
+    def count_return(self, conversation: Watched, stamp: float) -> None:
         self.now = max(self.now, stamp)
         self.returns += 1
 
-    def forget(self, conversation: Watched) -> None:
+    def stop_watching(self, conversation: Watched) -> None:
         pass

@@ -1,28 +1,34 @@
-"""What watches the turns of a server: it learns from them, and says by which policy to evict.
+"""Watches the turns of a server, learns from them, and says by which policy to evict.
 
-``etlru`` is expected tail-optimised LRU with what it expects learned while it serves: who comes back, and how long the
-next prompts are. ``tlru`` learns their length alone. Where Q̂ is pinned it learns nothing; if somebody looks, the turns
-are watched all the same, for what they would have cost under lru. With both, the weight w can be left to what was
-better on the same turns (``auto``).
+``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. ``tlru`` learns their
+length alone. With a pinned Q̂ ``tlru`` learns nothing; if somebody looks at the metrics, its turns are watched all the
+same, for what they would have cost under lru.
+
+Until enough is known ``etlru`` decides as T-LRU does. From then on, of the candidates learned policy, T-LRU and LRU,
+the one is in force that did best of late on a sample of the same stream (:mod:`~radix_tlru.learning.selector`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
-from radix_tlru.config import AUTO, LOAD, Config
-from radix_tlru.hints.schema import Claims, HintedPrompt, Hints, hinted
-from radix_tlru.learning.conversations import Conversation, Conversations, Turn
-from radix_tlru.learning.custom_model import predictor
+from radix_tlru.config import LOAD, Config
+from radix_tlru.hints.models import HintedPrompts, with_hints
+from radix_tlru.hints.quota import ClaimQuota
+from radix_tlru.hints.schema import Hints
+from radix_tlru.learning.conversations import Conversations
+from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prompt_lengths import LearnedPrompts, NextPrompts
+from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
+from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
-from radix_tlru.learning.reuse import said_again
-from radix_tlru.learning.shadow_cache import Shadows
-from radix_tlru.objective.load_weight import LoadWeight
-from radix_tlru.policy.models import AnyPrompt, Policy, PromptModel, policy_for
+from radix_tlru.learning.reuse import reusable_only
+from radix_tlru.learning.selector import LeadsNeeded, Selector
+from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
+from radix_tlru.policy.models import AnyPrompt, PromptModel
+from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.policy.tel import Tally
 
 __all__ = ["Learner"]
@@ -30,258 +36,203 @@ __all__ = ["Learner"]
 _ENOUGH = 50  # returns, before which nothing is believed; turns, before which nothing is compared
 _FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
-# Standard deviations by which others must have done better to be preferred to learned rates, and by which these must to
-# be preferred again. Who asks after every turn sees a lead by chance sooner or later, and each change costs: what the
-# cache holds was kept by another order. Where no rates are learned, nothing is believed of any beforehand.
-_BELIEVED, _UNKNOWN = (2.0, 0.0), (1.0, 1.0)
-_LESSON = 500  # turns between two estimates, once as many were seen
-_PATIENCE = 60.0  # s, for which a request is taken to wait unless it is told of again
+_REFIT_EVERY = 500  # turns between two estimates, once as many were seen
+_PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 
-_WEIGHTS = (0.05, 0.2, 0.6)  # that `auto` chooses from
-_LOOK = 50  # turns between two choices of w
-_AS_GOOD = 1.01  # times the least TEL: as good at the tail
-_GOOD_ENOUGH = 1.05  # likewise, while the median is above that of lru
-_REPAID = 2.0  # times the turns that were lost, that a setting must be ahead by to be tried: to change costs some, too
-_ABOUT = 0.8  # of the w that the load asks for: a setting that is enough
-_MOVED = 0.1  # of the median, below which it is taken to be where it was
+# Who compares after every turn sees a lead by chance sooner or later, and each change costs: what the cache holds was
+# kept by another order. Where no rates are learned, no candidate is believed beforehand.
+_LEADS, _LEADS_OF_TLRU = LeadsNeeded(2.0, 0.0), LeadsNeeded(1.0, 1.0)
 
 
 class Learner:
     """Learns from the turns it is told of, and says by which policy to evict.
 
-    Until enough is known that is T-LRU, decision by decision, unless LRU does better; from then on, of the learned
-    policy, T-LRU and LRU, the one that did best of late on a sample of the same stream. With ``tlru`` and a pinned Q̂
-    there is nothing to learn: it is T-LRU. With the weight ``auto`` it begins with LRU; from then on, of the policy's
-    settings that are as good at the tail, it is the one with the lowest median, for as long as what was in force keeps
-    the p95 below LRU's. There w counts from lru's median on (``Policy.median``).
-
     Args:
-        config: with the policy ``etlru`` or ``tlru``. Raises ConfigError if its return model cannot be made.
+        config: with the policy ``etlru`` or ``tlru``.
         capacity: of the cache, tokens.
         page_size: tokens.
-        watched: whether anybody looks at what other policies would have cost; where one has to be chosen, all do.
+        watched: whether anybody looks at what other policies would have cost. Where one has to be chosen, all do.
+
+    Raises:
+        ConfigError: the return model of the configuration cannot be made.
     """
 
     def __init__(self, config: Config, capacity: int, page_size: int, watched: bool = True) -> None:
-        self._foretells = config.policy == "etlru"  # who comes back
-        self._returns = LearnedReturns(asked=self._foretells)
-        self._prompts = LearnedPrompts() if config.next_prompt_estimate is None else None
+        self._learns_returns = config.policy == "etlru"
+        self._prompts = PromptLengths() if config.next_prompt_estimate is None else None
+        self._learns = self._learns_returns or self._prompts is not None
+        self._compares = self._learns or watched
+        self._returns = LearnedReturns(needed=self._learns_returns)
         self._next_prompts: NextPrompts | None = None
-        rates = self._returns
-        self._conversations = Conversations(rates.hazards, self._prompts, rates.prefixes, page_size)
-        self._learns = self._foretells or self._prompts is not None
-        self._auto = config.weight == AUTO
-        self.load = LoadWeight() if config.weight in (LOAD, AUTO) else None
-        """What w follows, or with ``auto`` does not fall below; None where it is given."""
-        self._compares = self._learns or self._auto or watched
-        pinned = policy_for(config)
-        tail = replace(pinned, returns=RecentTurns()) if self._learns else pinned
-        weights: tuple[float, ...] = _WEIGHTS if self._auto else (tail.median_weight,)
-        self._predictor = None if config.return_model is None else predictor(config.return_model)
-        first = replace(tail, returns=self._predictor or self._returns) if self._foretells else tail
-        self._settings = range(len(weights))  # of the policy that was asked for: they differ in w alone
-        self._median = 0  # of lru lately, tokens
-        self._weights = weights
-        self._policies = self._weighed(first)
-        names: list[str] = [config.policy, *(f"{config.policy} w={weight:g}" for weight in weights[1:])]
-        if self._learns:
-            self._policies.append(tail)
-            names.append("tlru" if self._foretells else f"tlru Q={config.next_prompt}")
-        self._policies.append(replace(pinned, prompts=AnyPrompt(), median_weight=1.0))
-        self.names = (*names, "lru")
-        """Of the policies that are compared."""
-        self.shadow_names = (*self.names, "auto") if self._auto else self.names
-        """Of the shadows."""
-        self._lru = len(self._policies) - 1
-        self.policy = self._policies[-1 if self._auto else -2 if self._learns else 0]
-        """In force now. A cache asks after each turn and lets its order follow what is new."""
-        self.shadows: Shadows | None = None
-        """One of each policy, and with ``auto`` one of what was in force, whichever it was."""
+        self._custom = None if config.return_model is None else custom_model(config.return_model)
+        self._conversations = Conversations(
+            self._returns.hazards, self._prompts, self._returns.prefix_hazards, page_size
+        )
+        self.load = LoadWeight() if config.weight == LOAD else None
+        """What w follows; None where it is given."""
+        self._first, self._fallback = config.policy, "tlru" if self._learns_returns else f"tlru Q={config.next_prompt}"
+        self.candidates = self._initial_candidates(config)
+        """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
+        self.in_force = self._fallback if self._learns else self._first
+        """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
+        self.selector: Selector | None = None
+        """Shadow caches of the candidates; None before there is anything to compare."""
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
-        self._claims = Claims(capacity)
-        self._wrappers: list[Callable[[Policy], Policy]] = []  # of every policy, the first innermost
+        self._quota = ClaimQuota(capacity)
+        self._wrappers: list[Callable[[Policy], Policy]] = []  # of every candidate, the first innermost
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
-        self._waiting = 0  # requests that were told of since the last turn
-        self._next_lesson = _ENOUGH
+        self._queued = 0  # requests that were looked up since the last turn
+        self._next_refit = _ENOUGH
 
-    def observe(self, turn: Turn, alone: bool = True) -> Conversation:
-        """A turn was served; ``alone``: nothing cached continues its context. Returns what to write on its path."""
-        conversation = self._conversations.turn(turn, alone)
-        if self._predictor is not None:
-            self._predictor.observe(turn, conversation)
-        if turn.hints is not None and alone:
-            self._wrap(hinted)
-        if conversation.reach < turn.context and (self._learns or self._auto):  # what is pinned stays as published
-            self._wrap(said_again)
-        if hinted in self._wrappers:  # a turn without hints ends what the last one claimed
-            said = turn.hints if alone else None
-            conversation.hints = self._claims.admit(said, turn.context, turn.stamp, conversation.number)
-            if said is not None and said.conversation_ends:
-                self.hazards.forget(conversation)
+    def _initial_candidates(self, config: Config) -> dict[str, Policy]:
+        pinned = policy_for(config)
+        lru = replace(pinned, prompts=AnyPrompt(), median_weight=1.0)
+        if not self._learns:
+            return {self._first: pinned, "lru": lru}
+        tlru = replace(pinned, returns=RecentTurns())
+        first = replace(tlru, returns=self._custom or self._returns) if self._learns_returns else tlru
+        return {self._first: first, self._fallback: tlru, "lru": lru}
+
+    # ---- what happens on a server ----
+
+    def record_turn(self, turn: Turn, is_leaf: bool = True) -> Conversation:
+        """A turn was served. Returns what to write on its path.
+
+        Args:
+            is_leaf: whether nothing that is cached continues its context.
+        """
+        conversation = self._conversations.record_turn(turn, is_leaf)
+        if self._custom is not None:
+            self._custom.observe(turn, conversation)
+        if turn.hints is not None and is_leaf:
+            self._wrap(with_hints)
+        if conversation.reusable_len < turn.context_len and self._learns:  # what is pinned stays as published
+            self._wrap(reusable_only)
+        if with_hints in self._wrappers:
+            self._take_hints(turn, conversation, is_leaf)
         self._turns += 1
-        self._waiting = 0
-        self._tokens += turn.context
-        self.served.add(turn.prompt - turn.cached, self.policy.threshold)
-        if self._turns < _ENOUGH or not self._compares:
-            return conversation
-        if self.shadows is None:
-            self.shadows = self._shadowed()
-        if self._learns and self._turns >= self._next_lesson:
-            self._next_lesson = self._turns + min(max(self._turns // 4, _ENOUGH), _LESSON)
-            if self._returns.hazards.returns >= _ENOUGH:
-                self._learn(self.shadows)
-        self.shadows.observe(conversation, turn)
-        if not self._auto:
-            self._enforce(self.shadows.best if self._learns else 0)
-        elif self._turns % _LOOK == 0:
-            self._follow_median(self.shadows)
-            self._enforce(self._chosen(self.shadows))
+        self._queued = 0
+        self._tokens += turn.context_len
+        self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
+        if self._compares and self._turns >= _ENOUGH:
+            self._compare(turn, conversation)
         return conversation
 
-    def awaited(self, conversation: Conversation) -> None:
-        """A request that goes on with a conversation has come, and waits to be served: that is a use, and no guess.
+    def mark_queued(self, conversation: Conversation) -> None:
+        """A request that continues a conversation has come, and is queued: that is a use, and no prediction.
 
-        Of several the one that is told of last is the most recent. Who gives up waiting is waited for a while.
+        Of several the one that was looked up last is the most recent. One that gives up is waited for a while.
         """
-        self._waiting += 1
-        conversation.served = self._turns + self._waiting / (self._waiting + 1)
-        conversation.due = self.hazards.now + _PATIENCE
+        self._queued += 1
+        conversation.turn_index = self._turns + self._queued / (self._queued + 1)
+        conversation.queued_until = self.hazards.now + _PATIENCE_S
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
-        if self.load is None or not self.load.prefilled(tokens, waiting, waited):
-            return
-        weight, kept = self.load.weight, len(self._settings) if self._auto else 0
-        if not self._auto:
-            self._weights = (weight,)
-        weighed = (replace(policy, median_weight=weight) for policy in self._policies[kept : self._lru])
-        self._replace([*self._policies[:kept], *weighed])
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts; w follows the load, unless it is given."""
+        if self.load is not None and self.load.count_prefill(load):
+            weight = self.load.weight
+            self._replace_candidates(
+                {
+                    name: replace(policy, median_weight=weight)
+                    for name, policy in self.candidates.items()
+                    if name != "lru"
+                }
+            )
 
-    def ended(self, conversation: Conversation) -> None:
-        """Since its last turn a conversation was said to be over: nobody comes back for what it shares with none."""
-        self._wrap(hinted)
-        self.hazards.forget(conversation)
-        hints = self._claims.admit(Hints(conversation_ends=True), 0, self.hazards.now, conversation.number)
-        with self.shadows.put_down(conversation) if self.shadows is not None else nullcontext():
+    def end_conversation(self, conversation: Conversation) -> None:
+        """A client said that a conversation is over: nobody comes back for what it shares with none."""
+        self._wrap(with_hints)
+        self.hazards.stop_watching(conversation)
+        hints = self._quota.admit(Hints(conversation_ends=True), 0, self.hazards.now, conversation.number)
+        with self.selector.without(conversation) if self.selector is not None else nullcontext():
             conversation.hints = hints
 
-    def forget_claims(self) -> None:
-        """Nothing is cached any more that clients could have claimed."""
-        self._claims.forget()
-
-    @property
-    def in_force(self) -> str:
-        """The name of the policy in force."""
-        return self.names[self._policies.index(self.policy)]
-
-    @property
-    def hazards(self) -> Hazards:
-        """Who returned when; estimated from, and foretelling, only where it is learned."""
-        return self._returns.hazards
-
-    @property
-    def continued(self) -> dict[bool, int]:
-        """Conversations that went on, by whether with the last answer as it was cached."""
-        return self._conversations.continued
+    def clear_claims(self) -> None:
+        """The cache was emptied: nothing is left that clients could have claimed."""
+        self._quota.clear()
 
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
-        self._replace([replace(policy, threshold=threshold) for policy in self._policies])
+        self._replace_candidates(
+            {name: replace(policy, threshold=threshold) for name, policy in self.candidates.items()}
+        )
 
-    def _enforce(self, index: int) -> None:
-        """Put a policy in force, and in the place of what was in the shadow that is always of what is."""
-        policy = self._policies[index]
-        if policy is not self.policy:
-            self.policy = policy
-            if self._auto and self.shadows is not None:
-                self.shadows.use(len(self._policies), policy)
+    # ---- what is known ----
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.candidates[self.in_force]
+
+    @property
+    def hazards(self) -> Hazards:
+        """Who returned when. Estimated, and predicted by, only where returns are learned."""
+        return self._returns.hazards
+
+    @property
+    def answers(self) -> Mapping[bool, int]:
+        """Conversations that returned, by whether they repeated the last answer as it was cached."""
+        return self._conversations.answers.returns
+
+    # ---- learning ----
+
+    def _take_hints(self, turn: Turn, conversation: Conversation, is_leaf: bool) -> None:
+        """Believe what fits of the hints of a turn. One without hints ends what the last one claimed."""
+        given = turn.hints if is_leaf else None
+        conversation.hints = self._quota.admit(given, turn.context_len, turn.stamp, conversation.number)
+        if given is not None and given.conversation_ends:
+            self.hazards.stop_watching(conversation)
+
+    def _compare(self, turn: Turn, conversation: Conversation) -> None:
+        """Refit now and then, replay the turn in the shadows, and put the preferred candidate in force."""
+        if self.selector is None:
+            self.selector = self._new_selector()
+        if self._learns and self._turns >= self._next_refit:
+            self._next_refit = self._turns + min(max(self._turns // 4, _ENOUGH), _REFIT_EVERY)
+            if self._returns.hazards.returns >= _ENOUGH:
+                self._refit(self.selector)
+        self.selector.replay_turn(conversation, turn)
+        if self._learns:
+            self.in_force = self.selector.preferred
+
+    def _new_selector(self) -> Selector:
+        """Shadows of a size that the contexts seen so far ask for. What has yet to learn is not eligible."""
+        held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
+        one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
+        eligible = tuple(name for name in self.candidates if name != self._first or not self._learns)
+        leads = _LEADS if self._learns_returns else _LEADS_OF_TLRU
+        return Selector(self.candidates, self._capacity, self._page_size, one_in, eligible, leads)
+
+    def _refit(self, selector: Selector) -> None:
+        """Estimate lengths, and rates where they are asked for, from what has been seen so far."""
+        if self._first not in selector.eligible:
+            selector.eligible = tuple(self.candidates)
+            if selector.preferred == self._fallback:  # lru, if that was better so far, stays until this is seen to be
+                selector.preferred = self._first
+        if self._learns_returns:
+            self._returns.refit()
+        found = self._prompts.distribution(self._next_prompts) if self._prompts else None
+        if found is None or found is self._next_prompts:
+            return
+        self._next_prompts = found
+        model: PromptModel = HintedPrompts(found) if with_hints in self._wrappers else found
+        learned: dict[str, Policy] = {self._first: replace(self.candidates[self._first], prompts=model)}
+        if self._learns_returns:
+            learned[self._fallback] = replace(self.candidates[self._fallback], prompts=model)
+        self._replace_candidates(learned)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """From the first use on: servers that have none do without the steps it takes to ask."""
+        """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""
         if wrapper not in self._wrappers:
             self._wrappers.append(wrapper)
-            self._replace([wrapper(policy) for policy in self._policies])
+            self._replace_candidates({name: wrapper(policy) for name, policy in self.candidates.items()})
 
-    def _weighed(self, policy: Policy) -> list[Policy]:
-        """The settings of a policy."""
-        return [replace(policy, median_weight=weight, median=self._median) for weight in self._weights]
-
-    def _replace(self, policies: list[Policy]) -> None:
-        """Put other versions of the first policies in their places, and where one is new in its shadow too."""
-        in_force, before = self._policies.index(self.policy), self._policies
-        self._policies = [*policies, *before[len(policies) :]]
-        if self.shadows is not None:
-            for index, policy in enumerate(policies):
-                if policy is not before[index]:
-                    self.shadows.use(index, policy)
-        self._enforce(in_force)
-
-    def _shadowed(self) -> Shadows:
-        """Shadows of a size that the contexts seen so far ask for. What has yet to learn is no rival."""
-        held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit in
-        one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        rivals = (self._lru - 1 if self._learns else 0, self._lru)
-        policies, bar = ([*self._policies, self.policy], self._lru) if self._auto else (self._policies, None)
-        chance = _BELIEVED if self._foretells else _UNKNOWN
-        return Shadows(policies, self._capacity, self._page_size, one_in, rivals, bar, chance)
-
-    def _learn(self, shadows: Shadows) -> None:
-        """Put lengths, and rates where they are asked for, to what has been seen so far."""
-        tlru = self._lru - 1
-        if shadows.rivals[0] == tlru:
-            shadows.rivals = (0, tlru, self._lru)
-            if shadows.best == tlru:  # LRU, if that was better so far, stays until what was learned is seen to be
-                shadows.best = 0
-        if self._foretells:
-            self._returns.learn()
-        prompts = self._prompts.distribution(self._next_prompts) if self._prompts else None
-        if prompts is not None and prompts is not self._next_prompts:
-            self._next_prompts = prompts
-            model: PromptModel = HintedPrompt(prompts) if hinted in self._wrappers else prompts
-            learned = self._weighed(replace(self._policies[0], prompts=model))
-            if self._foretells:
-                recent = replace(self._policies[tlru], returns=RecentTurns(), prompts=prompts)
-                for wrapper in self._wrappers:
-                    recent = wrapper(recent)
-                learned.append(recent)
-            self._replace(learned)
-
-    def _follow_median(self, shadows: Shadows) -> None:
-        """Let w count from where lru's median is."""
-        median = shadows.quantiles[self._lru].value(50.0)
-        if median is not None and abs(median - self._median) > _MOVED * self._median:
-            self._median = median
-            self._replace(self._weighed(self._policies[0]))
-
-    def _chosen(self, shadows: Shadows) -> int:
-        """What ``auto`` has in force: the lowest median that the tail does not pay for, while that is ahead of LRU.
-
-        What was in force has a shadow of its own, as to change settings costs, too. Unless it made clearly fewer turns
-        late than LRU, there is nothing to be lost: then the setting that is furthest ahead itself, or else LRU. What
-        settings have lost is to be won back twice before the next is tried. Shadows see uncached tokens, not who waits
-        for them: what weighs a token less than those do is no choice.
-        """
-        least = _ABOUT * self.load.weight if self.load is not None else 0.0
-        settings = [index for index in self._settings if self._weights[index] >= least]
-        if shadows.ahead(-1) >= 0:
-            return self._as_good(shadows, (shadows.best,) if shadows.best else settings)
-        lost = _REPAID * shadows.behind(-1)
-        ahead = [index for index in settings if shadows.ahead(index) > lost]
-        return max(ahead, key=shadows.ahead, default=self._lru)
-
-    def _as_good(self, shadows: Shadows, among: Sequence[int]) -> int:
-        """Of these and LRU, the one with the lowest median of those as good at the tail as the best of these.
-
-        Where that median is above LRU's, the tail may pay somewhat for a lower one.
-        """
-        least = min(shadows.tel[index] for index in among)
-        p50 = [quantile.value(50.0) or 0 for quantile in shadows.quantiles]
-        chosen = self._lru
-        for times in (_AS_GOOD, _GOOD_ENOUGH):
-            fit = (index for index in (self._lru, *among) if shadows.tel[index] <= times * least)
-            chosen = min(fit, key=p50.__getitem__)  # of equals, LRU
-            if p50[chosen] <= p50[self._lru]:
-                break
-        return chosen
+    def _replace_candidates(self, policies: Mapping[str, Policy]) -> None:
+        """Put other versions of candidates in their places, in the shadows too."""
+        for name, policy in policies.items():
+            if policy is not self.candidates[name]:
+                self.candidates[name] = policy
+                if self.selector is not None:
+                    self.selector.replace_candidate(name, policy)

@@ -1,96 +1,99 @@
-"""Which context is this, of those that were seen before: a tree of fingerprints, so that no tokens need be kept.
+"""Which known context does this one continue? A tree of hashes at few depths, so that no tokens need be kept.
 
-A context is known at few depths, its *rungs*: the longest step that fits into it, from there the longest step that fits
-into what is left, and so on, until less than the shortest step is left. Whoever goes on with a context finds it without
-knowing how long it was, as only few depths can be a rung of anything: from each that is known it looks as far as the
-next step would have reached. Contexts that begin alike, with a system prompt say, have their first rungs in common and
-are told apart by what follows.
+A context has *checkpoints*: the longest step that fits into it, from there the longest step that fits into what is
+left, and so on, until less than the shortest step is left. So only few depths can be a checkpoint of anything. Whoever
+continues a context finds it without knowing its length: from each checkpoint that is known it looks as far as the next
+step would have reached. Contexts that begin alike, with a system prompt say, share their first checkpoints.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from radix_tlru.learning.conversations import Conversation
-    from radix_tlru.learning.shared_prefixes import SharedPrefix
+__all__ = ["Checkpoint", "Fingerprint", "PrefixIndex"]
 
-__all__ = ["Contexts", "Fingerprint", "Rung"]
-
-# Steps between rungs, tokens: two to a doubling.
 _STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
+"""Steps between checkpoints, in tokens: two to a doubling."""
+
+C = TypeVar("C")
+P = TypeVar("P")
 
 
 class Fingerprint(Protocol):
-    """A number that stands for the first ``end`` tokens of a context, by what stands for its first ``start``.
+    """A hash of the first ``end`` tokens of a context, given the hash of its first ``start``.
 
-    ``above`` is that number, 0 of no tokens. Equal where the tokens are, and hardly ever elsewhere.
+    ``above`` is that hash, 0 of no tokens. Equal where the tokens are equal, and hardly ever elsewhere.
     """
 
     def __call__(self, start: int, end: int, above: int, /) -> int: ...
 
 
-class Rung:
-    """A depth at which contexts are known, what ends there and what is known of it."""
+class Checkpoint(Generic[C, P]):
+    """A depth at which contexts are recognised, and what is known there."""
 
-    __slots__ = ("above", "asker", "below", "conversation", "depth", "number", "prefix")
+    __slots__ = ("above", "below", "context_of", "depth", "number", "prefix", "prompt_of")
 
-    def __init__(self, above: Rung | None, depth: int, number: int) -> None:
+    def __init__(self, above: Checkpoint[C, P] | None, depth: int, number: int) -> None:
         self.above = above
         self.depth = depth  # tokens
-        self.number = number  # that stands for them
-        self.below = 0  # rungs, next below
-        self.conversation: Conversation | None = None  # whose context ends there
-        self.asker: Conversation | None = None  # whose prompt does
-        self.prefix: SharedPrefix | None = None
+        self.number = number  # their hash
+        self.below = 0  # checkpoints, next below
+        self.context_of: C | None = None  # the conversation whose context has its last checkpoint here
+        self.prompt_of: C | None = None  # the conversation whose prompt has
+        self.prefix: P | None = None  # the shared prefix that has
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything is known here, or below."""
+        return self.below > 0 or not (self.context_of is self.prompt_of is self.prefix is None)
 
 
-class Contexts:
-    """The rungs of all contexts that something is known of."""
+class PrefixIndex(Generic[C, P]):
+    """The checkpoints of all contexts that something is known of."""
 
     def __init__(self) -> None:
-        self._rungs: dict[tuple[int, int], Rung] = {}  # by depth and number
+        self._checkpoints: dict[tuple[int, int], Checkpoint[C, P]] = {}  # by depth and hash
 
     def __len__(self) -> int:
-        return len(self._rungs)
+        return len(self._checkpoints)
 
-    def at(self, fingerprint: Fingerprint, tokens: int) -> Rung | None:
-        """The last rung of a context's first ``tokens``, new if need be; None: they are too few to have any."""
-        rung: Rung | None = None
+    def last_checkpoint(self, fingerprint: Fingerprint, tokens: int) -> Checkpoint[C, P] | None:
+        """The last checkpoint within a context's first ``tokens``, new if need be; None: they are too few for one."""
+        checkpoint: Checkpoint[C, P] | None = None
         depth = number = 0
         while tokens - depth >= _STEPS[0]:
             start, depth = depth, depth + _STEPS[bisect_right(_STEPS, tokens - depth) - 1]
             number = fingerprint(start, depth, number)
-            known = self._rungs.get((depth, number))
+            known = self._checkpoints.get((depth, number))
             if known is None:
-                known = self._rungs[depth, number] = Rung(rung, depth, number)
-                if rung is not None:
-                    rung.below += 1
-            rung = known
-        return rung
+                known = self._checkpoints[depth, number] = Checkpoint(checkpoint, depth, number)
+                if checkpoint is not None:
+                    checkpoint.below += 1
+            checkpoint = known
+        return checkpoint
 
-    def along(self, fingerprint: Fingerprint, tokens: int) -> Iterator[Rung]:
-        """The rungs of other contexts that this one goes through within its first ``tokens``, the deepest first."""
-        return self._along(fingerprint, 0, 0, tokens)
+    def known_checkpoints(self, fingerprint: Fingerprint, tokens: int) -> Iterator[Checkpoint[C, P]]:
+        """The checkpoints of other contexts within this one's first ``tokens``, the deepest first."""
+        return self._known_below(fingerprint, 0, 0, tokens)
 
-    def _along(self, fingerprint: Fingerprint, start: int, above: int, tokens: int) -> Iterator[Rung]:
+    def _known_below(self, fingerprint: Fingerprint, start: int, above: int, tokens: int) -> Iterator[Checkpoint[C, P]]:
         for index in range(bisect_right(_STEPS, tokens - start) - 1, -1, -1):
             depth = start + _STEPS[index]
             number = fingerprint(start, depth, above)
-            rung = self._rungs.get((depth, number))
-            if rung is not None:
-                if rung.below:  # what ends there goes less far than the next step would have led, if there is one
+            checkpoint = self._checkpoints.get((depth, number))
+            if checkpoint is not None:
+                if checkpoint.below:  # a context from here ends before the next longer step would have led
                     end = start + _STEPS[index + 1] - 1 if index + 1 < len(_STEPS) else tokens
-                    yield from self._along(fingerprint, depth, number, min(tokens, end))
-                yield rung
+                    yield from self._known_below(fingerprint, depth, number, min(tokens, end))
+                yield checkpoint
 
-    def tidy(self, rung: Rung) -> None:
-        """Forget a rung that nothing is known of, and those above that were kept for it."""
-        last: Rung | None = rung
-        while last is not None and not (last.below or last.conversation or last.asker or last.prefix):
-            del self._rungs[last.depth, last.number]
+    def drop_unused(self, checkpoint: Checkpoint[C, P]) -> None:
+        """Forget a checkpoint that nothing is known of, and those above that were kept for it."""
+        last: Checkpoint[C, P] | None = checkpoint
+        while last is not None and not last.is_used:
+            del self._checkpoints[last.depth, last.number]
             last = last.above
             if last is not None:
                 last.below -= 1

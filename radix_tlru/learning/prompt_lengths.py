@@ -1,8 +1,8 @@
 """How long next prompts are, learned online: a distribution instead of the one estimate Q̂.
 
-By the turn that the prompt will be and by the length of the conversation so far: what follows a first short question is
-not what follows a long document. A kind of conversation that has seen few prompts is taken for all of them. Part of Q
-is known beforehand: what was said and could not be cached. What is learned is how much is new.
+The distribution depends on the kind of conversation: on the turn that the prompt will be, and on the length so far.
+What follows a first short question is not what follows a long document. A kind that has seen few prompts is taken for
+all of them. Part of Q is known beforehand: what could not be cached of the last turn. What is learned is what is new.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from itertools import pairwise
 
 from radix_tlru.policy.models import Leaf
 
-__all__ = ["LearnedPrompts", "NextPrompts", "kind_of"]
+__all__ = ["NextPrompts", "PromptLengths", "kind_of"]
 
 _LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 _PROBABILITIES = (0.0, *((2.0 - high - low) / 2.0 for high, low in pairwise(_LEVELS)), 1.0)
 _REMEMBERED = 2_000  # lengths
-_CHANGE = 0.25  # of a quantile, below which the distribution is taken to be what it was
+_CHANGE = 0.25  # share of a quantile; a distribution with smaller changes is taken to be what it was
 
 _TURNS = (1, 2, 4)  # turns before the last one, at which kinds begin: the first, the second, the next two, all later
 _LENGTHS = (1_024, 4_096, 16_384)  # tokens of context, likewise
@@ -37,52 +37,50 @@ def kind_of(turn: int, length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class NextPrompts:
-    """A distribution of Q by quantiles of what is new in it; what is longer than the first of them does not happen."""
+    """A distribution of Q by quantiles of what is new in it. A prompt longer than the first of them does not happen."""
 
     quantiles: Quantiles  # tokens: exceeded by 0.2, 1.5, 5, 15, 40, 70 and 90 % of next prompts
     of_kind: tuple[Quantiles, ...] = ()  # the same for each kind of conversation; none: all are alike
     probabilities = _PROBABILITIES
-    usual = _LEVELS.index(0.6)
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-        if step == len(self.quantiles):
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        if level == len(self.quantiles):
             return None
-        known = leaf.known
-        if known is None:
-            return self.quantiles[step]
-        remainder: int = known.remainder
-        return remainder + (self.of_kind[known.kind] if self.of_kind else self.quantiles)[step]
+        conversation = leaf.conversation
+        if conversation is None:
+            return self.quantiles[level]
+        known: int = conversation.known_next_tokens
+        return known + (self.of_kind[conversation.prompt_kind] if self.of_kind else self.quantiles)[level]
 
-    def first_step(self, leaf: Leaf, longest: int) -> int:
-        """The first step that ends at no more than so many tokens."""
-        known, quantiles = leaf.known, self.quantiles
-        if known is not None:
-            longest -= known.remainder
+    def first_level(self, leaf: Leaf, longest: int) -> int:
+        conversation, quantiles = leaf.conversation, self.quantiles
+        if conversation is not None:
+            longest -= conversation.known_next_tokens
             if self.of_kind:
-                quantiles = self.of_kind[known.kind]
-        for step, tokens in enumerate(quantiles):
+                quantiles = self.of_kind[conversation.prompt_kind]
+        for level, tokens in enumerate(quantiles):
             if tokens <= longest:
-                return step
+                return level
         return len(quantiles)
 
-    def is_much_like(self, other: NextPrompts) -> bool:
+    def is_close_to(self, other: NextPrompts) -> bool:
         """Whether no quantile differs by more than a quarter."""
-        ours, theirs = (self.quantiles, *self.of_kind), (other.quantiles, *other.of_kind)
-        return len(ours) == len(theirs) and all(
+        rows, other_rows = (self.quantiles, *self.of_kind), (other.quantiles, *other.of_kind)
+        return len(rows) == len(other_rows) and all(
             abs(one - another) <= _CHANGE * max(one, another)
-            for here, there in zip(ours, theirs, strict=True)
-            for one, another in zip(here, there, strict=True)
+            for row, other_row in zip(rows, other_rows, strict=True)
+            for one, another in zip(row, other_row, strict=True)
         )
 
 
-class LearnedPrompts:
-    """The last 2,000 lengths (tokens) that continuing prompts have added to what was said before."""
+class PromptLengths:
+    """The last 2,000 lengths (tokens) that prompts have added to their conversations."""
 
     def __init__(self) -> None:
         self._lengths: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # and the kind of what was continued
 
-    def add(self, tokens: int, kind: int = 0) -> None:
-        """A conversation of that kind was continued by a prompt that added as many tokens."""
+    def count_prompt(self, tokens: int, kind: int = 0) -> None:
+        """A conversation of that kind was continued by a prompt that added ``tokens``."""
         self._lengths.append((tokens, kind))
 
     def distribution(self, before: NextPrompts | None = None) -> NextPrompts | None:
@@ -98,7 +96,7 @@ class LearnedPrompts:
             tuple(ranked[int(level * (len(ranked) - 1))] for level in _LEVELS),
             tuple(tuple(_quantile(level, own, ranked) for level in _LEVELS) for own in of_kind),
         )
-        return before if before is not None and found.is_much_like(before) else found
+        return before if before is not None and found.is_close_to(before) else found
 
 
 def _quantile(level: float, own: Sequence[int], ranked: Sequence[int]) -> int:

@@ -1,8 +1,11 @@
-"""What the next prompt does not say again, as it is cached, does not return.
+"""What of a cached context the next prompt repeats, and what it does not.
 
-Most chat templates leave out what was thought, and some write an answer, a tool call say, otherwise than it was said.
-All that is cached behind the prompt is then of no use to any later one: its return rate is 0, whatever the rate of its
-conversation. It goes before anything that costs something, and before what is TEL-safe.
+Most chat templates leave reasoning out of the next prompt. Some write an answer, a tool call say, otherwise than the
+model did. All that is cached behind the last prompt is then of no use to any later one: its return rate is 0, whatever
+the rate of its conversation. It is evicted before anything that costs something, and before what is TEL-safe.
+
+Whether a server's templates do this is learned from returns (:class:`AnswerReuse`). A policy is told by
+:func:`reusable_only`.
 """
 
 from __future__ import annotations
@@ -10,32 +13,74 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from radix_tlru.policy.models import Group, Leaf, Policy, Wrapped
+from radix_tlru.learning.records import Conversation
+from radix_tlru.policy.models import Group, Leaf, ReturnModelWrapper
+from radix_tlru.policy.policy import Policy
 
-__all__ = ["SaidAgain", "said_again"]
+__all__ = ["AnswerReuse", "ReusableOnly", "reusable_only"]
 
+_MOVES = 0.05  # by which each return moves the shares
+_NEARLY_ALL = 0.99  # share of returns from which on it is not worth knowing how prompts began to repeat answers
 _NEVER = Group(0, math.inf)
 
 
-class SaidAgain(Wrapped):
-    """A return model to which a conversation (``leaf.known``) returns no further than to its ``reach``."""
+class AnswerReuse:
+    """How many of the next prompts repeat the last answer as it was cached, of those with reasoning and of others.
+
+    Until anything is seen, answers are taken to be repeated, and reasoning is not.
+    """
+
+    def __init__(self) -> None:
+        self._share = {False: 1.0, True: 0.0}  # of returns that repeat the answer, by whether it holds reasoning
+        self._rewritten = 1.0  # of the others, the share that is long enough to hold it in other words
+        self.returns = {True: 0, False: 0}
+        """Conversations that returned, by whether they repeated the last answer as cached, where one was."""
+
+    def is_repeated(self, thought_len: int) -> bool:
+        """Whether most next prompts repeat an answer with that much reasoning (tokens)."""
+        return self._share[thought_len > 0] >= 0.5
+
+    def is_sometimes_left_out(self, thought_len: int) -> bool:
+        """Whether more than a few next prompts do not."""
+        return self._share[thought_len > 0] < _NEARLY_ALL
+
+    @property
+    def is_rewritten(self) -> bool:
+        """Whether most prompts that do not repeat an answer as cached hold it in other words."""
+        return self._rewritten >= 0.5
+
+    def count_return(self, conversation: Conversation, *, as_cached: bool) -> None:
+        """The conversation returned, with its last answer as that was cached, or not."""
+        self.returns[as_cached] += 1
+        has_thought = conversation.thought_len > 0
+        self._share[has_thought] += _MOVES * (as_cached - self._share[has_thought])
+
+    def count_rewritten(self, rewritten: bool) -> None:
+        """A prompt that does not repeat the last answer as cached is long enough to hold it, or not."""
+        self._rewritten += _MOVES * (rewritten - self._rewritten)
+
+
+class ReusableOnly(ReturnModelWrapper):
+    """A return model by which a conversation returns to its first ``reusable_len`` tokens, and no further."""
 
     def group(self, leaf: Leaf, now: float) -> Group:
-        known = leaf.known
-        if known is not None and known.reach < leaf.end and (leaf.rest is None or known.reach <= leaf.start):
+        conversation = leaf.conversation
+        # A leaf that is evicted whole returns if any of it does.
+        end = leaf.end if leaf.usable_without is None else leaf.start + 1
+        if conversation is not None and conversation.reusable_len < end:
             return _NEVER
         group = self._returns.group(leaf, now)
-        return Group(group.number + 1, group.until)
+        return Group(group.number + 1, group.expiry)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return self._returns.rate(group - 1, key, now) if group else 0.0
 
     def floor(self, leaf: Leaf) -> int:
         floor = super().floor(leaf)
-        reach: int = leaf.known.reach if leaf.known is not None else leaf.end
-        return max(floor, reach) if reach < leaf.end else floor
+        reusable: int = leaf.conversation.reusable_len if leaf.conversation is not None else leaf.end
+        return max(floor, reusable) if reusable < leaf.end else floor
 
 
-def said_again(policy: Policy) -> Policy:
-    """The same policy, with no use for what is not said again."""
-    return replace(policy, returns=SaidAgain(policy.returns))
+def reusable_only(policy: Policy) -> Policy:
+    """The same policy, by which nobody returns to what no next prompt repeats."""
+    return replace(policy, returns=ReusableOnly(policy.returns))

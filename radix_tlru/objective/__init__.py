@@ -1,0 +1,15 @@
+"""From milliseconds and load to what a policy is judged by: the threshold ξ (tokens) and the weight w.
+
+=================  =============================================  ==================================================
+file               its job                                        in → out
+=================  =============================================  ==================================================
+prefill_latency    how long prefills take                         prefill batches and their times → a line
+overhead           what a first token waits for besides           first tokens and their times → γ (ms)
+calibration        how prefills become ξ                          both, and an objective in ms → tokens
+threshold          ξ in force                                     tokens wanted → tokens, in whole pages
+load_weight        how much a token costs those who wait for it   prefills and queues → w
+=================  =============================================  ==================================================
+
+Everything is counted in events, never in seconds, and nothing is drawn at random: the same input gives the same output
+on every rank. Nothing here knows of SGLang; what is measured where is the business of ``radix_tlru.sglang.scheduler``.
+"""

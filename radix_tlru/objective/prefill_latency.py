@@ -13,7 +13,7 @@ from itertools import combinations
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Line", "Near", "PrefillFit", "Sample", "WholePrompts"]
+__all__ = ["Line", "LocalFit", "PrefillFit", "Sample", "WholePrompts"]
 
 _WRONG = 0.3  # of its time: as far off as a sample can be from a line
 
@@ -33,8 +33,8 @@ class Line(NamedTuple):
         return (ms - self.beta) / self.alpha
 
 
-class Near(NamedTuple):
-    """The line where prefills take about some time, and how late they are there."""
+class LocalFit(NamedTuple):
+    """The line where prefills take about some time, and how much longer than it they take."""
 
     line: Line
     late: float  # 1 or more: 19 of 20 take at most so many times what the line says
@@ -59,15 +59,15 @@ class WholePrompts:
         self._unfinished: str | None = None
         self._begun = Sample(0, 0.0)  # what the unfinished prompt took so far
 
-    def add(self, prompts: Collection[str], unfinished: str | None, tokens: int, ms: float) -> Sample | None:
+    def add(self, requests: Collection[str], unfinished: str | None, tokens: int, ms: float) -> Sample | None:
         """One prefill batch; None unless the oldest prompt in it is finished with it.
 
         Args:
-            prompts: names of those with tokens in the batch.
+            requests: ids of those with prompt tokens in the batch.
             unfinished: of them, the one of which more is to come.
             tokens, ms: that the batch prefilled, and the time it took.
         """
-        goes_on = self._unfinished in prompts
+        goes_on = self._unfinished in requests
         whole = Sample(self._begun.tokens + tokens, self._begun.ms + ms) if goes_on else Sample(tokens, ms)
         if goes_on and unfinished == self._unfinished:
             self._begun = whole
@@ -140,7 +140,7 @@ class PrefillFit:
             line = _least_squares(above, line) or line
         return Line(line.alpha, max(line.beta, 0.0))
 
-    def near(self, ms: float) -> Near | None:
+    def near(self, ms: float) -> LocalFit | None:
         """The fit where prefills take about ``ms``; None if there is no line.
 
         Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
@@ -162,7 +162,7 @@ class PrefillFit:
                 line = tangent
         ratios = sorted(each.ms / max(line.ms(each.tokens), 1e-6) for each in self._around(line.tokens(ms)))
         ratios = [ratio for ratio in ratios if ratio <= self._STALLED]
-        return Near(line, max(ratios[len(ratios) * 19 // 20], 1.0) if ratios else self._STALLED)
+        return LocalFit(line, max(ratios[len(ratios) * 19 // 20], 1.0) if ratios else self._STALLED)
 
     def _around(self, tokens: float) -> list[Sample]:
         """The samples near so many tokens, by size."""

@@ -1,44 +1,36 @@
-"""The two small models and the weight that make a policy.
+"""The two models that a policy is made of: how soon a conversation returns, and how long its next prompt is.
 
-What an eviction policy believes about the future is: how soon a conversation returns (:class:`ReturnModel`) and how
-long its next prompt will be (:class:`PromptModel`). Put into the one formula of :mod:`~.tel` they give LRU,
-T-LRU and their relatives:
+Put into the formula of :func:`~radix_tlru.policy.tel.marginal_cost` they give LRU, T-LRU and their relatives:
 
-===========  ==============  ====================================  ===
-policy       return rate     P(Q > ·)                              w
-===========  ==============  ====================================  ===
-LRU          recency         not asked                             1
-T-LRU        recency         step at Q̂, or learned                 0
-ET-LRU       learned         learned                               w
-===========  ==============  ====================================  ===
+===========  ==================  ====================================  ===
+policy       return rate λ       P(Q > ·)                              w
+===========  ==================  ====================================  ===
+LRU          recency             not asked                             1
+T-LRU        recency             step at Q̂, or learned                 0
+ET-LRU       learned             learned                               w
+===========  ==================  ====================================  ===
 
-Both are of a form that lets ``EvictionOrder`` keep heaps instead of scoring every leaf: rates
-that keep the order of leaves as time goes by, and a P(Q > ·) that changes at finitely many depths of a path.
+Both have a form that lets :class:`~radix_tlru.policy.order.EvictionOrder` keep queues instead of scoring every leaf.
+A return model puts leaves into groups that are ordered by a key. A prompt model has finitely many price levels.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
-
-from radix_tlru.config import Config
-from radix_tlru.policy.tel import keep_within_budget, marginal_cost
 
 __all__ = [
     "AnyPrompt",
     "FixedPrompt",
     "Group",
     "Leaf",
-    "OneGroup",
-    "Policy",
     "PromptModel",
     "Recency",
     "ReturnModel",
-    "Wrapped",
-    "policy_for",
+    "ReturnModelWrapper",
+    "SingleGroup",
 ]
 
 
@@ -49,15 +41,17 @@ class Leaf(NamedTuple):
     end: int  # depth at which they end: X, the tokens of the path that are cached
     history: int  # L ≥ end: the deepest this path has ever been, evicted tails included
     last_access: float  # logical time of the last use
-    known: Any = None  # what else the models of a policy look at
-    rest: int | None = None  # if it goes whole or not at all: what a next turn can then still use. None: page by page
+    conversation: Any = None  # record of the turn that used it last, for models that look at one
+    usable_without: int | None = None
+    """Of a leaf that is evicted whole (hybrid models): tokens from the root that a next turn can use without it.
+    None: the leaf is evicted page by page."""
 
 
 class Group(NamedTuple):
     """Leaves whose order is that of their keys for as long as they are in it."""
 
     number: int
-    until: float  # when the leaf will be in a group of less rate, unless it is used before, in the model's time
+    expiry: float  # when the leaf will be in a group of a lower rate, if it is not used before; in the model's time
 
 
 _FOREVER = Group(0, math.inf)
@@ -66,15 +60,15 @@ _FOREVER = Group(0, math.inf)
 class ReturnModel(Protocol):
     """How soon a conversation is worth its space again.
 
-    Rates may rise and fall with age and differ between kinds of conversations, as long as leaves can be put into groups
-    (a kind and a band of ages, say) within which the lower key has the lower rate.
+    Rates may rise and fall with age and differ between conversations. Leaves are put into groups, within which the
+    lower key has the lower rate. A group can be a class of conversations and a band of ages.
     """
 
     @property
     def timeless(self) -> bool:
         """Whether all leaves of a group have one rate, which changes when ``version`` does and at no other time.
 
-        If not there are few groups, as the first leaves of all are compared.
+        If not, a decision compares the first leaf of every group, so there should be few.
         """
 
     @property
@@ -90,7 +84,7 @@ class ReturnModel(Protocol):
     def group(self, leaf: Leaf, now: float) -> Group:
         """The group that the leaf is in at time ``now``.
 
-        It may be in another before ``until``, of a higher rate: that is seen when it would be the next to go.
+        Before ``expiry`` it may move to a group of a higher rate. The order sees that when the leaf would be next.
         """
 
     def rate(self, group: int, key: float, now: float) -> float:
@@ -101,21 +95,25 @@ class ReturnModel(Protocol):
 
 
 class PromptModel(Protocol):
-    """How many tokens the next prompt adds: a distribution with finitely many steps."""
+    """How many tokens the next prompt adds: a distribution with finitely many price levels.
+
+    A price level is a stretch of a path whose tokens exceed the threshold with the same probability if they are
+    missing. Level 0 is at the tail; the last level reaches the root.
+    """
 
     @property
     def probabilities(self) -> tuple[float, ...]:
-        """P(Q > ξ - (L - X)) in each step of a path, from its tail to its root, rising."""
+        """P(Q > ξ - (L - X)) in each price level of a path, from its tail to its root, rising."""
 
-    @property
-    def usual(self) -> int:
-        """The step that ends at a prompt of usual length."""
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        """Q (tokens) at which a level ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root.
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-        """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
+        A model may also have ``first_level(leaf, longest)``: the first level that ends at a Q of ``longest`` tokens or
+        less. It is then asked once, instead of ``next_prompt`` once for each level.
+        """
 
 
-class OneGroup:
+class SingleGroup:
     """The part of a return model that says: rates change with time, and one order of keys holds for all leaves."""
 
     __slots__ = ()
@@ -132,16 +130,17 @@ class OneGroup:
         return 0
 
 
-class Wrapped:
-    """A return model that goes by another, but for what it knows better."""
+class ReturnModelWrapper:
+    """A return model that answers as another does, but for what a subclass knows better."""
 
     def __init__(self, returns: ReturnModel) -> None:
         self._returns = returns
 
     def __copy__(self) -> Self:
-        ahead = object.__new__(type(self))
-        vars(ahead).update(vars(self), _returns=copy.copy(self._returns))
-        return ahead
+        """For a preview of the order: the model inside is copied, too."""
+        preview = object.__new__(type(self))
+        vars(preview).update(vars(self), _returns=copy.copy(self._returns))
+        return preview
 
     @property
     def timeless(self) -> bool:
@@ -162,11 +161,11 @@ class Wrapped:
 
 
 @dataclass(frozen=True, slots=True)
-class Recency(OneGroup):
+class Recency(SingleGroup):
     """The longer unused, the longer until used again: λ = 1 / age.
 
     The order of LRU, with a scale: unused for twice as long is taken to be half as likely to return soon. The scale
-    matters only between steps and only if 0 < w < 1. The clock is logical (any unit, the same for all leaves).
+    matters only between price levels and only if 0 < w < 1. The clock is logical (any unit, the same for all leaves).
     """
 
     def key(self, leaf: Leaf) -> float:
@@ -182,13 +181,11 @@ class FixedPrompt:
 
     estimate: int
     probabilities = (0.0, 1.0)
-    usual = 0
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-        return self.estimate if step == 0 else None
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        return self.estimate if level == 0 else None
 
-    def first_step(self, leaf: Leaf, longest: int) -> int:
-        """The first step that ends at no more than so many tokens."""
+    def first_level(self, leaf: Leaf, longest: int) -> int:
         return 0 if self.estimate <= longest else 1
 
 
@@ -197,89 +194,6 @@ class AnyPrompt:
     """No opinion: every token of a path costs the same. With it a policy is its return model alone."""
 
     probabilities = (1.0,)
-    usual = 0
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """A pair of models, the threshold ξ (tokens) they are judged by, and the weight w between median and tail.
-
-    ``trim_chunk``: tokens taken from a leaf at a time, if as many cost the same, and what a cache makes room for at
-    least when it is full; 1 is what is asked for.
-
-    ``median``: m, the tokens beyond which the weight w counts. A request that stays below them is in the better half
-    whatever else it has to prefill, so nothing that is cached for it helps the median. With 0, every token counts.
-    """
-
-    returns: ReturnModel
-    prompts: PromptModel
-    threshold: int
-    median_weight: float
-    trim_chunk: int = 1
-    median: int = 0
-
-    @property
-    def probabilities(self) -> tuple[float, ...]:
-        """P(Q > ξ - (L - X)) in each step of a path, from its tail to its root."""
-        return tuple(probability for probability, _ in self._steps)
-
-    @property
-    def shares(self) -> tuple[float, ...]:
-        """What a token of each step costs, for a return rate of 1."""
-        return tuple(marginal_cost(1.0, tail, self.median_weight, median) for tail, median in self._steps)
-
-    @property
-    def _steps(self) -> tuple[tuple[float, float], ...]:
-        """P(Q > ξ - (L - X)) and, of a next prompt of usual length, whether it is beyond m: two steps to each."""
-        beyond_m = (0.0, 1.0) if self.median else (1.0,)
-        return tuple((probability, beyond) for probability in self.prompts.probabilities for beyond in beyond_m)
-
-    @property
-    def first_step(self) -> Callable[[Leaf, int], int] | None:
-        """Says of a leaf which step is the first to end at a Q of so many tokens or less; None: ask one after another.
-
-        A prompt model may be able to (``first_step``), and is asked once then instead of once for each step.
-        """
-        find: Callable[[Leaf, int], int] | None = getattr(self.prompts, "first_step", None)
-        if find is None or not self.median:
-            return find
-        next_prompt, usual, beyond_m = self.prompts.next_prompt, self.prompts.usual, self.threshold - self.median
-
-        def of_two(leaf: Leaf, longest: int) -> int:
-            tokens = next_prompt(leaf, usual)
-            return 2 * find(leaf, longest) + (tokens is not None and tokens + beyond_m > longest)
-
-        return of_two
-
-    def step_end(self, leaf: Leaf, step: int) -> int | None:
-        """Q at which a step ends: it reaches from the tail to where L + Q - ξ tokens stay. None: to the root."""
-        if not self.median:
-            return self.prompts.next_prompt(leaf, step)
-        step, beyond = divmod(step, 2)
-        ends = self.prompts.next_prompt(leaf, step)
-        usual = None if beyond else self.prompts.next_prompt(leaf, self.prompts.usual)
-        if usual is None:
-            return ends
-        usual += self.threshold - self.median
-        return usual if ends is None else max(usual, ends)
-
-    def keep(self, leaf: Leaf, step: int, page_size: int) -> int:
-        """Tokens that stay, from the root, when all of a step has been taken from the path of ``leaf``."""
-        next_prompt = self.step_end(leaf, step) if self.median else self.prompts.next_prompt(leaf, step)
-        if next_prompt is None:
-            return 0
-        return keep_within_budget(leaf.history, next_prompt, self.threshold, page_size)
-
-
-def policy_for(config: Config) -> Policy:
-    """The policy that a configuration begins with: its start threshold, and T-LRU before anything was learned.
-
-    Trims are exact to the page if the configuration says no chunk and is of no pool yet (:meth:`Config.for_pool`).
-    """
-    chunk = config.trim_chunk or 1
-    if config.policy == "lru":
-        return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=chunk)
-    return Policy(Recency(), FixedPrompt(config.next_prompt), config.start_threshold, config.start_weight, chunk)

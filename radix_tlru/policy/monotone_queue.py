@@ -1,8 +1,8 @@
-"""A priority queue for keys that mostly rise: what :class:`~radix_tlru.policy.order.EvictionOrder` keeps its leaves in.
+"""A priority queue for keys that mostly rise: a bucket of :class:`~radix_tlru.policy.order.EvictionOrder`.
 
-Keys are times of last use, and leaves become evictable soon after they are used: nearly every entry has a higher key
-than the one before. Such entries wait in line, two machine words each and O(1) to add and to take; only what comes
-out of turn, as the rest of a leaf that was trimmed, goes through a heap.
+Keys are times of last use, and a leaf becomes evictable soon after it is used. So nearly every entry has a higher key
+than the one before. Such entries are appended to a line: two machine words each, O(1) to add and to take. What arrives
+out of order, such as the front of a leaf that was trimmed, goes into a heap.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from array import array
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-__all__ = ["RisingQueue"]
+__all__ = ["MonotoneQueue"]
 
-_WORTHWHILE = 1024  # entries taken off the line before the others move up
+_COMPACT_AFTER = 1024  # entries taken off the line before the others are moved to its front
 _LEAST = (-math.inf, 0)
 
 
-class RisingQueue:
+class MonotoneQueue:
     """A priority queue of (key, leaf id), least pair first."""
 
     __slots__ = ("_heap", "_ids", "_keys", "_last", "_taken", "first")
 
     first: tuple[float, int] | None
-    """The least entry; None: there is none."""
+    """The least entry; None if there is none."""
 
     def __init__(self) -> None:
         self._keys, self._ids = array("d"), array("q")
-        self._taken = 0  # from the front of the line
-        self._last = _LEAST  # of the line
+        self._taken = 0  # entries at the front of the line that are gone
+        self._last = _LEAST  # entry of the line
         self._heap: list[tuple[float, int]] = []
         self.first = None
 
@@ -38,9 +38,9 @@ class RisingQueue:
         yield from self._heap
         yield from zip(self._keys[self._taken :], self._ids[self._taken :], strict=True)
 
-    def copy(self) -> RisingQueue:
-        """Another one with the same entries."""
-        other = RisingQueue()
+    def copy(self) -> MonotoneQueue:
+        """Another queue with the same entries."""
+        other = MonotoneQueue()
         other._keys, other._ids, other._taken = self._keys[:], self._ids[:], self._taken
         other._last = self._last
         other._heap, other.first = self._heap.copy(), self.first
@@ -70,9 +70,9 @@ class RisingQueue:
             taken += 1
             if taken == len(self._keys):
                 self._last = _LEAST
-                taken = self._move_up(taken)
-            elif taken > _WORTHWHILE and 2 * taken > len(self._keys):
-                taken = self._move_up(taken)
+                taken = self._compact(taken)
+            elif taken > _COMPACT_AFTER and 2 * taken > len(self._keys):
+                taken = self._compact(taken)
             self._taken = taken
         if not self._keys:
             self.first = heap[0] if heap else None
@@ -80,6 +80,6 @@ class RisingQueue:
         entry = (self._keys[taken], self._ids[taken])
         self.first = heap[0] if heap and heap[0] < entry else entry
 
-    def _move_up(self, taken: int) -> int:
+    def _compact(self, taken: int) -> int:
         del self._keys[:taken], self._ids[:taken]
         return 0

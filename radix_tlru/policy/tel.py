@@ -36,8 +36,8 @@ class Tally:
     violations: int = 0  # requests beyond the threshold ξ
     excess: int = 0  # their tokens beyond it
 
-    def add(self, uncached_tokens: int, threshold: int) -> None:
-        """One more request, and the threshold it is judged by."""
+    def count(self, uncached_tokens: int, threshold: int) -> None:
+        """One more request, and the threshold it is judged by, in tokens."""
         over = excess(uncached_tokens, threshold)
         self.requests += 1
         self.violations += over > 0
@@ -64,15 +64,12 @@ def keep_within_budget(history: int, next_prompt: int, threshold: int, page_size
     return -(-needed // page_size) * page_size if needed > 0 else 0
 
 
-def marginal_cost(
-    return_rate: float, exceed_probability: float, median_weight: float, median_probability: float = 1.0
-) -> float:
+def marginal_cost(return_rate: float, exceed_probability: float, median_weight: float) -> float:
     """Expected loss of taking one more token from the tail of a conversation.
 
-    ``return_rate · ((1 - w) · P(Q > ξ - (L - X)) + w · P(Q > m - (L - X)))`` with X the tokens that stay once it is
-    taken. ``exceed_probability`` is the first P: the chance that the next prompt is long enough for the missing token
-    to count against the threshold. ``median_weight`` w in [0, 1] is the share of the loss that tokens cause whether or
-    not their request is in the tail: 0 protects the tail alone (T-LRU). ``median_probability`` is the second P, of the
-    tokens m that the median is at. Where m is 0 it is 1, every token counts, and w = 1 sees no threshold at all (LRU).
+    ``return_rate · ((1 - w) · P(Q > ξ - (L - X)) + w)`` with X the tokens that stay once it is taken.
+    ``exceed_probability`` is P: the chance that the next prompt is so long that the missing token counts against the
+    threshold. ``median_weight`` is w in [0, 1], the share of the loss that a missing token causes whether or not its
+    request is in the tail. 0 protects the tail alone (T-LRU). 1 sees no threshold (LRU, if the rate is recency).
     """
-    return return_rate * ((1.0 - median_weight) * exceed_probability + median_weight * median_probability)
+    return return_rate * ((1.0 - median_weight) * exceed_probability + median_weight)

@@ -4,7 +4,7 @@
 class            says                                                                     brought up to date
 ===============  =======================================================================  ============================
 TailMetrics      what was evicted and could be; ξ in force, and the line it comes from    at every report
-_LearnerMetrics  TEL so far, what it would be under other policies, returns foretold      once for each request
+_LearnerMetrics  TEL so far, what it would be under other policies, returns predicted     once for each request
 _VictimMetrics   what goes next, and what a token of it costs                             as often as 1 % of time allows
 ===============  =======================================================================  ============================
 
@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
-from radix_tlru.policy.victims import Phase
+from radix_tlru.policy.order import EvictionOrder, Phase
+from radix_tlru.policy.preview import preview
 
 if TYPE_CHECKING:
     from radix_tlru.learning.learner import Learner
@@ -79,9 +80,7 @@ class TailMetrics(_StatLoggerDIMixin):
             )
         self._live = live
         if live is not None:
-            self._samples = make.gauge(
-                "sglang:tlru_threshold_samples", "Recent prefills (or requests, with a target) it is learned from."
-            )
+            self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
             self._alpha = make.gauge(
                 "sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted near the objective; 0 before."
             )
@@ -114,23 +113,25 @@ class TailMetrics(_StatLoggerDIMixin):
             self._waiting.set(self._tail.load.waiting)
         if self._live is not None:
             self._samples.set(self._live.samples)
-            if self._live.line is not None:
-                self._alpha.set(self._live.line.alpha)
-                self._beta.set(self._live.line.beta)
-                self._late.set(self._live.late)
-                self._overhead.set(self._live.overhead_ms)
+            if self._live.estimate is not None:
+                line, late, overhead_ms = self._live.estimate
+                self._alpha.set(line.alpha)
+                self._beta.set(line.beta)
+                self._late.set(late)
+                self._overhead.set(overhead_ms)
         if self._learner is not None:
             self._learner.report()
         self._victims.report()
 
 
 class _LearnerMetrics:
-    """What the turns cost so far, and what was believed of them."""
+    """What the turns cost so far, and what was predicted of them."""
 
     def __init__(self, make: _Maker, learner: Learner) -> None:
         self._learner = learner
         self._reported = -1
-        self._policy = make.gauges("sglang:tlru_policy", "1 for the policy in force.", "policy", learner.names)
+        names = list(learner.candidates)
+        self._policy = make.gauges("sglang:tlru_policy", "1 for the policy in force.", "policy", names)
         self._requests = make.counter("sglang:tlru_requests_total", "Requests served.")
         self._violations = make.counter(
             "sglang:tlru_violations_total", "Of them, those with more uncached tokens than the threshold then in force."
@@ -144,26 +145,26 @@ class _LearnerMetrics:
         self._shadow_excess = make.counters(
             "sglang:tlru_shadow_excess_tokens_total",
             "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
-            "other, not against what was served. auto: under what was in force.",
+            "other, not against what was served.",
             "policy",
-            learner.shadow_names,
+            names,
         )
         ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
         spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(_SPANS, ends, strict=True)]
         self._watched = make.counters(
             "sglang:tlru_watched_seconds_total",
-            "Time that conversations were silent while their return was foretold, by how long they had been silent.",
+            "Time that conversations were silent while their return was predicted, by how long they had been silent.",
             "silent",
             spans,
         )
         self._expected = make.counters(
-            "sglang:tlru_expected_returns_total", "Returns foretold for that time.", "silent", spans
+            "sglang:tlru_expected_returns_total", "Returns predicted for that time.", "silent", spans
         )
         self._returns = make.counters("sglang:tlru_returns_total", "Returns seen in that time.", "silent", spans)
         self._continued = make.counters(
             "sglang:tlru_continued_total",
-            "Conversations that went on, by their last answer: as_cached; or otherwise, without what was thought or as "
-            "a chat template writes it, when what was cached of it was of no use.",
+            "Conversations that returned, by their last answer: as_cached; or otherwise, without its reasoning or as a "
+            "chat template writes it, when what was cached of it was of no use.",
             "answer",
             ("as_cached", "otherwise"),
         )
@@ -179,16 +180,16 @@ class _LearnerMetrics:
         self._requests.follow(served.requests)
         self._violations.follow(served.violations)
         self._excess.follow(served.excess)
-        if learner.shadows is not None:
-            self._shadow_requests.follow(learner.shadows.sampled)
-            for counter, tokens in zip(self._shadow_excess.values(), learner.shadows.excess, strict=True):
-                counter.follow(tokens)
-        self._continued["as_cached"].follow(learner.continued[True])
-        self._continued["otherwise"].follow(learner.continued[False])
-        found = learner.hazards.forecast.calibration(learner.hazards.now, _SPANS)
+        if learner.selector is not None:
+            self._shadow_requests.follow(learner.selector.sampled)
+            for name, tokens in learner.selector.excess.items():
+                self._shadow_excess[name].follow(tokens)
+        self._continued["as_cached"].follow(learner.answers[True])
+        self._continued["otherwise"].follow(learner.answers[False])
+        by_age = learner.hazards.reliability.by_age(learner.hazards.now, _SPANS)
         metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)
-        for counters, calibration in zip(metrics, found, strict=True):
-            for counter, count in zip(counters, calibration, strict=True):
+        for counters, counts in zip(metrics, by_age, strict=True):
+            for counter, count in zip(counters, counts, strict=True):
                 counter.follow(count)
 
 
@@ -226,15 +227,16 @@ class _VictimMetrics:
         self._next_look = done + (done - began) / _SHARE
 
     def _look(self) -> None:
-        upcoming = self._tail.order.upcoming(_NEXT)
-        self._shown = len(upcoming)
-        for cached in self._cached[len(upcoming) :]:
+        order = self._tail.order
+        victims = preview((order,) if isinstance(order, EvictionOrder) else order.parts, _NEXT)
+        self._shown = len(victims)
+        for cached in self._cached[len(victims) :]:
             cached.set(0)
-        for position, (victim, rate, exceed, cost) in enumerate(upcoming):
+        for position, (victim, rate, exceed, cost) in enumerate(victims):
             leaf = victim.leaf
             silent = math.nan
-            if self._tail.learner is not None and leaf.known is not None:
-                silent = self._tail.learner.hazards.now - leaf.known.stamp
+            if self._tail.learner is not None and leaf.conversation is not None:
+                silent = self._tail.learner.hazards.now - leaf.conversation.stamp
             self._cached[position].set(leaf.end)
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)

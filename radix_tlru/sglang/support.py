@@ -1,39 +1,47 @@
-"""Which releases of SGLang the seams fit, checked before anything is hooked; and in what those releases differ.
+"""What is supported: releases of SGLang, flags, models, shapes of caches, tree cores. Every refusal is made here.
 
-Each difference is looked for where it is, never derived from the number of the release, and met here alone:
+Differences between releases are looked for where they are, never derived from the number of the release:
 
-==========================  =========================================================================================
-``rust_core_refusal``       before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
-                            does not tell how many children its nodes have: our order sits in the Python core there
-``host_tier_refusal``       before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
-``sessions_refusal``        before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
-``hybrid_refusal``          before 0.5.22 a match does not say how much of a path is of use, which all that tries a
-                            hybrid model's cache here goes by: they are refused
-``insert_params``           before 0.5.22 an insert is not told what the same request inserted before
-==========================  =========================================================================================
+=========================  ==========================================================================================
+``rust_core_refusal``      before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
+                           does not tell how many children its nodes have: the order sits in the Python core there
+``host_tier_refusal``      before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
+``sessions_refusal``       before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
+``hybrid_refusal``         before 0.5.22 a match does not say how much of a path a next turn can use: hybrid models
+                           are refused
+``insert_params``          before 0.5.22 an insert is not told what the same request inserted before
+=========================  ==========================================================================================
 
-0.5.20 is where it ends: there a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
-``tree_core_backend``), so that a server told to use the Rust core would leave our order out without a word.
+0.5.20 is not supported. There a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
+``tree_core_backend``), so a server told to use the Rust core would leave the order out without a word.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import ConfigError
+from radix_tlru.config import FLAGS, Config, ConfigError
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.server_args import ServerArgs
 
 __all__ = [
     "SUPPORTED",
+    "TOKENIZER_WORKERS",
+    "check_model",
+    "check_record",
+    "check_shape",
     "check_version",
+    "conflict",
     "host_tier_refusal",
     "hybrid_refusal",
     "insert_params",
+    "python_core_reason",
     "release_of",
     "rust_core_refusal",
     "sessions_refusal",
@@ -43,6 +51,30 @@ __all__ = [
 
 SUPPORTED = ((0, 5, 21), (0, 5, 23))
 """First and last release whose seams were tried, both included."""
+
+TOKENIZER_WORKERS = "get_tokenizer_worker_class"
+"""Method of a ServerArgs record by which further tokenizer processes find their class."""
+
+# Flags of SGLang that choose another cache or another order, and the value that each has to have.
+_CONFLICTS = {
+    "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
+    "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
+    "--radix-cache-backend": ("radix_cache_backend", None),
+    "--disable-radix-cache": ("disable_radix_cache", False),
+    "--enable-lmcache": ("enable_lmcache", False),
+    "--enable-flexkv": ("enable_flexkv", False),
+    "--enable-unified-cache-external-linker": ("enable_unified_cache_external_linker", False),
+    "--enable-unified-memory": ("enable_unified_memory", False),
+    "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
+    "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
+    "--enable-pd-role-switch": ("enable_pd_role_switch", False),
+    # They take requests in without the code that stamps them and checks hints.
+    "--grpc-mode": ("grpc_mode", False),
+    "--smg-grpc-mode": ("smg_grpc_mode", False),
+}
+
+
+# ---- releases ----
 
 
 def sglang_version() -> str | None:
@@ -76,22 +108,22 @@ def check_version(text: str) -> None:
 
 
 def rust_core_refusal() -> str | None:
-    """Why our order cannot sit behind the Rust tree core of this SGLang; None if it can."""
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
-
+    """Why the order cannot sit behind the Rust tree core of this SGLang; None if it can."""
     # In the same release a step got this list, and a path the count of children.
-    if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
-        return None
-    return "an eviction step of its Rust tree core carries no actions for the cache"
+    return None if _steps_carry_actions() else "an eviction step of its Rust tree core carries no actions for the cache"
 
 
 def host_tier_refusal() -> str | None:
-    """Why our order cannot evict from a hierarchical cache of this SGLang; None if it can."""
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
-
-    if hasattr(EvictDeviceNextNodeResult(), "cache_actions"):
+    """Why the order cannot evict from a hierarchical cache of this SGLang; None if it can."""
+    if _steps_carry_actions():
         return None
     return f"an eviction step of SGLang {sglang_version()} carries no actions for the cache"
+
+
+def _steps_carry_actions() -> bool:
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
+
+    return hasattr(EvictDeviceNextNodeResult(), "cache_actions")
 
 
 def sessions_refusal() -> str | None:
@@ -104,7 +136,7 @@ def sessions_refusal() -> str | None:
 
 
 def hybrid_refusal() -> str | None:
-    """Why our order cannot evict what a hybrid model of this SGLang caches; None if it can."""
+    """Why the order cannot evict what a hybrid model of this SGLang caches; None if it can."""
     from sglang.srt.mem_cache.base_prefix_cache import MatchResult
 
     if "device_prefix_len" in MatchResult._fields:
@@ -116,13 +148,136 @@ def insert_params(**arguments: Any) -> InsertParams:
     """SGLang's parameters of an insert, without ``inserted_len`` (how it counts uses) where they do not have it."""
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
-    if not _counts_uses():
+    if not _insert_counts_uses():
         arguments.pop("inserted_len", None)
     return InsertParams(**arguments)
 
 
 @cache
-def _counts_uses() -> bool:
+def _insert_counts_uses() -> bool:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 
     return "inserted_len" in {field.name for field in fields(InsertParams)}
+
+
+# ---- servers ----
+
+
+def conflict(flag: str, value: Any, config: Config) -> ConfigError:
+    """A flag of SGLang that does not go together with the configuration."""
+    shown = flag if value is True else f"{flag} {value}"
+    return ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {shown}; drop one of them")
+
+
+def check_record(record: ServerArgs, config: Config) -> None:
+    """Raise ConfigError if a server with these arguments cannot evict as the configuration says."""
+    from sglang.srt.environ import envs
+
+    check_version(sglang_version() or "(not installed)")
+    for flag, (field, neutral) in _CONFLICTS.items():
+        value = getattr(record, field, neutral)
+        if value != neutral:
+            raise conflict(flag, value, config)
+    if envs.SGLANG_RUST_SERVER.get():  # it takes requests in elsewhere, too
+        raise conflict("SGLANG_RUST_SERVER", True, config)
+    if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
+        # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
+        raise conflict("--disaggregation-mode prefill --enable-hierarchical-cache --pp-size", record.pp_size, config)
+    if record.disaggregation_mode == "decode":
+        raise ConfigError(
+            f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "
+            "cached, and evicted, at the prefill servers; give it to them"
+        )
+    for flag, wanted, refused in (
+        ("--enable-hierarchical-cache", record.enable_hierarchical_cache, host_tier_refusal),
+        ("--enable-streaming-session", record.enable_streaming_session, sessions_refusal),
+    ):
+        if wanted and (refusal := refused()):
+            raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
+    if config.host_threshold is not None:
+        given = f"{FLAGS['host_threshold']} {config.host_threshold}"
+        if not record.enable_hierarchical_cache:
+            raise ConfigError(f"{given}: needs --enable-hierarchical-cache")
+        if record.hicache_host_memory_mode != "cache":
+            raise ConfigError(f"{given}: needs --hicache-host-memory-mode cache")
+    workers = getattr(record, "tokenizer_worker_num", 1)
+    if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
+        raise conflict("--tokenizer-worker-num", workers, config)
+
+
+def check_model(record: ServerArgs, config: Config) -> None:
+    """Raise ConfigError for a model whose cache would not follow the order. Its weights are not loaded yet."""
+    from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.hardware_backend.mlx.runtime import use_mlx
+    from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
+
+    model = model_config_of(record)
+    is_stateful = uses_ssm_state(model)
+    is_hybrid = model.is_hybrid_swa or is_stateful
+    refusals = {
+        "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
+        f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
+        "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,
+        "a Mamba / SSM hybrid model on MLX": is_stateful and use_mlx(),
+    }
+    for shape, present in refusals.items():
+        if present:
+            raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported with {shape} ({model.model_path})")
+
+
+# ---- caches ----
+
+
+def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
+    """Raise ConfigError for a cache that would not follow the order, naming what makes it so."""
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
+
+    full, swa, mamba = ComponentType.FULL, ComponentType.SWA, ComponentType.MAMBA
+    components = set(params.tree_components or (full,))
+    others = ", ".join(sorted(each.name for each in components - {full, swa, mamba}))
+    overridden = ", ".join(sorted(each.name for each in set(params.component_registry_override or ()) - {full}))
+    hybrid = _hybrid_components(params)
+    refusals = {
+        "--disable-radix-cache: there is nothing to evict": params.disable,
+        "a model without full attention": full not in components,
+        "a sliding-window (SWA) model whose windows the cache does not keep": (
+            params.sliding_window_size is not None and swa not in components
+        ),
+        f"a model that caches {others}": bool(others),
+        f"a {overridden} component other than SGLang's": bool(overridden),
+        f"{hybrid} beside full attention: {hybrid_refusal()}": bool(hybrid and hybrid_refusal()),
+        f"--enable-hierarchical-cache and {hybrid} beside full attention": hierarchical and bool(hybrid),
+        f"--enable-hierarchical-cache: {host_tier_refusal()}": hierarchical and bool(host_tier_refusal()),
+    }
+    for shape, present in refusals.items():
+        if present:
+            raise ConfigError(f"--radix-eviction: not supported with {shape}")
+
+
+def python_core_reason(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> str | None:
+    """Why a cache is on SGLang's Python tree core; None if it is on the Rust core, as SGLang's own would be.
+
+    Raises:
+        ConfigError: the server was told to use a tree core that is neither of SGLang's two.
+    """
+    from sglang.srt.mem_cache.unified_cache.components import ComponentType
+    from sglang.srt.mem_cache.unified_cache.tree_core_registry import _rust_fallback_reason, select_tree_core_backend
+
+    if config.policy == "lru":
+        return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
+    if hierarchical:
+        return "which leaves a hierarchical cache has on either tier Rust does not tell"
+    if hybrid := _hybrid_components(params):
+        return f"what a next turn can use of {hybrid} beside full attention Rust does not tell"
+    plain = replace(params, tree_components=(ComponentType.FULL,), component_registry_override=None)
+    name = select_tree_core_backend(plain)
+    if name == "rust":
+        return rust_core_refusal()
+    if name != "python":
+        raise ConfigError(f"--radix-eviction: not supported on the tree core {name}; rust and python are")
+    return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
+
+
+def _hybrid_components(params: CacheInitParams) -> str:
+    """What a hybrid model caches beside the KV of full attention; empty for any other."""
+    return " and ".join(each.name for each in params.tree_components or () if each.name != "FULL")

@@ -14,13 +14,13 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.command import Rows
+from eval.simulate.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
 from eval.studies.paper import command, sources
 from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batches
 from eval.studies.paper.published import HEADLINE, SHAREGPT, TABLES, WILDCHAT
 from eval.studies.paper.sheet import per_cent
 from eval.studies.paper.sources import Reading, Source, load, prompt_lengths, stand_in
 from eval.studies.paper.tables import NAMES, headline, relative_latency, violations
-from eval.studies.paper.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
 from eval.traces import Trace, TraceError, open_trace
 
 SMALL = "synthetic:conversations=60,birth_rate=0.15"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from radix_tlru.learning.records import Conversation
 
 from eval.__main__ import main
 from eval.caches.knowledge import TraceKnowledge
@@ -14,6 +13,7 @@ from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
+from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang import build_cache
@@ -97,14 +97,14 @@ def test_a_return_that_waits_is_certain_until_it_was_not_heard_of_for_a_while() 
     leaf = Leaf(0, 500, 500, 1.0, conversation)
     returns = LearnedReturns()
     asleep = returns.group(leaf, 1_000.0)
-    conversation.due = 1_060.0
-    due = returns.group(leaf, 1_000.0)
-    assert due.until == 1_060.0
-    assert returns.rate(due.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
+    conversation.queued_until = 1_060.0
+    queued = returns.group(leaf, 1_000.0)
+    assert queued.expiry == 1_060.0
+    assert returns.rate(queued.number, 1.0, 1_000.0) == 10.0 > 100 * returns.rate(asleep.number, 1.0, 1_000.0)
     assert returns.group(leaf, 1_060.0).number == returns.group(Leaf(0, 500, 500, 1.0, conversation), 1_060.0).number
     assert returns.rate(returns.group(leaf, 1_060.0).number, 1.0, 1_060.0) < 0.01
     before = RecentTurns().key(leaf)
-    conversation.served = 7.5
+    conversation.turn_index = 7.5
     assert RecentTurns().key(leaf) == 7.5 > before
 
 

@@ -17,7 +17,7 @@ from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part, Row, Run
 from eval.live.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
-from eval.studies.paper.timing import Timing
+from eval.simulate.timing import Timing
 from radix_tlru.config import LOAD
 
 RUN = Run(

@@ -13,6 +13,7 @@ from typing import Any
 
 import matplotlib.image
 import pytest
+from eval.render.report.style import compact, percent, spread
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,7 +21,6 @@ from eval.__main__ import main
 from eval.render.report.grids import heat_maps
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import Missing, Scene, groups
-from eval.render.report.style import compact, percent, spread
 from eval.render.report.tables import all_cells, arms_by_cell, cards
 
 BLOCK = 512

@@ -39,9 +39,9 @@ SUITE = tuple(
 ASK = """
 import json, sglang
 from radix_tlru import Config
-from radix_tlru.sglang.cache.radix_cache import python_reason
+from radix_tlru.sglang.support import python_core_reason
 from radix_tlru.sglang.offline.caches import cache_params
-print(json.dumps([sglang.__version__, sglang.__file__, python_reason(cache_params(1), Config())]))
+print(json.dumps([sglang.__version__, sglang.__file__, python_core_reason(cache_params(1), Config())]))
 """
 
 

@@ -79,7 +79,7 @@ def branching(contexts: Sequence[Sequence[int | str]], prompts: Sequence[int], w
 def random_tree(
     random: Random, longest: int = 14, page: int = 1, whole_messages: bool = False, answers: str | None = None
 ) -> list[Request]:
-    """Contexts that go on from some prefix of some context before them, by up to 4 pages and an answer of up to 2.
+    """PrefixIndex that go on from some prefix of some context before them, by up to 4 pages and an answer of up to 2.
 
     Prompts say a and b. An answer is like no other; or it is made of the letters of ``answers``.
     """

@@ -12,11 +12,10 @@ import sys
 import torch.distributed as dist
 
 from radix_tlru import Config
+from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample
-from radix_tlru.objective.threshold import EVERY
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import cache_params
-from radix_tlru.sglang.scheduler.live_threshold import Prefill
 from tests.helpers.caches import Driver
 
 SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
@@ -42,7 +41,7 @@ def main(rank: int, meeting_point: str) -> None:
         uncached = len(driver.histories[name]) - found
         ms = LINES[rank].ms(uncached) * clock.uniform(0.97, 1.03) * (4.0 if clock.random() < 0.2 else 1.0)
         known = rank == 0 or number >= SILENT_UNTIL
-        live.prefilled(Prefill((f"{number}",), None, uncached, (uncached,)), ms if known else None)
+        live.count_batch(PrefillBatch((f"{number}",), None, uncached), ms if known else None)
         if known:
             alone.add(Sample(uncached, ms))
         cached.append(found)
@@ -56,7 +55,7 @@ def main(rank: int, meeting_point: str) -> None:
                 "cached": cached,
                 "resident": [driver.cached(name) for name in sorted(driver.histories)],
                 "evicted": dict(sorted(driver.cache.tail.counts.items())),
-                "line": live.line,
+                "line": live.estimate.line,
                 "alone": own.tokens(SLO_MS),
             }
         )

@@ -21,8 +21,9 @@ import pytest
 import requests
 
 from eval.live.server import Server
-from tests.conftest import POOL, write_weighted_model
-from tests.live.test_server import ANSWER, COMPLAINTS, Conversation, answer_to, assert_all_is_given_back
+from tests.helpers.models import write_weighted_model
+from tests.helpers.servers import COMPLAINTS, POOL, assert_all_is_given_back
+from tests.helpers.talk import ANSWER, Conversation, answer_to, ask_all, until_running
 
 pytestmark = pytest.mark.live
 
@@ -76,18 +77,6 @@ def post(server: Server, path: str, **body: Any) -> tuple[int, str]:
 def metric(server: Server, name: str) -> int:
     """A counter of SGLang's, which is absent before the first."""
     return int(server.get_metrics().get(f"sglang:{name}_total", 0))
-
-
-async def ask_all(server: Server, bodies: Sequence[dict[str, Any]]) -> list[Any]:
-    """The answers to requests that are sent at once, each on a connection of its own."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
-
-        async def ask(body: dict[str, Any]) -> Any:
-            async with session.post(f"{server.base_url}/generate", json=body) as reply:
-                return await reply.json()
-
-        return await asyncio.gather(*map(ask, bodies))
 
 
 def bodies(count: int, prompt: int, answer: int) -> list[dict[str, Any]]:
@@ -179,17 +168,6 @@ def test_two_hundred_aborts_leave_nothing_behind(to_both: Any) -> None:
 
 
 # ---- operators in a hurry ----
-
-
-def load_of(server: Server) -> dict[str, Any]:
-    """The scheduler's own account of what it runs and holds."""
-    (load,) = requests.get(f"{server.base_url}/v1/loads", timeout=30).json()["loads"]
-    return dict(load)
-
-
-async def until_running(server: Server, count: int) -> None:
-    while load_of(server)["num_running_reqs"] < count:
-        await asyncio.sleep(0.05)
 
 
 def lengths(answers: Sequence[Any]) -> list[int]:

@@ -14,11 +14,20 @@ import requests
 from eval.live.disaggregated import Disaggregated
 from eval.live.replay.arms import Arm, facts
 from eval.live.server import Server, live_members
-from radix_tlru.objective.threshold import EVERY
-from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, flags
-from tests.live.test_host_tier import TIERS, total
-from tests.live.test_server import ANSWER, A, B, C, Conversation
-from tests.live.test_shapes import assert_unharmed, crowd, evicted, histories
+from radix_tlru.objective.calibration import EVERY
+from tests.helpers.servers import (
+    ALL_CHECKS,
+    CHUNK,
+    NEXT_PROMPT,
+    POOL,
+    REAL_WEIGHTS,
+    TIERS,
+    assert_unharmed,
+    evicted,
+    flags,
+    total,
+)
+from tests.helpers.talk import ANSWER, A, B, C, Conversation, crowd, histories
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]  # two servers
 

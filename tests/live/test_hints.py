@@ -13,7 +13,7 @@ import requests
 
 from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import POOL
+from tests.helpers.servers import POOL
 
 pytestmark = pytest.mark.live
 

@@ -6,19 +6,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import requests
 
 from eval.live.server import Server
-from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
-from tests.live.test_server import Conversation, answer_to, assert_all_is_given_back
+from tests.helpers.servers import (
+    ALL_CHECKS,
+    CHUNK,
+    NEXT_PROMPT,
+    POOL,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    TIERS,
+    assert_all_is_given_back,
+    flags,
+    total,
+)
+from tests.helpers.talk import Conversation, answer_to
 
 pytestmark = pytest.mark.live
-
-# What SGLang copies with where there is no GPU, and a host tier that holds one and a half of the pool.
-TIERS = (
-    *("--enable-hierarchical-cache", "--hicache-ratio", "1.5"),
-    *("--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -28,12 +32,6 @@ def tiered_server(weighted_model: Path) -> Iterator[Server]:
     given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS, *TIERS, *ours, *estimate]
     with Server(given, name="test-tiers", environment=ALL_CHECKS) as server:
         yield server
-
-
-def total(server: Server, name: str) -> float:
-    """The sum of a metric over its labels."""
-    lines = requests.get(f"{server.base_url}/metrics", timeout=30).text.splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}{{"))
 
 
 def test_what_comes_back_from_the_host_is_what_was_computed(tiered_server: Server, stock_server: Server) -> None:

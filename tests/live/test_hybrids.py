@@ -14,9 +14,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY, write_demo_model
-from tests.conftest import NEXT_PROMPT, POOL, THRESHOLD
-from tests.live.test_server import ANSWER, Conversation
-from tests.live.test_shapes import OURS, ask, assert_unharmed, body, cached, crowd, evicted, histories, serve
+from tests.helpers.servers import NEXT_PROMPT, OURS, POOL, THRESHOLD, assert_unharmed, evicted, serve
+from tests.helpers.talk import ANSWER, Conversation, ask, body, cached, crowd, histories
 
 pytestmark = pytest.mark.live
 

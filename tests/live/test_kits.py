@@ -23,8 +23,7 @@ from sglang.test.kits.prefix_cache_branching_kit import PrefixCacheBranchingMixi
 
 from eval.live.server import Server, ensure_demo_model
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import PAGE_SIZE, PAGED_POOL, POOL
-from tests.live.test_server import COMPLAINTS, assert_all_is_given_back
+from tests.helpers.servers import COMPLAINTS, PAGE_SIZE, PAGED_POOL, POOL, assert_all_is_given_back
 
 pytestmark = pytest.mark.live
 

@@ -19,8 +19,18 @@ from eval.live.replay.rows import Folder
 from eval.live.server import Server
 from eval.traces import open_trace
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
-from tests.live.test_server import COMPLAINTS, answer_to, assert_all_is_given_back
+from tests.helpers.servers import (
+    ALL_CHECKS,
+    CHUNK,
+    COMPLAINTS,
+    NEXT_PROMPT,
+    POOL,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    assert_all_is_given_back,
+    flags,
+)
+from tests.helpers.talk import answer_to
 
 pytestmark = pytest.mark.live
 

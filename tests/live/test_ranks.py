@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import re
 import time
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from eval.live.replay.arms import Arm, facts
-from eval.live.replay.client import Request, RequestResult, close_session, send
 from eval.live.server import Server, cpu_flags, ensure_demo_model
-from radix_tlru.tools.demo_model import VOCABULARY
-from tests.conftest import QWEN, write_weighted_model
+from tests.helpers.models import QWEN, write_weighted_model
+from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
+from tests.helpers.servers import POOL
 
 pytestmark = pytest.mark.live
 
-POOL, CLIENTS, ANSWER = 4_000, 8, 4
 REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # 2,000 take minutes
 
-ENVIRONMENT = {
-    "SGLANG_CPU_OMP_THREADS_BIND": "0|1",
-    "SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "1",
-    "RADIX_TLRU_JOURNAL": "1",
-}
-
-LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
 WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w by .*)")
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
@@ -38,37 +28,6 @@ def two_ranks(name: str, *more: str, **environment: str) -> Server:
     ours = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
     flags = [*cpu_flags(ensure_demo_model(), POOL), *ours, *more]
     return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
-
-
-def journals(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
-    """The evictions of each rank, as it logged them."""
-    log = server.log_path.read_text(errors="replace")
-    found = [(rank, line) for rank, line, _ in LINE.findall(log)]
-    return tuple([line for of, line in found if of == rank] for rank in ranks)
-
-
-async def replay(server: Server, requests: int) -> list[RequestResult]:
-    """Conversations of a few clients at once, four turns each, in sessions, of which two in three are closed."""
-    connector = aiohttp.TCPConnector(limit=0, force_close=True)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
-
-        async def client(number: int) -> list[RequestResult]:
-            rng, history, results = random.Random(number), (), []
-            for turn in range(requests // CLIENTS):
-                if turn % 4 == 0:
-                    history = ()
-                history += tuple(rng.randrange(VOCABULARY) for _ in range(rng.randrange(20, 300)))
-                name = f"{number}, {turn // 4}"
-                asked = Request(number, turn, history, ANSWER, session=name)
-                results.append(await send(session, server.base_url, asked))
-                if results[-1].error is not None:
-                    break
-                if turn % 4 == 3 and turn // 4 % 3:
-                    assert await close_session(session, server.base_url, name) is None
-                history += results[-1].output_ids
-            return results
-
-        return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
 
 
 @pytest.mark.parametrize("more", [(), ("--enable-session-radix-cache",)], ids=["", "sessions"])
@@ -131,17 +90,6 @@ def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_thei
     assert learned[0], "there were more than 32 prefills"
     assert learned[0] == learned[1] != learned[2] == learned[3]
     assert "Found rank divergence" not in log
-
-
-def settled(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
-    """The journals once the slower ranks have written what the faster ones have; of those that are equal, by pairs."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        found = journals(server, ranks)
-        if all(len(one) == len(other) for one, other in zip(found[::2], found[1::2], strict=True)):
-            return found
-        time.sleep(0.5)
-    return journals(server, ranks)
 
 
 FAULT = '''

@@ -20,7 +20,7 @@ from eval.live.replay.predict import fitted_line, measured_points, predict
 from eval.live.replay.rows import Folder
 from eval.live.server import Server, live_members
 from eval.traces import open_trace
-from tests.conftest import NEXT_PROMPT, POOL, THRESHOLD
+from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD
 
 pytestmark = pytest.mark.live
 

@@ -22,8 +22,8 @@ from eval.caches.prefix_aware import CacheAware, PrefixAware
 from eval.live.replay.arms import Arm, facts
 from eval.live.router import Router
 from eval.live.server import ServerError, live_members
-from tests.conftest import CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
 from tests.helpers.random_traces import branching
+from tests.helpers.servers import CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
 
 # A worker that says which one it is; it keeps requests for one token until it is told to let them go.
 STAND_IN = """

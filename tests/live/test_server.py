@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -21,46 +21,23 @@ from prometheus_client.parser import text_string_to_metric_families
 from eval.live.replay.client import Request, RequestResult, send
 from eval.live.server import Server, ensure_demo_model, live_members
 from radix_tlru.cli import main
-from radix_tlru.tools.demo_model import VOCABULARY
 from radix_tlru.tools.scrape import scrape
-from tests.conftest import CHUNK, NEXT_PROMPT, PAGE_SIZE, PAGED_POOL, POOL, THRESHOLD
+from tests.helpers.servers import (
+    CHUNK,
+    COMPLAINTS,
+    NEXT_PROMPT,
+    PAGE_SIZE,
+    PAGED_POOL,
+    POOL,
+    THRESHOLD,
+    assert_all_is_given_back,
+)
+from tests.helpers.talk import ANSWER, A, B, C, Conversation, answer_to
 
 pytestmark = pytest.mark.live
 
-ANSWER = 8  # tokens; the last one is sent off without ever being computed upon, so 7 of them are cached
-
-# The three conversations of every test here. A and B fit into the pool, C is 421 tokens too many.
-A, B, C = 2_000, 1_500, 900
 CACHED_A, CACHED_B, CACHED_C = (tokens + ANSWER - 1 for tokens in (A, B, C))
 TOO_MANY = CACHED_A + CACHED_B + CACHED_C - POOL
-
-
-@dataclass
-class Conversation:
-    """Random prompts and the answers to them; a turn sends all that was said so far."""
-
-    seed: int
-    history: tuple[int, ...] = ()
-    _random: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
-
-    def ask(self, tokens: int) -> tuple[int, ...]:
-        self.history += tuple(self._random.randrange(VOCABULARY) for _ in range(tokens))
-        return self.history
-
-    def turn(self, server: Server, tokens: int) -> int:
-        """The next turn adds a prompt of so many tokens; returns how many it found cached."""
-
-        async def asked() -> RequestResult:
-            async with aiohttp.ClientSession() as session:
-                return await send(session, server.base_url, Request(self.seed, 0, self.ask(tokens), ANSWER))
-
-        result = asyncio.run(asked())
-        assert result.error is None
-        self.history += result.output_ids
-        return result.cached_tokens
 
 
 def talk(server: Server) -> tuple[Conversation, Conversation, Conversation]:
@@ -94,19 +71,6 @@ def test_a_trim_is_whole_pages(paged_server: Server) -> None:
     assert conversation.turn(paged_server, 100) == kept * PAGE_SIZE
 
 
-@dataclass(frozen=True)
-class Answer:
-    cached_tokens: int  # of the prompt
-    log_probabilities: list[float]  # of the answer's tokens
-
-
-def answer_to(server: Server, prompt: tuple[int, ...]) -> Answer:
-    sampling = {"temperature": 0.0, "max_new_tokens": ANSWER, "ignore_eos": True}
-    body = {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True}
-    said = requests.post(f"{server.base_url}/generate", json=body, timeout=60).json()["meta_info"]
-    return Answer(said["cached_tokens"], [value for value, *_ in said["output_token_logprobs"]])
-
-
 def test_an_answer_on_a_trimmed_history_is_what_stock_answers(our_server: Server, stock_server: Server) -> None:
     prompt = Conversation(0).ask(A) + Conversation(4).ask(100)
     for server in (our_server, stock_server):
@@ -117,25 +81,6 @@ def test_an_answer_on_a_trimmed_history_is_what_stock_answers(our_server: Server
     # They would differ if what is cached were not what was said: the same, but for one token in the middle of it.
     prompt = (*prompt[: A // 2], prompt[A // 2] ^ 1, *prompt[A // 2 + 1 :])
     assert answer_to(our_server, prompt).log_probabilities != pytest.approx(stock.log_probabilities, abs=1e-3)
-
-
-def assert_all_is_given_back(server: Server, pool: int) -> None:
-    """By the scheduler's own account: no request is left, and every token of the pool is free or evictable.
-
-    The account is of the scheduler's last step, which may be one on the way there: what must come is waited for. Each
-    replica has a pool of its own.
-    """
-    names = ("num_running_reqs", "num_waiting_reqs", "num_used_tokens")
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        loads = requests.get(f"{server.base_url}/v1/loads", timeout=30).json()["loads"]
-        if not any(load[name] for load in loads for name in names):
-            break
-        time.sleep(0.2)
-    assert loads
-    for load in loads:
-        assert {name: load[name] for name in names} == dict.fromkeys(names, 0)
-        assert load["max_total_num_tokens"] == pool
 
 
 def evicted_in(server: Server, phase: str) -> int:
@@ -245,9 +190,6 @@ def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
 
 
 CLIENTS, TURNS = 64, 3
-
-# In the log: any error, and what SGLang's checks of its pool say when idle and when busy.
-COMPLAINTS = ("Traceback", "leak detected!", "Mem Leak Detected!", "KV double free", "KV page use-after-free")
 
 
 async def crowd(server: Server) -> list[RequestResult | None]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,89 +17,22 @@ from typing import Any
 import pytest
 
 from eval.live.server import Server, free_port
-from tests.conftest import (
-    ALL_CHECKS,
-    CHUNK,
+from tests.helpers.kv_subscriber import Subscriber
+from tests.helpers.models import QWEN, write_adapter, write_weighted_model
+from tests.helpers.servers import (
     NEXT_PROMPT,
+    OURS,
     PAGE_SIZE,
     PAGED_POOL,
     POOL,
-    QWEN,
-    REAL_WEIGHTS,
     THRESHOLD,
-    flags,
-    write_weighted_model,
+    assert_unharmed,
+    evicted,
+    serve,
 )
-from tests.helpers.kv_subscriber import Subscriber
-from tests.live.test_abuse import ask_all, until_running
-from tests.live.test_server import ANSWER, COMPLAINTS, Conversation, assert_all_is_given_back
+from tests.helpers.talk import ANSWER, Conversation, Fields, ask, ask_all, body, cached, crowd, histories, until_running
 
 pytestmark = pytest.mark.live
-
-OURS = (
-    *("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD)),
-    *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
-)
-
-Fields = dict[str, Any]
-"""What a request says beside its tokens."""
-
-
-def serve(
-    model: Path, name: str, *given: str, pool: int = POOL, page_size: int = 1, chunk: int = CHUNK, **environment: str
-) -> Server:
-    shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
-    return Server(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment})
-
-
-def body(tokens: Sequence[int], answer: int = ANSWER, **fields: Any) -> Fields:
-    sampling = {"temperature": 0.0, "max_new_tokens": answer, "ignore_eos": True}
-    return {"input_ids": list(tokens), "sampling_params": sampling, **fields}
-
-
-def ask(server: Server, bodies: Sequence[Fields]) -> list[Any]:
-    """The answers to requests that are sent at once."""
-    return asyncio.run(ask_all(server, bodies))
-
-
-def cached(reply: Any) -> int:
-    found: int = reply["meta_info"]["cached_tokens"]
-    return found
-
-
-def evicted(server: Server) -> float:
-    """Tokens that ours evicted since the server started."""
-    return server.get_metrics()["sglang:tlru_evicted_tokens_total"]
-
-
-def assert_unharmed(server: Server, pool: int) -> None:
-    assert_all_is_given_back(server, pool)
-    assert server.alive()
-    log = server.log_path.read_text(errors="replace")
-    assert not [complaint for complaint in COMPLAINTS if complaint in log]
-
-
-TURNS, CROWD_ANSWER = 3, 24
-
-
-def crowd(server: Server, named: Sequence[Fields], seed: int = 0) -> list[Conversation]:
-    """A conversation for each of them, all at once, in turns of up to 400 tokens; they know all that was said."""
-    conversations = [Conversation(1_000 * seed + number) for number in range(len(named))]
-    for turn in range(TURNS):
-        lengths = random.Random(turn)
-        asked = [
-            body(one.ask(lengths.randrange(50, 400)), CROWD_ANSWER, **fields)
-            for one, fields in zip(conversations, named, strict=True)
-        ]
-        for one, reply in zip(conversations, ask(server, asked), strict=True):
-            assert len(reply["output_ids"]) == CROWD_ANSWER
-            one.history += tuple(reply["output_ids"])
-    return conversations
-
-
-def histories(conversations: Sequence[Conversation]) -> list[tuple[int, ...]]:
-    return [one.history for one in conversations]
-
 
 # ---- tenants: on the servers of `test_live.py` ----
 
@@ -139,27 +71,6 @@ def test_the_same_tokens_of_three_tenants_are_three_conversations(our_server: Se
 ADAPTERS = ("one", "two")
 SLOTS = 4  # requests that run at once
 SLOW = 300  # tokens of an answer that is overtaken
-
-
-def write_adapter(model: Path, directory: Path, seed: int) -> Path:
-    """A LoRA adapter of random weights for the attention of ``model``, in PEFT's files."""
-    import torch
-    from safetensors.torch import save_file
-
-    config = json.loads((model / "config.json").read_text())
-    hidden, out, rank = config["hidden_size"], config["num_attention_heads"] * config["head_dim"], 4
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for layer in range(config["num_hidden_layers"]):
-        for name in ("q_proj", "v_proj"):
-            at = f"base_model.model.model.layers.{layer}.self_attn.{name}"
-            weights[f"{at}.lora_A.weight"] = torch.randn(rank, hidden, generator=generator) / 4
-            weights[f"{at}.lora_B.weight"] = torch.randn(out, rank, generator=generator) / 4
-    directory.mkdir(parents=True)
-    save_file(weights, directory / "adapter_model.safetensors")
-    said = {"peft_type": "LORA", "r": rank, "lora_alpha": 2 * rank, "target_modules": ["q_proj", "v_proj"]}
-    (directory / "adapter_config.json").write_text(json.dumps(said))
-    return directory
 
 
 @pytest.fixture(scope="module")

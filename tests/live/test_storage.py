@@ -12,19 +12,21 @@ import pytest
 import requests
 
 from eval.live.server import Server, cpu_flags, ensure_demo_model
-from tests.conftest import (
+from tests.helpers.ranks import ENVIRONMENT as RANKS
+from tests.helpers.ranks import replay, settled
+from tests.helpers.servers import (
     ALL_CHECKS,
+    COMPLAINTS,
     NEXT_PROMPT,
     PAGE_SIZE,
     PAGED_CHUNK,
     PAGED_POOL,
     REAL_WEIGHTS,
     THRESHOLD,
+    assert_all_is_given_back,
     flags,
 )
-from tests.live.test_ranks import ENVIRONMENT as RANKS
-from tests.live.test_ranks import replay, settled
-from tests.live.test_server import ANSWER, COMPLAINTS, Conversation, assert_all_is_given_back
+from tests.helpers.talk import ANSWER, Conversation
 
 pytestmark = pytest.mark.live
 

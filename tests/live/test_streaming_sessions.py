@@ -13,8 +13,18 @@ from sglang.test.kits.streaming_session_kit import StreamingSessionKitMixin
 from transformers import AutoTokenizer
 
 from eval.live.server import Server
-from tests.conftest import ALL_CHECKS, CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
-from tests.live.test_server import ANSWER, COMPLAINTS, Conversation, answer_to, assert_all_is_given_back
+from tests.helpers.servers import (
+    ALL_CHECKS,
+    CHUNK,
+    COMPLAINTS,
+    NEXT_PROMPT,
+    POOL,
+    REAL_WEIGHTS,
+    THRESHOLD,
+    assert_all_is_given_back,
+    flags,
+)
+from tests.helpers.talk import ANSWER, Conversation, answer_to
 
 pytestmark = pytest.mark.live
 

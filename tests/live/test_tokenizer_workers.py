@@ -14,10 +14,9 @@ import pytest
 import requests
 
 from eval.live.server import Server
-from radix_tlru.objective.threshold import EVERY
-from tests.conftest import POOL
-from tests.live.test_server import Conversation
-from tests.live.test_shapes import assert_unharmed, body, cached, crowd, evicted, histories, serve
+from radix_tlru.objective.calibration import EVERY
+from tests.helpers.servers import POOL, assert_unharmed, evicted, serve
+from tests.helpers.talk import Conversation, body, cached, crowd, histories
 
 pytestmark = pytest.mark.live
 

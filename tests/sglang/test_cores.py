@@ -123,7 +123,7 @@ def blocks(events: Iterable[KVCacheEvent]) -> Iterator[tuple[object, ...]]:
 
 
 def keys(rng: random.Random, page_size: int, is_eagle: bool) -> Iterator[RadixKey]:
-    """Contexts that go on from some prefix of another, in few letters and two namespaces beside the plain one."""
+    """PrefixIndex that go on from some prefix of another, in few letters and two namespaces beside the plain one."""
     said: list[list[int]] = [[]]
     while True:
         before = rng.choice(said[-12:])

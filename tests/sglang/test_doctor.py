@@ -11,7 +11,7 @@ import sys
 import pytest
 import sglang
 
-from radix_tlru.policy.victims import Victim
+from radix_tlru.policy.order import Victim
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.doctor import seams
 from radix_tlru.sglang.doctor.checks import Check, Section
@@ -122,7 +122,7 @@ def test_a_core_that_lacks_what_a_cut_calls_is_a_failure(monkeypatch: pytest.Mon
         raise AttributeError("no attribute 'insert_host'")
 
     cut = "python_core.PythonTailComponent.cut" if rust_core_refusal() else "rust_core.RustTailCore._cut"
-    monkeypatch.setattr(f"radix_tlru.sglang.{cut}", gone)
+    monkeypatch.setattr(f"radix_tlru.sglang.cache.{cut}", gone)
     check = seams._eviction()
     assert (check.state, check.result) == ("failed", "AttributeError: no attribute 'insert_host'")
 
@@ -131,7 +131,7 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
     report: subprocess.CompletedProcess[str],
 ) -> None:
     assert _line(report, "ok --radix-eviction tlru would") == "ok --radix-eviction tlru would start"
-    for objective in ("--tlru-ttft-slo 100", "--tlru-target p95", "--tlru-threshold 4096"):
+    for objective in ("--tlru-ttft-slo 100", "--tlru-threshold 4096"):
         assert _line(report, f"ok --radix-eviction tlru {objective} would")
     both = _line(report, "no --radix-eviction tlru --tlru-ttft-slo 100 --tlru-threshold 4096")
     assert both.endswith("--tlru-threshold 4096: not together with --tlru-ttft-slo 100; give one of them")
@@ -145,7 +145,7 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
 def test_without_sglang_it_says_what_to_install() -> None:
     report = _doctor("-S", PYTHONPATH="")  # no site-packages: the checkout and nothing else
     assert report.returncode == 1
-    assert _line(report, "FAIL sglang") == "FAIL sglang not installed: pip install 'radix-tlru[serve]'"
+    assert _line(report, "FAIL sglang") == "FAIL sglang not installed: in a checkout, pip install '.[serve]'"
     assert report.stderr == ""
 
 

@@ -68,6 +68,6 @@ def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
         session_id="of the chat",
     )
     turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
-    assert (turn.prompt, turn.answer, turn.thought, turn.context) == (400, 80, 30, 480)
-    assert tuple(turn.answered[-2:]) == (78, 79), "how it ends"
+    assert (turn.prompt_len, turn.answer_len, turn.thought_len, turn.context_len) == (400, 80, 30, 480)
+    assert tuple(turn.answer_ids[-2:]) == (78, 79), "how it ends"
     assert turn.session == "of the chat"

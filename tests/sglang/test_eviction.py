@@ -227,7 +227,7 @@ def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
             leaves = list(cache.tail.leaves())
             assert len(cache.tail.order) == len(leaves)
             order = cache.tail.order
-            assert order.over_budget == sum(map(order.tel_safe, leaves))
+            assert order.over_budget == sum(map(order.tel_safe_tokens, leaves))
             resident = cache.full_evictable_size() + cache.full_protected_size()
             assert driver.allocator.available_size() + resident == 3000
     for lock in held:

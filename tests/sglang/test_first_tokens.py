@@ -23,7 +23,7 @@ class Requests:
         times = APIServerReqTimeStats()
         times.set_created_time(at)
         self.in_flight[name] = ReqState([], False, asyncio.Event(), GenerateReqInput(rid=name), times)
-        return self.watch.arrived(name, streams=streams)
+        return self.watch.count_arrival(name, streams=streams)
 
     def answer(self, name: str, at: float, *, sent_after: float = 0.0, finished: bool = True) -> None:
         times = self.in_flight[name].time_stats

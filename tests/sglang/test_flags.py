@@ -18,7 +18,8 @@ from sglang.srt.server_args import ServerArgs, prepare_server_args
 from transformers import AutoConfig
 
 from radix_tlru import Config, ConfigError
-from radix_tlru.sglang.plugin import BACKEND, config_of, server_args
+from radix_tlru.sglang.plugin import server_args
+from radix_tlru.sglang.record import BACKEND, config_of
 from radix_tlru.sglang.support import check_version, host_tier_refusal, hybrid_refusal, sessions_refusal
 from radix_tlru.tools.demo_model import write_demo_model
 
@@ -62,7 +63,6 @@ def test_one_flag_is_enough(model: str) -> None:
     [
         ("--tlru-ttft-slo 100", Config(ttft_slo_ms=100)),
         ("--tlru-ttft-slo 99.5", Config(ttft_slo_ms=99.5)),
-        ("--tlru-target p95", Config(target="p95")),
     ],
 )
 def test_the_threshold_is_learned_if_it_is_not_pinned(model: str, flags: str, config: Config) -> None:
@@ -77,8 +77,8 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config(threshold=4096, median_weight=0.5)
     file.write_text("radix-eviction: tlru\ntlru-ttft-slo: 150\n")
     assert config_of(parse(model, "--config", str(file))) == Config(ttft_slo_ms=150)
-    file.write_text("radix-eviction: tlru\ntlru-target: p99.9\n")
-    assert config_of(parse(model, "--config", str(file))) == Config(target="p99.9")
+    file.write_text("radix-eviction: etlru\ntlru-ttft-slo: 99.9\n")
+    assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
 
 
 def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
@@ -87,8 +87,6 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     assert record == server_args(Config(threshold=4096), model_path=model)
     slo = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_ttft_slo=100)
     assert config_of(slo) == Config(ttft_slo_ms=100)
-    target = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_target="p95")
-    assert config_of(target) == Config(target="p95")
     assert config_of(Engine.server_args_class(model_path=model)) is None
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
         with pytest.raises(ConfigError):
@@ -127,16 +125,13 @@ REFUSED = {
     "--radix-eviction tlru --tlru-threshold 2048 --tlru-next-prompt-estimate 9000": "--tlru-threshold 2048: must be",
     "--radix-eviction tlru --tlru-ttft-slo 0": "--tlru-ttft-slo 0: must be a number of milliseconds above 0",
     "--radix-eviction tlru --tlru-ttft-slo=fast": "--tlru-ttft-slo fast: must be a number of milliseconds above 0",
-    "--radix-eviction tlru --tlru-target p42": "--tlru-target p42: must be a percentile from p50 to p99.9",
-    "--radix-eviction tlru --tlru-target 95": "--tlru-target 95: must be a percentile from p50 to p99.9",
+    "--radix-eviction tlru --tlru-target p95": "--tlru-target p95: was removed; state an objective in ms with --tlru-t",
+    "--radix-eviction etlru --tlru-median-weight auto": "auto: must be a number from 0 to 1, or load",
     "--radix-eviction tlru --tlru-threshold 4096 --tlru-ttft-slo 100": "not together with --tlru-ttft-slo 100; give",
-    "--radix-eviction tlru --tlru-ttft-slo 100 --tlru-target p95": "--tlru-ttft-slo 100: not together with --tlru-tar",
-    "--radix-eviction tlru --tlru-target p95 --tlru-threshold 4096": "--tlru-threshold 4096: not together with --tlr",
     "--tlru-ttft-slo 100": "--tlru-ttft-slo 100: needs --radix-eviction tlru",
-    "--tlru-target p95": "--tlru-target p95: needs --radix-eviction tlru",
     "--radix-eviction tlru --tlru-next-prompt-estimate none": "--tlru-next-prompt-estimate none: must be a whole",
-    "--radix-eviction tlru --tlru-median-weight 1.5": "--tlru-median-weight 1.5: must be a number from 0 to 1, load",
-    "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, load",
+    "--radix-eviction tlru --tlru-median-weight 1.5": "--tlru-median-weight 1.5: must be a number from 0 to 1, or load",
+    "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, or load",
     "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
     "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction tlru",
     "--radix-eviction tlru --radix-eviction-policy lru": "together with --radix-eviction-policy lru",

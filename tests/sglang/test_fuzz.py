@@ -157,9 +157,9 @@ def swap_two_pages(audited: AuditedCache) -> None:
 
 def forget_a_leaf(audited: AuditedCache) -> None:
     order = audited.cache.tail.order
-    victim = order.victim(1)
+    victim = order.choose_victim(1)
     assert victim is not None
-    order.discard(victim.leaf_id)
+    order.remove_leaf(victim.leaf_id)
 
 
 def break_and_audit(audited: AuditedCache, wrong: Callable[[AuditedCache], None]) -> None:
@@ -193,12 +193,12 @@ def untold(self: PythonTailComponent, *ends: Any) -> Any:
 
 
 def the_other_way_round(self: SessionOrder, tokens: int) -> Any:
-    return self._held.victim(tokens) or self._free.victim(tokens)
+    return self._held.choose_victim(tokens) or self._free.choose_victim(tokens)
 
 
 @pytest.mark.parametrize(
     ("where", "name", "wrong"),
-    [(PythonTailComponent, "_put_down", untold), (SessionOrder, "victim", the_other_way_round)],
+    [(PythonTailComponent, "_out_of_the_orders", untold), (SessionOrder, "choose_victim", the_other_way_round)],
 )
 def test_the_audit_notices_a_leaf_on_the_wrong_side(
     where: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch

@@ -169,7 +169,6 @@ COMMANDS: dict[str, tuple[list[str], list[str]]] = {
         ["--threshold", "600"],
         ["--from", "--threshold", "--capacity", "--page-size", "--median-weight", "--next-prompt-estimate"],
     ),
-    "target": ([], ["--target", "--threshold", "--capacity", "--page-size", "--limit", "--characters-per-token"]),
     "hostile": (
         ["--policy", "tlru", "--strength", "0.1"],
         ["--strength", "--threshold", "--capacity", "--page-size", "--next-prompt-estimate", "--median-weight"],

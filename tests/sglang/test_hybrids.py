@@ -27,7 +27,7 @@ from radix_tlru import Config, ConfigError
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.sglang.cache.component import component_for
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
-from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, check_shape, python_reason
+from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, check_shape, python_core_reason
 from radix_tlru.sglang.offline.caches import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.support import hybrid_refusal
@@ -185,7 +185,7 @@ def params_of(hybrid: Hybrid) -> CacheInitParams:
 @EACH
 def test_they_are_on_the_python_tree_core_and_it_is_said_why(hybrid: Hybrid) -> None:
     reason = f"what a next turn can use of {beside(hybrid)} beside full attention Rust does not tell"
-    assert python_reason(params_of(hybrid), OURS) == reason
+    assert python_core_reason(params_of(hybrid), OURS) == reason
     cache = build_cache(params_of(hybrid), OURS)
     assert isinstance(cache, TailRadixCache)
     assert isinstance(cache.tail, PythonTailComponent)
@@ -240,8 +240,8 @@ def test_what_was_learned_orders_whole_leaves(policy: str, kind: Kind) -> None:
     for request in requests[:half]:
         real.request(request)
     learner, counts = cache.tail.learner, cache.tail.counts
-    assert isinstance(learner._policies[0].prompts, NextPrompts), "enough was seen to learn from"
-    learner.shadows.rivals, learner.shadows.best = (0,), 0  # whatever the shadows say
+    assert isinstance(learner.candidates[policy].prompts, NextPrompts), "enough was seen to learn from"
+    learner.selector.eligible, learner.selector.preferred = (policy,), policy  # whatever the shadows say
     before = counts["tel_safe"] + counts["lru"]
     for request in requests[half:]:
         real.request(request)

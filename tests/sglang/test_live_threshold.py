@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 from radix_tlru import Config, ConfigError
-from radix_tlru.objective.threshold import EVERY, UncachedQuantile
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.objective.calibration import EVERY, PrefillBatch
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from radix_tlru.sglang.requests.first_tokens import FirstToken
 from radix_tlru.sglang.scheduler.batches import install
-from radix_tlru.sglang.scheduler.live_threshold import Prefill
 from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
@@ -47,40 +47,40 @@ def test_after_a_move_the_next_victim_is_the_one_that_a_look_at_all_leaves_would
     held = {i: Leaf(0, end * page, (end + cut) * page, float(i)) for i, (end, cut) in enumerate(leaves)}
     order = EvictionOrder(tlru(600), page, held.get)
     for leaf_id in held:
-        order.add(leaf_id)
+        order.add_leaf(leaf_id)
     for threshold, tokens in moves:
-        order.use(tlru(threshold))
+        order.switch_policy(tlru(threshold))
 
         def keep(leaf: Leaf, threshold: int = threshold) -> int:
             return keep_within_budget(leaf.history, NEXT_PROMPT, threshold, page)
 
         assert order.over_budget == sum(max(leaf.end - keep(leaf), 0) for leaf in held.values())
         assert len(order) == order.entries == len(held)
-        victim = order.victim(tokens)
+        victim = order.choose_victim(tokens)
         if victim is None:
             assert not held
             return
         expected = min(held, key=lambda i: (keep(held[i]) >= held[i].end, held[i].last_access))
         assert victim.leaf_id == expected
-        order.discard(expected)
+        order.remove_leaf(expected)
         leaf = held.pop(expected)
         if victim.keep:
             held[1_000 + len(moves) + expected] = leaf._replace(end=victim.keep)
-            order.add(1_000 + len(moves) + expected)
+            order.add_leaf(1_000 + len(moves) + expected)
 
 
-def test_a_policy_with_other_steps_is_followed_as_if_it_had_been_there_from_the_start() -> None:
+def test_a_policy_with_other_levels_is_followed_as_if_it_had_been_there_from_the_start() -> None:
     held = {n: Leaf(0, 100 * n, 100 * n, float(10 - n)) for n in range(1, 9)}
     moved, fresh = (EvictionOrder(policy, 1, held.get) for policy in (tlru(600), tlru(300)))
     lru = EvictionOrder(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0), 1, held.get)
     for order in (moved, fresh, lru):
         for leaf_id in held:
-            order.add(leaf_id)
-    moved.use(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one step instead of two
-    assert moved.victim(50) == lru.victim(50)
-    assert moved.victim(50) != fresh.victim(50)
-    moved.use(tlru(300))
-    assert moved.victim(50) == fresh.victim(50)
+            order.add_leaf(leaf_id)
+    moved.switch_policy(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one level instead of two
+    assert moved.choose_victim(50) == lru.choose_victim(50)
+    assert moved.choose_victim(50) != fresh.choose_victim(50)
+    moved.switch_policy(tlru(300))
+    assert moved.choose_victim(50) == fresh.choose_victim(50)
     assert moved.over_budget == fresh.over_budget > 0
 
 
@@ -107,7 +107,7 @@ def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
 
 
 def prefill(driver: Driver, number: int, uncached: int, ms: float | None, *told: FirstToken) -> None:
-    driver.cache.live_threshold.prefilled(Prefill((f"{number}",), None, uncached, (uncached,), told), ms)
+    driver.cache.live_threshold.count_batch(PrefillBatch((f"{number}",), None, uncached, told), ms)
 
 
 def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_not_forget_it() -> None:
@@ -116,7 +116,7 @@ def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_n
         assert driver.cache.tail.policy.threshold == 2_048
         prefill(driver, number, 50 * (number + 1), 5.0 + 0.1 * 50 * (number + 1))
     assert driver.cache.tail.policy.threshold == 950  # (100 - 5) / 0.1
-    assert driver.cache.live_threshold.line == (pytest.approx(0.1), pytest.approx(5.0))
+    assert driver.cache.live_threshold.estimate.line == (pytest.approx(0.1), pytest.approx(5.0))
     driver.turn("A", 1_000)
     driver.turn("B", 500)
     assert driver.cache.tail.order.over_budget == (950 - 200) + 500  # of A what exceeds 1,000 + 200 - 950, all of B
@@ -136,7 +136,7 @@ def test_what_first_tokens_wait_for_besides_is_taken_off_the_objective() -> None
         prefill(driver, number, 50 * (number + 1), ms, *told)
         told = [FirstToken(f"{number}", ms + 20.0)]  # with the next one
     assert driver.cache.tail.policy.threshold == 750  # (100 - 20 - 5) / 0.1
-    assert driver.cache.live_threshold.overhead_ms == pytest.approx(20.0)
+    assert driver.cache.live_threshold.estimate.overhead_ms == pytest.approx(20.0)
 
 
 def test_half_the_objective_is_left_to_prefill_whatever_else_takes_long() -> None:
@@ -184,26 +184,17 @@ def test_an_objective_that_no_prefill_meets_leaves_the_least_threshold() -> None
     assert driver.cache.tail.policy.threshold == 112  # the first whole page above Q̂
 
 
-def test_a_target_keeps_the_threshold_below_that_percentile_of_what_requests_prefill() -> None:
-    driver = Driver(our_cache(4_000, target="p90"))
-    for number in range(UncachedQuantile.ENOUGH):
-        assert driver.cache.tail.policy.threshold == 2_048
-        prefill(driver, number, 10 * (number + 1), 1.0)
-    assert driver.cache.tail.policy.threshold == 435  # 3/4 of 580, the ceil(0.9 · 64) = 58th of 10, 20, … 640
-    assert driver.cache.live_threshold.line is None
-
-
 def test_a_pinned_threshold_is_learned_from_nothing() -> None:
     for config in ({"threshold": 600}, {"policy": "lru"}):
         cache = our_cache(4_000, **config)
-        assert cache.live_threshold is cache.stopwatch is None
+        assert cache.live_threshold is cache.prefill_observer.stopwatch is None
 
 
 # ---- the stopwatch ----
 
 
 def stopwatch() -> Stopwatch:
-    watch = our_cache(4_000, ttft_slo_ms=100).stopwatch
+    watch = our_cache(4_000, ttft_slo_ms=100).prefill_observer.stopwatch
     assert watch is not None
     return watch
 
@@ -214,29 +205,29 @@ def ms(value: float) -> object:
 
 def test_a_batch_that_was_launched_while_another_ran_began_when_that_was_done() -> None:
     watch = stopwatch()
-    watch.returned(1, 10.001)
-    watch.returned(2, 10.006)  # overlap scheduling: launched at 10.005, long before the first is done
-    assert watch.took(1, launched=10.0, now=10.1, in_step=False) == ms(100)
-    assert watch.took(2, launched=10.005, now=10.25, in_step=False) == ms(150)
-    watch.returned(3, 11.001)  # after a pause
-    assert watch.took(3, launched=11.0, now=11.03, in_step=False) == ms(30)
+    watch.run_returned(1, 10.001)
+    watch.run_returned(2, 10.006)  # overlap scheduling: launched at 10.005, long before the first is done
+    assert watch.batch_ms(1, launched=10.0, now=10.1, in_step=False) == ms(100)
+    assert watch.batch_ms(2, launched=10.005, now=10.25, in_step=False) == ms(150)
+    watch.run_returned(3, 11.001)  # after a pause
+    assert watch.batch_ms(3, launched=11.0, now=11.03, in_step=False) == ms(30)
 
 
 def test_on_a_device_in_step_with_the_host_a_batch_is_done_when_it_was_run() -> None:
     watch = stopwatch()
-    watch.returned(1, 10.1)
-    watch.returned(2, 10.25)  # overlap scheduling: the first is processed only after the second was run
-    assert watch.took(1, launched=10.0, now=10.251, in_step=True) == ms(100)
-    assert watch.took(2, launched=10.1, now=10.252, in_step=True) == ms(150)
-    assert watch.took(9, launched=10.2, now=10.3, in_step=True) is None  # nobody saw it run
+    watch.run_returned(1, 10.1)
+    watch.run_returned(2, 10.25)  # overlap scheduling: the first is processed only after the second was run
+    assert watch.batch_ms(1, launched=10.0, now=10.251, in_step=True) == ms(100)
+    assert watch.batch_ms(2, launched=10.1, now=10.252, in_step=True) == ms(150)
+    assert watch.batch_ms(9, launched=10.2, now=10.3, in_step=True) is None  # nobody saw it run
 
 
 def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
-    watch = Stopwatch(stopwatch().live, stages=2)
-    watch.returned(1, 10.05)  # the first stage is done with it, and with the next, before the second is
-    watch.returned(2, 10.1)
-    assert watch.took(1, launched=10.0, now=10.1, in_step=True) == ms(100)
-    assert watch.took(2, launched=10.05, now=10.15, in_step=True) == ms(100)
+    watch = Stopwatch(stages=2)
+    watch.run_returned(1, 10.05)  # the first stage is done with it, and with the next, before the second is
+    watch.run_returned(2, 10.1)
+    assert watch.batch_ms(1, launched=10.0, now=10.1, in_step=True) == ms(100)
+    assert watch.batch_ms(2, launched=10.05, now=10.15, in_step=True) == ms(100)
 
 
 def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

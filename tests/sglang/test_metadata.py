@@ -15,7 +15,7 @@ from sglang.srt.managers.io_struct import TokenizedEmbeddingReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru import Config
-from radix_tlru.sglang.requests import metadata as carried
+from radix_tlru.sglang.requests import metadata
 
 
 def manager(mode: str = "null") -> Any:
@@ -34,35 +34,35 @@ def test_what_comes_by_grpc_has_no_top_to_take_hints_from() -> None:
 
     asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
     serving = SimpleNamespace(tokenizer_manager=manager())
-    assert asyncio.run(carried._take_from_top(served, serving, asked, _GrpcRequest())) == "served"
+    assert asyncio.run(metadata._move_hints(served, serving, asked, _GrpcRequest())) == "served"
 
 
 def test_a_request_for_an_embedding_is_stamped() -> None:
     assert "stream" not in TokenizedEmbeddingReqInput.__struct_fields__
     asked = tokenized()
-    carried._stamp(asked, manager())
-    assert carried.carried_by(asked).stamp is not None
+    metadata._add_metadata(asked, manager())
+    assert metadata.metadata_of(asked).stamp is not None
 
 
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:
     with pytest.raises(ValueError, match=r"^custom_params 5: must be an object$"):
-        carried._stamp(tokenized(5, stream=True), manager())
+        metadata._add_metadata(tokenized(5, stream=True), manager())
     asked = tokenized(5, stream=True)
-    carried._stamp(asked, manager("prefill"))
-    assert carried.carried_by(asked).stamp is not None
+    metadata._add_metadata(asked, manager("prefill"))
+    assert metadata.metadata_of(asked).stamp is not None
 
 
 BESIDE_ANOTHER = """
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-from radix_tlru.sglang.requests import metadata as carried
-for target in carried.HOOKED:
+from radix_tlru.sglang.requests import metadata
+for target in metadata.HOOKED:
     HookRegistry.register(target, lambda *args, **kwargs: None, HookType.AFTER)
 HookRegistry.apply_hooks()
 from sglang.srt.managers.tokenizer_manager import TokenizerManager
 found = []
 for _ in range(3):
     found.append(TokenizerManager._create_tokenized_object)
-    carried.install()
+    metadata.install()
 print(found[1] is not found[0], found[2] is found[1])
 """
 

@@ -14,9 +14,11 @@ from eval.caches.real import REAL_CACHES, RealCache
 from eval.traces import open_trace
 from radix_tlru import Config
 from radix_tlru.hints.schema import Hints
-from radix_tlru.learning.conversations import Turn
 from radix_tlru.learning.learner import Learner
-from radix_tlru.policy.models import Leaf, policy_for
+from radix_tlru.learning.records import Turn
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.policy import policy_for
+from radix_tlru.policy.preview import preview
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.cache.sessions import SessionOrder
@@ -57,7 +59,7 @@ def clients(config: Config | str = TLRU) -> Clients:
     return Clients(config)
 
 
-@pytest.mark.parametrize("config", [TLRU, Config("etlru", THRESHOLD), Config("tlru", median_weight="auto"), "lru"])
+@pytest.mark.parametrize("config", [TLRU, Config("etlru", THRESHOLD), Config("tlru", median_weight=0.5), "lru"])
 def test_what_no_open_session_refers_to_goes_before_what_one_does(config: Config | str) -> None:
     served = clients(config)
     served.turn("s1", 1_500)
@@ -91,7 +93,7 @@ def test_a_closed_session_goes_before_an_older_conversation_and_in_stock_it_wait
     served = clients(config)
     for name in ("x", "s1", "s2"):
         served.turn(name, 1_000)
-    served.close("s1")
+    served.close_session("s1")
     served.evict(900)
     assert (served.cached("x"), served.cached("s1")) == left
     assert served.cached("s2") == 1_000
@@ -107,8 +109,8 @@ def test_of_closed_sessions_the_one_that_was_used_first_goes_first(turns: tuple[
         for _ in range(count):
             served.turn(name, 900 // count)
     assert served.cache.tail.learner.in_force == "etlru"
-    served.close("s-newer")
-    served.close("s-older")
+    served.close_session("s-newer")
+    served.close_session("s-older")
     served.evict(800)
     assert served.cached("s-older") < served.cached("s-newer")
     assert served.cached("s-older") + served.cached("s-newer") == 1_000
@@ -119,10 +121,10 @@ def test_what_a_closed_session_shares_stays_for_the_others() -> None:
     served.turn("s1", 1_500)
     served.turn("s2", 500, begins_with="s1")
     served.turn("x", 500)
-    served.close("s2")
+    served.close_session("s2")
     served.evict(500)
     assert (served.cached("s2"), served.cached("x")) == (500, 500), "its own tokens, and no more"
-    served.close("s1")
+    served.close_session("s1")
     served.evict(1_000)
     assert (served.cached("s1"), served.cached("x")) == (500, 500), "what two began with is worth what x is"
 
@@ -133,7 +135,7 @@ def test_a_conversation_with_the_same_text_but_no_session_is_not_over_when_one_i
     served.turn("s1", 1_000)
     served.histories["y"] = served.histories["s1"]
     served.turn("y", 0)
-    served.close("s1")
+    served.close_session("s1")
     served.evict(500)
     assert (served.cached("x"), served.cached("y")) == (500, 1_000)
 
@@ -141,7 +143,7 @@ def test_a_conversation_with_the_same_text_but_no_session_is_not_over_when_one_i
 def test_a_session_that_goes_on_after_it_was_closed_is_open_again() -> None:
     served = clients()
     served.turn("s1", 1_000)
-    served.close("s1")
+    served.close_session("s1")
     assert served.turn("s1", 100) == 1_000
     served.turn("x", 1_000)
     served.evict(1_000)
@@ -156,7 +158,7 @@ def test_a_flush_forgets_sessions() -> None:
     served.histories["x"] = served.histories["s1"]
     served.turn("x", 0)
     served.turn("s2", 1_000)
-    served.close("s1")
+    served.close_session("s1")
     served.evict(900)
     assert (served.cached("x"), served.cached("s2")) == (100, 1_000)
 
@@ -166,18 +168,18 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
     referred = {1, 2, 3, 4}
     order = SessionOrder(policy_for(TLRU), 1, leaves.get, referred.__contains__)
     for number in leaves:
-        order.add(number)
-    assert order.victim(1).leaf_id == 5  # of 5 to 8
+        order.add_leaf(number)
+    assert order.choose_victim(1).leaf_id == 5  # of 5 to 8
     for number, now_referred in ((2, False), (6, True), (6, False), (7, True)):
-        order.discard(number)
+        order.remove_leaf(number)
         (referred.add if now_referred else referred.discard)(number)
-        order.add(number)
-    order.use(replace(policy_for(TLRU), threshold=10_000))
+        order.add_leaf(number)
+    order.switch_policy(replace(policy_for(TLRU), threshold=10_000))
     assert order.over_budget == sum(leaf.end for leaf in leaves.values())
     went = []
-    while (victim := order.victim(10_000)) is not None:
-        assert next(each.victim.leaf_id for each in order.upcoming(3)) == victim.leaf_id
-        order.discard(victim.leaf_id)
+    while (victim := order.choose_victim(10_000)) is not None:
+        assert next(each.victim.leaf_id for each in preview(order.parts, 3)) == victim.leaf_id
+        order.remove_leaf(victim.leaf_id)
         went.append(victim.leaf_id)
     assert went == [2, 5, 6, 8, 1, 3, 4, 7]
     assert len(order) == order.over_budget == 0
@@ -186,11 +188,11 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
 def test_time_passes_for_both_parts() -> None:
     """A leaf that nobody refers to is as old as it is, though only sessions were used since."""
     order = SessionOrder(policy_for(replace(TLRU, median_weight=0.5)), 1, LEAVES.get, {9}.__contains__)
-    order.add(1)
-    assert order.upcoming(1)[0].return_rate == 1.0
-    order.add(9)
-    assert order.victim(1) is not None
-    assert order.upcoming(1)[0].return_rate == 1 / 1_000
+    order.add_leaf(1)
+    assert preview(order.parts, 1)[0].return_rate == 1.0
+    order.add_leaf(9)
+    assert order.choose_victim(1) is not None
+    assert preview(order.parts, 1)[0].return_rate == 1 / 1_000
 
 
 LEAVES = {1: Leaf(0, 100, 100, 1.0), 9: Leaf(0, 100, 100, 1_000.0)}
@@ -220,9 +222,9 @@ def test_both_tiers_know_what_sessions_refer_to(write_policy: Any) -> None:
                 driver.histories[name] = driver.histories[name][: 4 * rng.randrange(20)]
             driver.turn(name, 4 * rng.randrange(1, 12))
             if rng.random() < 0.7:
-                driver.name(name, driver.match_conversation(name).best_match_node)
+                driver.name_session(name, driver.match_conversation(name).best_match_node)
         elif rng.random() < 0.5:
-            driver.close(name)
+            driver.close_session(name)
         elif name in driver.histories:
             driver.load_back(driver.histories[name])
         driver.audit()
@@ -257,18 +259,18 @@ def test_caches_without_sessions_have_one_order() -> None:
 def test_who_is_said_to_be_over_is_not_waited_for_any_more() -> None:
     """Nor do shadows keep it, whether its client said so with its last request or closed its session later."""
     learner = Learner(Config("etlru", THRESHOLD), 10_000, 1)
-    said = [learner.observe(told(number, Hints(conversation_ends=number == 3))) for number in range(60)]
+    said = [learner.record_turn(told(number, Hints(conversation_ends=number == 3))) for number in range(60)]
     assert [conversation.band >= 0 for conversation in said[:5]] == [True, True, True, False, True]
-    learner.ended(said[1])
+    learner.end_conversation(said[1])
     assert said[1].band < 0
     assert said[1].hints == Hints(conversation_ends=True)
-    served = [learner.observe(told(number)) for number in range(60, 64)]
-    shadow = learner.shadows._shadows[0]
-    learner.ended(served[2])
-    victim = shadow.order.victim(10_000)
-    assert (victim.leaf.known, victim.keep) == (served[2], 0)
-    learner.observe(told(61, tokens=200))
-    learner.observe(told(62, tokens=200))
+    served = [learner.record_turn(told(number)) for number in range(60, 64)]
+    shadow = learner.selector._shadows["etlru"]
+    learner.end_conversation(served[2])
+    victim = shadow.order.choose_victim(10_000)
+    assert (victim.leaf.conversation, victim.keep) == (served[2], 0)
+    learner.record_turn(told(61, tokens=200))
+    learner.record_turn(told(62, tokens=200))
     assert learner.hazards.returns == 1, "of the two one was over"
 
 

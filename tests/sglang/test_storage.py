@@ -165,19 +165,19 @@ def test_a_tail_that_comes_back_is_known_for_whose_it_was(build: Build) -> None:
     driver = build(2_000, 2_000, ours=Config("etlru", THRESHOLD, NEXT_PROMPT))
     driver.histories["A"] = driver.fresh(1_600)
     driver.request(driver.histories["A"], prompt=1_500, stamp=1.0)
-    whose = driver.leaf_of("A").known
-    assert whose.length == 1_600
+    whose = driver.leaf_of("A").conversation
+    assert whose.context_len == 1_600
     driver.settle()
     driver.evict(700)
     for _ in range(2):
         assert driver.cache.evict_host(700) == 700
         front = driver.leaf_of("A")
-        assert (front.end, front.history, front.known) == (900, 1_600, whose)
+        assert (front.end, front.history, front.conversation) == (900, 1_600, whose)
         asked = driver.ask_storage(driver.histories["A"])
         driver.wait_until(lambda asked=asked: driver.answered(asked))
         (node,) = driver.cache.tree_core.evictable_host_leaves
         tail = driver.cache.tail.leaf(node)
-        assert (tail.start, tail.end, tail.history, tail.known) == (900, 1_600, 1_600, whose)
+        assert (tail.start, tail.end, tail.history, tail.conversation) == (900, 1_600, 1_600, whose)
         assert tail.last_access == driver.cache.tail.clock
 
 

@@ -1,4 +1,4 @@
-"""ξ from measured prefills, and from the percentile that shall be lowest."""
+"""ξ from measured prefills."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from radix_tlru.objective.calibration import time_for_prefill
+from radix_tlru.objective.overhead import FirstToken, Overhead
 from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample, WholePrompts
-from radix_tlru.objective.threshold import Overhead, Threshold, UncachedQuantile, time_for_prefill
+from radix_tlru.objective.threshold import Threshold
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
     "chat": lambda rng: int(min(max(rng.lognormvariate(6, 1.2), 1), 16_000)),
@@ -239,19 +241,19 @@ def test_of_the_objective_prefill_has_what_overhead_and_margin_leave(overhead: f
 # ---- what a first token waits for besides ----
 
 
-def lone(overhead: Overhead, name: str, prefill_ms: float, besides_ms: float) -> None:
-    overhead.prefilled([name], prefill_ms)
-    overhead.first_token(name, prefill_ms + besides_ms)
+def uncontended(overhead: Overhead, name: str, prefill_ms: float, besides_ms: float) -> None:
+    overhead.count_prefill([name], prefill_ms)
+    overhead.count_first_token(FirstToken(name, prefill_ms + besides_ms))
 
 
-def test_the_overhead_is_the_median_of_what_lone_requests_waited_for_besides_their_prefills() -> None:
+def test_the_overhead_is_the_median_of_what_uncontended_requests_waited_for_besides_their_prefills() -> None:
     overhead = Overhead()
     for number in range(Overhead.ENOUGH):
         assert overhead.ms() is None
-        lone(overhead, f"{number}", 50.0 * number, 10.0 + number)
+        uncontended(overhead, f"{number}", 50.0 * number, 10.0 + number)
     assert overhead.ms() == pytest.approx(13.5)  # of 10, 11, … 17
     for number in range(Overhead.WINDOW):  # what was before is forgotten
-        lone(overhead, f"later {number}", 50.0, 30.0)
+        uncontended(overhead, f"later {number}", 50.0, 30.0)
     assert overhead.ms() == pytest.approx(30.0)
     assert len(overhead) == Overhead.WINDOW
 
@@ -259,33 +261,33 @@ def test_the_overhead_is_the_median_of_what_lone_requests_waited_for_besides_the
 def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
     overhead = Overhead()
     for number in range(Overhead.ENOUGH):
-        overhead.prefilled([f"{number}"], 40.0)
-        overhead.prefilled([f"{number}"], 30.0)
-        overhead.first_token(f"{number}", 78.0)
+        overhead.count_prefill([f"{number}"], 40.0)
+        overhead.count_prefill([f"{number}"], 30.0)
+        overhead.count_first_token(FirstToken(f"{number}", 78.0))
     assert overhead.ms() == pytest.approx(8.0)
 
 
 def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
     overhead = Overhead()
-    overhead.prefilled(["a"], 40.0)
-    overhead.prefilled(["a", "b"], 30.0)  # a shared batch: who waited for whom?
-    overhead.prefilled(["c"], math.nan)  # of unknown time
-    overhead.prefilled(["d"], 40.0)
+    overhead.count_prefill(["a"], 40.0)
+    overhead.count_prefill(["a", "b"], 30.0)  # a shared batch: who waited for whom?
+    overhead.count_prefill(["c"], math.nan)  # of unknown time
+    overhead.count_prefill(["d"], 40.0)
     for name, ms in (("a", 100.0), ("b", 100.0), ("c", 100.0), ("d", 39.0), ("never prefilled here", 50.0)):
-        overhead.first_token(name, ms)
+        overhead.count_first_token(FirstToken(name, ms))
     assert len(overhead) == 0
-    lone(overhead, "e", 40.0, 5.0)
-    overhead.first_token("e", 45.0)  # told again
+    uncontended(overhead, "e", 40.0, 5.0)
+    overhead.count_first_token(FirstToken("e", 45.0))  # reported again
     assert len(overhead) == 1
 
 
 def test_prompts_that_nobody_tells_of_are_forgotten() -> None:
     overhead = Overhead()
     for number in range(10_000):
-        overhead.prefilled([f"{number}"], 40.0)
-    assert len(overhead._prefills) == Overhead._UNTOLD
-    overhead.first_token("9999", 45.0)
-    overhead.first_token("0", 45.0)
+        overhead.count_prefill([f"{number}"], 40.0)
+    assert len(overhead._prefill_ms) == Overhead._UNREPORTED
+    overhead.count_first_token(FirstToken("9999", 45.0))
+    overhead.count_first_token(FirstToken("0", 45.0))
     assert len(overhead) == 1
 
 
@@ -330,36 +332,7 @@ def test_a_line_through_whole_prompts_has_the_cost_of_a_chunk_in_its_slope() -> 
     assert line.alpha == pytest.approx(0.06, rel=0.02)
 
 
-# ---- the percentile ----
-
-
-@settings(max_examples=50)
-@given(
-    tokens=st.lists(st.integers(0, 10_000), min_size=UncachedQuantile.ENOUGH, max_size=300),
-    percentile=st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]),
-)
-def test_the_percentile_is_that_of_the_sorted_list(tokens: list[int], percentile: float) -> None:
-    quantile = UncachedQuantile(percentile)
-    for number, count in enumerate(tokens):
-        assert (quantile.value() is None) == (number < UncachedQuantile.ENOUGH)
-        quantile.add(count)
-    found = quantile.value()
-    assert found is not None
-    # Nearest rank: so many requests have at most that, and no smaller number has as many.
-    assert 100 * sum(count <= found for count in tokens) >= percentile * len(tokens)
-    assert 100 * sum(count < found for count in tokens) < percentile * len(tokens)
-
-
-def test_old_requests_are_forgotten() -> None:
-    quantile = UncachedQuantile(95.0)
-    for count in range(10_000):
-        quantile.add(count)
-        assert len(quantile) == min(count + 1, UncachedQuantile.WINDOW)
-    # The last 4,096 are 5,904 to 9,999; 95 % of them, rounded up, are 3,892.
-    assert quantile.value() == 5_904 + 3_892 - 1
-
-
-# ---- ξ in force ----
+# ---- the threshold ----
 
 
 def test_a_threshold_moves_only_for_more_than_a_tenth() -> None:

@@ -9,22 +9,18 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, ConfigError
-from radix_tlru.config import percentile
 
 
 def test_the_defaults_are_those_of_the_flags_table() -> None:
-    absent = dict.fromkeys(
-        ["threshold", "next_prompt_estimate", "ttft_slo_ms", "target", "trim_chunk", "host_threshold"]
-    )
+    absent = dict.fromkeys(["threshold", "next_prompt_estimate", "ttft_slo_ms", "trim_chunk", "host_threshold"])
     assert Config() == Config(policy="tlru", median_weight=None, **absent)
     assert (Config().objective_ms, Config().start_threshold, Config().is_pinned) == (200.0, 2048, False)
 
 
-def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the_start_value() -> None:
-    pinned, slo, target = Config(threshold=4096), Config(ttft_slo_ms=50), Config(target="p95")
+def test_a_threshold_is_pinned_and_an_objective_is_followed_from_the_start_value() -> None:
+    pinned, slo = Config(threshold=4096), Config(ttft_slo_ms=50)
     assert (pinned.is_pinned, pinned.objective_ms, pinned.start_threshold) == (True, None, 4096)
     assert (slo.is_pinned, slo.objective_ms, slo.start_threshold) == (False, 50, 2048)
-    assert (target.is_pinned, target.objective_ms, target.start_threshold) == (False, None, 2048)
     assert Config(policy="lru").is_pinned
     assert Config(next_prompt_estimate=9000).start_threshold == 9001  # or nothing would be TEL-safe
 
@@ -32,13 +28,9 @@ def test_a_threshold_is_pinned_and_an_objective_or_a_target_is_followed_from_the
 def test_the_log_says_where_the_threshold_is_from() -> None:
     rest = "next_prompt_estimate=learned, median_weight=load, trim_chunk=1/100 of the pool"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
-    assert str(Config(target="p99")) == f"tlru (target=p99, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
     assert str(Config(threshold=600, host_threshold=300)) == (
         f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
-    )
-    assert str(Config(threshold=600, median_weight="auto")).endswith(
-        "median_weight=auto, trim_chunk=1/100 of the pool)"
     )
     assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=load, trim_chunk=64 tokens)")
 
@@ -48,7 +40,7 @@ def test_what_is_told_no_weight_follows_the_load_unless_it_is_as_published() -> 
     assert Config("etlru", 600, next_prompt_estimate=100).weight == "load", "it learns who comes back"
     assert Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1 of the paper"
     assert Config("etlru", 600).start_weight == 0.05
-    for weight, start in (("load", 0.05), ("auto", 0.0), (0.0, 0.0), (1, 1)):
+    for weight, start in (("load", 0.05), (0.0, 0.0), (1, 1)):
         assert Config("tlru", 600, 100, weight).start_weight == start
 
 
@@ -58,6 +50,15 @@ def test_what_is_told_no_weight_follows_the_load_unless_it_is_as_published() -> 
 def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
     assert Config().for_pool(pool) == Config(trim_chunk=chunk)
     assert Config(trim_chunk=7).for_pool(pool) == Config(trim_chunk=7)
+
+
+@pytest.mark.parametrize(("pool", "largest"), [(1_000, 512), (8_192, 512), (2_000_000, 125_000)])
+def test_a_trim_chunk_is_a_small_part_of_the_pool(pool: int, largest: int) -> None:
+    assert Config(trim_chunk=largest).for_pool(pool).trim_chunk == largest
+    with pytest.raises(
+        ConfigError, match=f"--tlru-trim-chunk {largest + 1}: must be at most {largest} tokens in a pool"
+    ):
+        Config(trim_chunk=largest + 1).for_pool(pool)
 
 
 def test_what_is_not_given_is_200_until_it_is_learned() -> None:
@@ -71,13 +72,6 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "percent"), [("p50", 50.0), ("p95", 95.0), ("p99.5", 99.5), ("p99.9", 99.9), ("p49", None), ("95", None)]
-)
-def test_a_target_names_a_percentile(target: str, percent: float | None) -> None:
-    assert percentile(target) == percent
-
-
-@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, etlru, lru"),
@@ -86,35 +80,28 @@ def test_a_target_names_a_percentile(target: str, percent: float | None) -> None
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
         ({"next_prompt_estimate": -5}, "--tlru-next-prompt-estimate -5: must be a whole number of tokens, 0 or more"),
-        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, load or auto"),
-        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, load or auto"),
-        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, load or auto"),
-        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, load or auto"),
-        ({"median_weight": "Auto"}, "--tlru-median-weight Auto: must be a number from 0 to 1, load or auto"),
+        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, or load"),
+        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, or load"),
+        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, or load"),
+        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, or load"),
+        ({"median_weight": "auto"}, "--tlru-median-weight auto: must be a number from 0 to 1, or load"),
         ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": True}, "--tlru-ttft-slo True: must be a number of milliseconds above 0"),
-        ({"target": "p49"}, "--tlru-target p49: must be a percentile from p50 to p99.9"),
-        ({"target": "p99.95"}, "--tlru-target p99.95: must be a percentile from p50 to p99.9"),
-        ({"target": "pnan"}, "--tlru-target pnan: must be a percentile from p50 to p99.9"),
-        ({"target": 95}, "--tlru-target 95: must be a percentile from p50 to p99.9"),
         (
             {"threshold": 4096, "ttft_slo_ms": 100},
             "--tlru-threshold 4096: not together with --tlru-ttft-slo 100; give one of them",
-        ),
-        (
-            {"threshold": 4096, "target": "p95"},
-            "--tlru-threshold 4096: not together with --tlru-target p95; give one of them",
-        ),
-        (
-            {"ttft_slo_ms": 99.5, "target": "p95"},
-            "--tlru-ttft-slo 99.5: not together with --tlru-target p95; give one of them",
         ),
         ({"host_threshold": -1}, "--tlru-host-threshold -1: must be a whole number of tokens, 0 or more"),
         (
             {"host_threshold": 100},
             "--tlru-host-threshold 100: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
+        ),
+        ({"policy": "lru", "ttft_slo_ms": 90}, "--tlru-ttft-slo 90: must be left out for lru, which has no threshold"),
+        (
+            {"policy": "lru", "median_weight": "load"},
+            "--tlru-median-weight load: must be left out for lru, whose weight is 1",
         ),
         ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
         ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),

@@ -6,9 +6,9 @@ import pytest
 
 from eval.examples.tool_calls import AfterToolCalls
 from radix_tlru import Config, ConfigError, EvictionOrder, Leaf
-from radix_tlru.learning.conversations import Turn
-from radix_tlru.learning.custom_model import predictor
+from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.records import Turn
 
 CALL, PAGE, CAPACITY, TOKENS = AfterToolCalls().token, 16, 1_600_000, 160
 EXAMPLE = "eval.examples.tool_calls:AfterToolCalls"
@@ -29,21 +29,21 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
     for number in range(200):
         for turns in range(2):
             at = 100.0 * number + turns
-            known = learner.observe(turn(number, at, turns, calls=number % 2 == 0))
+            conversation = learner.record_turn(turn(number, at, turns, calls=number % 2 == 0))
         length = 2 * TOKENS
-        leaves[number] = Leaf(0, length, length, float(number), known)
-        order.add(number)
+        leaves[number] = Leaf(0, length, length, float(number), conversation)
+        order.add_leaf(number)
     assert learner.in_force == "etlru", "what it was asked to use, once conversations have returned"
-    order.use(learner.policy)
+    order.switch_policy(learner.policy)
     gone = []
     while len(gone) < 60:
-        victim = order.victim(2 * TOKENS)
+        victim = order.choose_victim(2 * TOKENS)
         assert victim is not None
-        order.discard(victim.leaf_id)
+        order.remove_leaf(victim.leaf_id)
         leaf = leaves.pop(victim.leaf_id)
         if victim.keep:
             leaves[victim.leaf_id] = leaf._replace(end=victim.keep)
-            order.add(victim.leaf_id)
+            order.add_leaf(victim.leaf_id)
         elif victim.phase == "lru":
             gone.append(victim.leaf_id)
     assert all(number % 2 for number in gone), "eight times as dear: of the oldest, people go"
@@ -53,7 +53,7 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nobody", "--tlru-return-model nobody: must be one of module:attribute"),
+        ("nobody", "--tlru-return-model nobody: must be module:attribute"),
         ("eval.no_such:Thing", "--tlru-return-model eval.no_such:Thing: cannot be made, ModuleNotFoundError"),
         (
             "eval.examples.tool_calls:Nothing",
@@ -62,9 +62,9 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
         ("builtins:dict", "--tlru-return-model builtins:dict: has no timeless"),
     ],
 )
-def test_what_is_no_predictor_is_named(name: str, message: str) -> None:
+def test_what_is_no_return_model_is_named(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        predictor(name)
+        custom_model(name)
     assert str(error.value).startswith(message)
 
 

@@ -11,9 +11,10 @@ from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import simulate
 from eval.traces import open_trace
-from radix_tlru.learning.conversations import Conversations, Turn
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.endings import Endings
 from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.records import Turn
 
 END, CALL = 7, 9  # what ends every answer, and a call before that
 CALLS = (
@@ -31,21 +32,21 @@ def answers(random: Random, number: int, calls: float) -> list[list[int]]:
 
 def test_an_ending_that_many_answers_have_is_told_from_the_others() -> None:
     endings, random = Endings(), Random(0)
-    assert {endings.number(each) for each in answers(random, 200, 0.5)[:-1]} == {0}, "it takes 200 to know"
-    endings.number([1, END])
-    found = {each[-2] == CALL: endings.number(each) for each in answers(random, 100, 0.5)}
+    assert {endings.number_of(each) for each in answers(random, 200, 0.5)[:-1]} == {0}, "it takes 200 to know"
+    endings.number_of([1, END])
+    found = {each[-2] == CALL: endings.number_of(each) for each in answers(random, 100, 0.5)}
     assert found[True] == 1
     assert found[False] == 0
-    assert endings.number([]) == 0
+    assert endings.number_of([]) == 0
 
 
 def test_rare_endings_are_none_and_there_are_never_many() -> None:
     endings, random = Endings(), Random(0)
     for each in answers(random, 2_000, 0.03):
-        assert endings.number(each) == 0
+        assert endings.number_of(each) == 0
     for number in range(40 * 200):
-        endings.number([number // 200, END])
-    assert {endings.number([number, END]) for number in range(40)} == set(range(9))
+        endings.number_of([number // 200, END])
+    assert {endings.number_of([number, END]) for number in range(40)} == set(range(9))
     assert len(endings._counts) <= 200
 
 
@@ -55,11 +56,11 @@ def test_where_what_is_before_the_last_token_differs_that_alone_tells() -> None:
     said = [
         [random.randrange(100, 5_000) for _ in range(20)] + [CALL if random.random() < 0.6 else END] for _ in range(900)
     ]
-    numbers = [endings.number(each) for each in said]
+    numbers = [endings.number_of(each) for each in said]
     found = {(each[-1] == CALL, number) for each, number in zip(said[200:], numbers[200:], strict=True)}
     assert found == {(True, 1), (False, 2)} or found == {(True, 2), (False, 1)}
-    assert {endings.number([1, 2, token]) for token in range(10, 50)} == {0}
-    assert endings.number([CALL]) == endings.number([77, CALL])
+    assert {endings.number_of([1, 2, token]) for token in range(10, 50)} == {0}
+    assert endings.number_of([CALL]) == endings.number_of([77, CALL])
 
 
 def test_answers_that_are_cut_do_not_hide_which_of_the_others_are_calls() -> None:
@@ -68,7 +69,7 @@ def test_answers_that_are_cut_do_not_hide_which_of_the_others_are_calls() -> Non
     kinds: dict[str, set[int]] = {"call": set(), "answer": set(), "cut": set()}
     for number, each in enumerate(said):
         kind = "cut" if each[-1] != END else "call" if each[-2] == CALL else "answer"
-        told = endings.number(each)
+        told = endings.number_of(each)
         if number >= 200:
             kinds[kind].add(told)
     assert sorted(map(len, kinds.values())) == [1, 1, 1]
@@ -83,8 +84,8 @@ def test_of_a_class_that_ends_alike_returns_are_counted_apart() -> None:
         at += 1.0
         calls = random.random() < 0.5
         answered = (random.randrange(100, 5_000), *((CALL,) if calls else ()), END)
-        told = Turn(at, 100, 3, 100, 0, lambda start, end, above, name=number: name + 1, answered=answered)
-        cls = conversations.turn(told, alone=True).cls
+        told = Turn(at, 100, 3, 100, 0, lambda start, end, above, name=number: name + 1, answer_ids=answered)
+        cls = conversations.record_turn(told, is_leaf=True).cls
         if number >= 200:
             found.add((calls, cls))
     assert found == {(True, (11, 0, 0)), (False, (0, 0))}

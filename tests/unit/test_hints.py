@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
-from radix_tlru.hints.schema import LONGEST_S, MOST, SHARE, Claims, Hints, HintsError, factor
-from radix_tlru.learning.conversations import Turn
+from radix_tlru.hints.models import DEAREST, factor
+from radix_tlru.hints.quota import SHARE, ClaimQuota
+from radix_tlru.hints.schema import LONGEST_S, Hints, HintsError
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.records import Turn
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 
@@ -65,17 +67,17 @@ class Lines:
         """A turn of a new conversation of that number, at a time in s."""
         hints = Hints.parse(said) if said else None
         turn = Turn(at, tokens // 2, tokens // 2, tokens, 0, lambda start, end, above: number << 32 | end, hints)
-        known = self.learner.observe(turn)
+        known = self.learner.record_turn(turn)
         if self.learner.policy is not self.order.policy:
-            self.order.use(self.learner.policy)
+            self.order.switch_policy(self.learner.policy)
         self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
-        self.order.add(number)
+        self.order.add_leaf(number)
 
     def evict(self, tokens: int = 1) -> tuple[int, int]:
         """Take the next victim out; returns its number and what of it would stay."""
-        victim = self.order.victim(tokens)
+        victim = self.order.choose_victim(tokens)
         assert victim is not None
-        self.order.discard(victim.leaf_id)
+        self.order.remove_leaf(victim.leaf_id)
         del self.leaves[victim.leaf_id]
         return victim.leaf_id, victim.keep
 
@@ -133,7 +135,7 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
 
 
 def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
-    assert [factor(priority) for priority in (0, 35, 100)] == [0.0, 1.0, MOST]
+    assert [factor(priority) for priority in (0, 35, 100)] == [0.0, 1.0, DEAREST]
     lines = Lines(LRU_LIKE, capacity=100_000)
     lines.serve(1, 0.0, retention=[{"priority": 100}])
     for number in range(2, 22):
@@ -155,15 +157,15 @@ def test_claims_fill_no_more_than_their_share_of_the_pool() -> None:
     lines = Lines(LRU_LIKE)  # ten contexts fit in
     for number in range(1, 11):
         lines.serve(number, float(number), returns_in_s=LONGEST_S)
-    believed = [number for number, leaf in lines.leaves.items() if leaf.known.hints.returns_in_s is not None]
+    believed = [number for number, leaf in lines.leaves.items() if leaf.conversation.hints.returns_in_s is not None]
     assert believed == [1, 2]
     assert len(believed) * 1_600 <= SHARE * CAPACITY
     lines.serve(11, LONGEST_S + 3, returns_in_s=60)
-    assert lines.leaves[11].known.hints.returns_in_s == 60, "claims that are over leave room for others"
+    assert lines.leaves[11].conversation.hints.returns_in_s == 60, "claims that are over leave room for others"
 
 
 def test_a_conversation_has_one_claim() -> None:
-    claims, soon = Claims(capacity=10_000), Hints(returns_in_s=LONGEST_S)
+    claims, soon = ClaimQuota(capacity=10_000), Hints(returns_in_s=LONGEST_S)
     for turn in range(20):
         assert claims.admit(soon, 2_000, float(turn), conversation=1) == soon
     # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
@@ -171,7 +173,7 @@ def test_a_conversation_has_one_claim() -> None:
     assert claims.admit(None, 2_000, 21.0, conversation=1) is None
     assert claims.admit(soon, 2_000, 22.0, conversation=2) == soon
     assert claims.refused == 1
-    claims.forget()
+    claims.clear()
     assert claims.admit(soon, 2_500, 23.0, conversation=3) == soon
     # Long after, all of it is free again, whoever spoke last.
     assert claims.admit(soon, 2_500, 3 * LONGEST_S, conversation=4) == soon

@@ -7,14 +7,14 @@ from heapq import heappop, heappush
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.policy.monotone_queue import RisingQueue
+from radix_tlru.policy.monotone_queue import MonotoneQueue
 
 KEYS = st.one_of(st.integers(0, 20), st.floats(-5, 5), st.none())  # None: take the first off
 
 
 @given(st.lists(KEYS, max_size=200))
 def test_it_gives_what_a_heap_gives(steps: list[float | None]) -> None:
-    queue: RisingQueue = RisingQueue()
+    queue: MonotoneQueue = MonotoneQueue()
     heap: list[tuple[float, int]] = []
     for number, key in enumerate(steps):
         if key is not None:
@@ -33,7 +33,7 @@ def test_it_gives_what_a_heap_gives(steps: list[float | None]) -> None:
 
 
 def test_the_line_moves_up_and_nobody_loses_a_place() -> None:
-    queue, left = RisingQueue(), 0
+    queue, left = MonotoneQueue(), 0
     for number in range(10_000):
         queue.push(number, number)
         if number % 4:  # it grows, and what was taken off is given back meanwhile

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import copy
-from statistics import fmean
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from radix_tlru.hints.schema import Hinted
-from radix_tlru.learning.conversations import Conversation
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Policy, Recency
-from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.hints.models import HintedReturns
+from radix_tlru.learning.records import Conversation
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
+from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.preview import PreviewedVictim, preview
 from radix_tlru.policy.tel import keep_within_budget
-from radix_tlru.policy.victims import Victim
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100
 TLRU = Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.0)
 LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+
+
+def upcoming(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
+    return preview((order,), count)
 
 
 class Leaves(dict[int, Leaf]):
@@ -33,15 +37,15 @@ class Leaves(dict[int, Leaf]):
 
     def appear(self, leaf_id: int, leaf: Leaf) -> None:
         self[leaf_id] = leaf
-        self.order.add(leaf_id)
+        self.order.add_leaf(leaf_id)
 
     def vanish(self, leaf_id: int) -> None:
-        self.order.discard(leaf_id)
+        self.order.remove_leaf(leaf_id)
         del self[leaf_id]
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""
-        victim = self.order.victim(tokens)
+        victim = self.order.choose_victim(tokens)
         assert victim is not None
         self.carry_out(victim)
         return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
@@ -68,7 +72,7 @@ def test_the_tail_beyond_the_budget_goes_before_an_older_leaf_within_it() -> Non
     assert leaves.order.over_budget == 0
     assert leaves.evict(10_000) == (2, 1500, "lru")
     assert leaves.evict(10_000) == (1001, 1500, "lru")
-    assert leaves.order.victim(1) is None
+    assert leaves.order.choose_victim(1) is None
 
 
 def test_an_eviction_takes_what_is_asked_for_to_the_page() -> None:
@@ -84,17 +88,18 @@ def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
     assert leaves.evict(300) == (1, 100, "tel_safe")
 
 
-def test_a_leaf_that_goes_whole_costs_what_its_tokens_cost_on_average_and_goes_whole_for_one_token() -> None:
+def test_a_leaf_that_is_evicted_whole_costs_what_its_middle_token_costs_and_goes_whole_for_one_token() -> None:
     leaves = Leaves(TLRU)
-    leaves.appear(1, Leaf(1500, 2000, 2000, last_access=4, rest=1500))  # 2,000 + 100 - 600 = 1,500 stay: it is free
-    leaves.appear(2, Leaf(1300, 2000, 2000, last_access=10, rest=1100))  # two of four parts of 225 stay: 1/2 of 1/1
-    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=7, rest=0))  # three of four parts of 500 stay: 3/4 of 1/4
-    leaves.appear(4, Leaf(1600, 1700, 2000, last_access=0, rest=1600))  # of no use to begin with, as far as X goes
-    leaves.appear(5, Leaf(100, 300, 2000, last_access=9, rest=2000))  # of no use at all
-    leaves.appear(6, Leaf(900, 1500, 2000, last_access=8, rest=900))  # all of it stays: 1 of 1/3
-    told = leaves.order.upcoming(9)
-    assert [each.victim.leaf_id for each in told] == [4, 1, 5, 3, 6, 2]
-    assert [each.cost for each in told] == [0, 0, 0, 3 / 4 / 4, 1 / 3, 1 / 2]
+    # 2,000 + 100 - 600 = 1,500 tokens must stay; the newest use is 10. The middle token of what becomes unusable is
+    leaves.appear(1, Leaf(1500, 2000, 2000, last_access=4, usable_without=1500))  # at 1,750: it is free
+    leaves.appear(2, Leaf(1300, 2000, 2000, last_access=10, usable_without=900))  # at 1,450: 1 of 1/1
+    leaves.appear(3, Leaf(1600, 2000, 2000, last_access=7, usable_without=0))  # at 1,000: 1 of 1/4
+    leaves.appear(4, Leaf(1600, 1700, 2000, last_access=0, usable_without=1600))  # at 1,650: free
+    leaves.appear(5, Leaf(100, 300, 2000, last_access=9, usable_without=2000))  # none: it is of no use
+    leaves.appear(6, Leaf(900, 1500, 2000, last_access=8, usable_without=900))  # at 1,200: 1 of 1/3
+    victims = upcoming(leaves.order, 9)
+    assert [each.victim.leaf_id for each in victims] == [4, 1, 5, 3, 6, 2]
+    assert [each.cost for each in victims] == [0, 0, 0, 1 / 4, 1 / 3, 1]
     assert leaves.order.over_budget == 500 + 0 + 0 + 100 + 200 + 0
     taken = [leaves.evict(1) for _ in range(6)]
     assert [tokens for _, tokens, _ in taken] == [100, 500, 200, 400, 600, 700]
@@ -115,7 +120,7 @@ def test_the_weight_lets_age_count_against_being_safe(weight: float, first: str)
     leaves.appear(1, Leaf(0, 1500, 2000, last_access=0))  # age 99 + 1, protected: costs 1 / 100
     leaves.appear(2, conversation(2000, last_access=50))  # age 49 + 1, safe: costs w / 50
     leaves.appear(3, Leaf(0, 1500, 2000, last_access=99))  # the newest
-    assert leaves.order.victim(1).leaf_id == {"old": 1, "young safe": 2}[first]  # type: ignore[union-attr]
+    assert leaves.order.choose_victim(1).leaf_id == {"old": 1, "young safe": 2}[first]  # type: ignore[union-attr]
 
 
 def test_full_weight_is_lru_whatever_the_threshold() -> None:
@@ -124,7 +129,7 @@ def test_full_weight_is_lru_whatever_the_threshold() -> None:
         for leaf_id, history in enumerate([300, 5000, 601, 2000, 100, 9000]):
             leaves.appear(leaf_id, conversation(history, last_access=(leaf_id * 5) % 6))
     for _ in range(6):
-        oldest = lru.order.victim(10**6)
+        oldest = lru.order.choose_victim(10**6)
         assert oldest is not None
         tokens = 0
         while tokens < oldest.leaf.end:  # what is safe and what is not go in two cuts
@@ -133,13 +138,12 @@ def test_full_weight_is_lru_whatever_the_threshold() -> None:
         assert oldest.leaf_id not in weighted
 
 
-def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None:
+def test_a_prompt_model_of_several_levels_takes_the_unlikely_loss_first() -> None:
     class Three:
         probabilities = (0.0, 0.25, 1.0)
-        usual = 1
 
-        def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-            return (300, 100, None)[step]
+        def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+            return (300, 100, None)[level]
 
     leaves = Leaves(Policy(Recency(), Three(), THRESHOLD, median_weight=0.0))
     leaves.appear(1, conversation(2000, last_access=0))
@@ -154,43 +158,34 @@ def test_a_prompt_model_of_several_steps_takes_the_unlikely_loss_first() -> None
     history=st.integers(1, 2000),
     trimmed=st.integers(0, 500),
     threshold=st.integers(101, 1200),
-    median=st.integers(0, 1200),
     weight=st.sampled_from([0.0, 0.25, 1.0]),
 )
-def test_every_token_costs_what_the_formula_says_of_both_thresholds(
-    history: int, trimmed: int, threshold: int, median: int, weight: float
-) -> None:
+def test_every_token_costs_what_the_formula_says(history: int, trimmed: int, threshold: int, weight: float) -> None:
     class Two:
         probabilities = (0.0, 0.5, 1.0)
-        usual = 1
 
-        def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-            return (300, 100, None)[step]
+        def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+            return (300, 100, None)[level]
 
     def exceeds(tokens: int) -> float:
         return 0.0 if tokens >= 300 else 0.5 if tokens >= 100 else 1.0
 
     leaf = Leaf(0, history, history + trimmed, last_access=0.0)
-    leaves = Leaves(Policy(Recency(), Two(), threshold, weight, median=median))
+    leaves = Leaves(Policy(Recency(), Two(), threshold, weight))
     leaves.appear(1, leaf)
-    costs = [(each.cost, each.exceed_probability) for each in leaves.order.upcoming(99) for _ in taken(each.victim)]
+    costs = [(each.cost, each.exceed_probability) for each in upcoming(leaves.order, 99) for _ in taken(each.victim)]
     missing = range(trimmed + 1, history + trimmed + 1)  # L - X, once a token is taken
     assert costs == [
-        (
-            (1 - weight) * exceeds(threshold - tokens) + weight * (median - tokens < 100 or not median),
-            exceeds(threshold - tokens),
-        )
-        for tokens in missing
+        ((1 - weight) * exceeds(threshold - tokens) + weight, exceeds(threshold - tokens)) for tokens in missing
     ]
     assert leaves.order.over_budget == sum(not exceed for _, exceed in costs)
     leaves.vanish(1)
-    leaves.appear(2, leaf._replace(start=history // 3, rest=history // 3))
-    [whole] = leaves.order.upcoming(99)
+    leaves.appear(2, leaf._replace(start=history // 3, usable_without=history // 3))
+    [whole] = upcoming(leaves.order, 99)
     own = history - history // 3
-    middles = [costs[own - own * eighths // 8 - 1] for eighths in (1, 3, 5, 7)]
     assert len(taken(whole.victim)) == own
-    if not median:  # else the steps are not all of one height, and a mean of them is not one of prices
-        assert (whole.cost, whole.exceed_probability) == pytest.approx(tuple(map(fmean, zip(*middles, strict=True))))
+    middle = costs[own - own // 2 - 1]  # the token behind the depth in the middle
+    assert (whole.cost, whole.exceed_probability) == middle
 
 
 def taken(victim: Victim) -> range:
@@ -202,20 +197,20 @@ def test_the_next_victims_are_told_with_what_a_token_of_them_costs() -> None:
     leaves = Leaves(Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, weight))
     leaves.appear(1, conversation(2000, last_access=0))  # 500 of it are safe
     leaves.appear(2, conversation(900, last_access=3))  # as of this one; age 3 + 1 and 0 + 1
-    told = leaves.order.upcoming(5)
-    assert [(each.victim.leaf_id, each.victim.leaf.end, each.victim.keep) for each in told] == [
+    victims = upcoming(leaves.order, 5)
+    assert [(each.victim.leaf_id, each.victim.leaf.end, each.victim.keep) for each in victims] == [
         (1, 2000, 1500),
         (1, 1500, 0),
         (2, 900, 400),
         (2, 400, 0),
     ]
-    assert [(each.return_rate, each.exceed_probability) for each in told] == [(1 / 4, 0), (1 / 4, 1), (1, 0), (1, 1)]
-    assert [each.cost for each in told] == [weight / 4, 1 / 4, weight, 1]
+    assert [(each.return_rate, each.exceed_probability) for each in victims] == [(1 / 4, 0), (1 / 4, 1), (1, 0), (1, 1)]
+    assert [each.cost for each in victims] == [weight / 4, 1 / 4, weight, 1]
     assert leaves.evict(10) == (1, 10, "tel_safe")  # nothing has changed
 
 
 def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remember() -> None:
-    returns = Hinted(Recency())
+    returns = HintedReturns(Recency())
     leaves = Leaves(Policy(returns, FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.5))
     for leaf_id, history in enumerate((2000, 1500, 3000, 900)):
         known = Conversation((0, 0), 10.0 * leaf_id, leaf_id, 0, history, 0)
@@ -223,14 +218,14 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
     def state() -> list[object]:
-        given = ("_first_step", "_leaf_of", "_policy", "_step_end")
+        given = ("_first_level", "_leaf_of", "_policy", "_level_end")
         values = [value for name, value in sorted(vars(leaves.order).items()) if name not in given]
-        as_they_are = {id(leaf.known): leaf.known for leaf in leaves.values()}
+        as_they_are = {id(leaf.conversation): leaf.conversation for leaf in leaves.values()}
         return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)], as_they_are)
 
     before = state()
     assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)
-    assert len(leaves.order.upcoming(8)) == 8
+    assert len(upcoming(leaves.order, 8)) == 8
     assert state() == before
 
 
@@ -247,23 +242,23 @@ class OrderAgainstAScan(RuleBasedStateMachine):
         pages=st.integers(1, 80),
         trimmed=st.integers(0, 40),
         start=st.floats(0, 0.9),
-        rest=st.none() | st.floats(0, 1.0),
+        usable_without=st.none() | st.floats(0, 1.0),
     )
-    def appear(self, pages: int, trimmed: int, start: float, rest: float | None) -> None:
+    def appear(self, pages: int, trimmed: int, start: float, usable_without: float | None) -> None:
         end = pages * PAGE
         self.next_id += 1
         self.clock += 1
         leaf = Leaf(int(start * pages) * PAGE, end, end + trimmed * PAGE, self.clock)
-        if rest is not None:
-            leaf = leaf._replace(rest=int(rest * leaf.start / PAGE) * PAGE)
+        if usable_without is not None:
+            leaf = leaf._replace(usable_without=int(usable_without * leaf.start / PAGE) * PAGE)
         self.leaves.appear(self.next_id, leaf)
 
     @precondition(lambda self: self.leaves)
     @rule(which=st.integers(0, 10**6))
-    def lose_what_it_rested_on(self, which: int) -> None:
+    def lose_what_was_usable_without_it(self, which: int) -> None:
         leaf_id = sorted(self.leaves)[which % len(self.leaves)]
-        if self.leaves[leaf_id].rest:
-            lost = self.leaves[leaf_id]._replace(rest=0)
+        if self.leaves[leaf_id].usable_without:
+            lost = self.leaves[leaf_id]._replace(usable_without=0)
             self.leaves.vanish(leaf_id)
             self.leaves.appear(leaf_id, lost)
 
@@ -302,7 +297,7 @@ class OrderAgainstAScan(RuleBasedStateMachine):
         leaf = before[taken]
         free = safe(leaf)
         assert phase == ("tel_safe" if free else "lru")
-        if leaf.rest is None:
+        if leaf.usable_without is None:
             asked = -(-tokens // PAGE) * PAGE
             assert count == min(leaf.end - leaf.start, free or leaf.end, asked)
         else:
@@ -311,9 +306,9 @@ class OrderAgainstAScan(RuleBasedStateMachine):
     @precondition(lambda self: self.leaves)
     @rule(count=st.integers(1, 6))
     def foresee(self, count: int) -> None:
-        foreseen = [upcoming.victim[1:] for upcoming in self.leaves.order.upcoming(count)]
+        foreseen = [each.victim[1:] for each in upcoming(self.leaves.order, count)]
         for leaf, keep, phase in foreseen:
-            victim = self.leaves.order.victim(10**6)
+            victim = self.leaves.order.choose_victim(10**6)
             assert victim is not None
             assert victim[1:] == (leaf, keep, phase)
             self.leaves.carry_out(victim)
@@ -327,17 +322,17 @@ class OrderAgainstAScan(RuleBasedStateMachine):
 
 def safe(leaf: Leaf) -> int:
     """Tokens that can go at no cost."""
-    if leaf.rest is None:
+    if leaf.usable_without is None:
         return max(leaf.end - keep(leaf), 0)
     return 0 if dear(leaf) else leaf.end - leaf.start
 
 
 def dear(leaf: Leaf) -> float:
-    """Share of what goes at the least that is within the budget; of a leaf that goes whole, by four of its pages."""
-    if leaf.rest is None:
+    """Whether the page that is priced is within the budget: the last, or the middle one of what becomes unusable."""
+    if leaf.usable_without is None:
         return float(keep(leaf) >= leaf.end)
-    lost = leaf.end - leaf.rest
-    return fmean(keep(leaf) > (leaf.rest + lost * eighths // 8) // PAGE * PAGE for eighths in (1, 3, 5, 7))
+    middle = (leaf.usable_without + (leaf.end - leaf.usable_without) // 2) // PAGE * PAGE
+    return float(keep(leaf) > middle)
 
 
 def keep(leaf: Leaf) -> int:
@@ -358,4 +353,4 @@ def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
             leaves.vanish(leaf_id)
             leaves.appear(leaf_id, leaf._replace(last_access=leaf_count * (round_ + 1) + leaf_id))
     assert leaves.order.entries <= 2 * leaf_count + 1025
-    assert leaves.order.victim(1).leaf_id == 0  # type: ignore[union-attr]
+    assert leaves.order.choose_victim(1).leaf_id == 0  # type: ignore[union-attr]

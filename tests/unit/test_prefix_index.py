@@ -1,4 +1,4 @@
-"""Contexts known by fingerprints: those that go on with one find it, and nobody else does."""
+"""PrefixIndex known by fingerprints: those that go on with one find it, and nobody else does."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.conversations import Conversations, Turn
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prefix_index import Contexts, Fingerprint, Rung
+from radix_tlru.learning.prefix_index import Checkpoint, Fingerprint, PrefixIndex
+from radix_tlru.learning.records import Turn
 
 STEP = 16  # the shortest
 
@@ -19,7 +20,7 @@ def fingerprint_of(tokens: Sequence[int]) -> Fingerprint:
     return lambda start, end, above: hash((above, tuple(tokens[start:end])))
 
 
-def rungs_of(rung: Rung | None) -> list[int]:
+def rungs_of(rung: Checkpoint | None) -> list[int]:
     depths = []
     while rung is not None:
         depths.append(rung.depth)
@@ -29,12 +30,12 @@ def rungs_of(rung: Rung | None) -> list[int]:
 
 @given(st.integers(0, 10**8))
 def test_the_last_rung_is_less_than_a_step_from_the_end_and_few_lead_there(tokens: int) -> None:
-    depths = rungs_of(Contexts().at(lambda start, end, above: end, tokens))
+    depths = rungs_of(PrefixIndex().last_checkpoint(lambda start, end, above: end, tokens))
     assert 0 <= tokens - max(depths, default=0) < STEP
     assert len(depths) <= 12 + tokens // 10**6
 
 
-# Contexts that begin alike: each goes on with an earlier one from somewhere.
+# PrefixIndex that begin alike: each goes on with an earlier one from somewhere.
 contexts = st.lists(
     st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 300)), min_size=1, max_size=12
 )
@@ -52,19 +53,25 @@ def grown(steps: list[tuple[int, int, int]]) -> list[list[int]]:
 def test_a_context_meets_the_rungs_of_others_that_it_goes_through_the_deepest_first(
     known: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
 ) -> None:
-    tree = Contexts()
+    tree = PrefixIndex()
     others = grown([*known, *asked])
     placed = others[: len(known)]
-    rungs = {rung for rung in (tree.at(fingerprint_of(tokens), len(tokens)) for tokens in placed) if rung is not None}
+    rungs = {
+        rung
+        for rung in (tree.last_checkpoint(fingerprint_of(tokens), len(tokens)) for tokens in placed)
+        if rung is not None
+    }
     beginnings = {
-        tuple(tokens[:depth]) for tokens in placed for depth in rungs_of(tree.at(fingerprint_of(tokens), len(tokens)))
+        tuple(tokens[:depth])
+        for tokens in placed
+        for depth in rungs_of(tree.last_checkpoint(fingerprint_of(tokens), len(tokens)))
     }
     for tokens in others:
-        met = [rung.depth for rung in tree.along(fingerprint_of(tokens), len(tokens))]
+        met = [rung.depth for rung in tree.known_checkpoints(fingerprint_of(tokens), len(tokens))]
         assert met == sorted(met, reverse=True)
         assert met == [depth for depth in range(len(tokens), 0, -1) if tuple(tokens[:depth]) in beginnings]
     for rung in sorted(rungs, key=lambda rung: rung.depth):
-        tree.tidy(rung)
+        tree.drop_unused(rung)
     assert len(tree) == 0, "nothing is known of any"
 
 
@@ -77,21 +84,22 @@ def test_conversations_behind_one_system_prompt_are_told_apart_by_what_is_said()
     conversations = Conversations(Hazards())
     contexts = {name: [*system, *[10_000 + name] * 100] for name in range(50)}
     first = {
-        name: conversations.turn(turn(context, 10_020, float(name)), alone=True) for name, context in contexts.items()
+        name: conversations.record_turn(turn(context, 10_020, float(name)), is_leaf=True)
+        for name, context in contexts.items()
     }
     assert [each.turn for each in first.values()] == [0] * 50, "nobody takes anybody else for what it was"
     for name in (49, 0, 7):
         longer = [*contexts[name], *range(200)]
-        again = conversations.turn(turn(longer, len(longer) - 50, 100.0 + name), alone=True)
+        again = conversations.record_turn(turn(longer, len(longer) - 50, 100.0 + name), is_leaf=True)
         assert (again.number, again.turn) == (first[name].number, 1)
 
 
 def test_contexts_longer_than_any_step_are_met_too() -> None:
-    tree = Contexts()
+    tree = PrefixIndex()
     fingerprint: Fingerprint = lambda start, end, above: end  # noqa: E731
-    longest = tree.at(fingerprint, 50_000_000)
+    longest = tree.last_checkpoint(fingerprint, 50_000_000)
     assert longest is not None
-    assert [rung.depth for rung in tree.along(fingerprint, 60_000_000)] == rungs_of(longest)[::-1]
+    assert [rung.depth for rung in tree.known_checkpoints(fingerprint, 60_000_000)] == rungs_of(longest)[::-1]
 
 
 def test_rungs_are_kept_for_what_is_known_alone() -> None:
@@ -100,15 +108,15 @@ def test_rungs_are_kept_for_what_is_known_alone() -> None:
     tokens = list(range(3_000))
     for number, cached in enumerate((1_000, 1_001, 1_009, 500, 2_000, 1_990)):
         told = turn([*tokens[:2_500], *[10**6 + number] * 100], 2_550, float(number), cached)
-        conversations.turn(told, alone=True)
-    known = [prefix.rung for prefix in conversations._prefixes._known.values()]
+        conversations.record_turn(told, is_leaf=True)
+    known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
     for conversation in conversations._known:
-        known += [conversation.known, *(prompt.rung for prompt in conversation.prompts)]
+        known += [conversation.checkpoint, *(prompt.checkpoint for prompt in conversation.prompts)]
     held = {depth_number for rung in known for depth_number in chain(rung)}
-    assert held == set(conversations._contexts._rungs)
+    assert held == set(conversations._index._checkpoints)
 
 
-def chain(rung: Rung | None) -> list[tuple[int, int]]:
+def chain(rung: Checkpoint | None) -> list[tuple[int, int]]:
     found = []
     while rung is not None:
         found.append((rung.depth, rung.number))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prompt_lengths import LearnedPrompts, NextPrompts, kind_of
-from radix_tlru.learning.return_model import LearnedReturns
-from radix_tlru.policy.models import Leaf, Policy
+from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths, kind_of
+from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.policy.models import Leaf
 
 SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
 LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
@@ -20,10 +20,10 @@ LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 
 def learned(*seen: tuple[int, int, int]) -> NextPrompts:
     """From so many prompts of a length after conversations of a kind, each."""
-    prompts = LearnedPrompts()
+    prompts = PromptLengths()
     for times, tokens, kind in seen:
         for _ in range(times):
-            prompts.add(tokens, kind)
+            prompts.count_prompt(tokens, kind)
     found = prompts.distribution()
     assert found is not None
     return found
@@ -59,13 +59,15 @@ def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
 
 
 def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain() -> None:
-    prompts = LearnedPrompts()
+    prompts = PromptLengths()
     conversations = Conversations(Hazards(), prompts)
     for at in range(10):  # a prompt of 100 tokens, an answer of 60, of which 128 are whole pages; the next turn adds 50
         told = Turn(2.0 * at, 100, 60, 128, 0, lambda start, end, above, name=at: hash((name, end)))
-        first = conversations.turn(told, alone=True)
-        conversations.turn(told._replace(stamp=2.0 * at + 1, prompt=100 + 60 + 50, cached=128), alone=True)
-        assert first.remainder == 100 + 60 - 128
+        first = conversations.record_turn(told, is_leaf=True)
+        conversations.record_turn(
+            told._replace(stamp=2.0 * at + 1, prompt_len=100 + 60 + 50, cached_len=128), is_leaf=True
+        )
+        assert first.known_next_tokens == 100 + 60 - 128
     found = prompts.distribution()
     assert found is not None
     assert set(found.quantiles) == {50}
@@ -73,27 +75,27 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
 
 
 def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
-    prompts = LearnedPrompts()
+    prompts = PromptLengths()
     conversations = Conversations(Hazards(), prompts)
     first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512
-    conversations.turn(first, alone=True)
-    conversations.turn(first._replace(stamp=9.0, prompt=1_100, context=1_024), alone=True)
+    conversations.record_turn(first, is_leaf=True)
+    conversations.record_turn(first._replace(stamp=9.0, prompt_len=1_100, context_len=1_024), is_leaf=True)
     found = prompts.distribution()
     assert found is not None
     assert set(found.quantiles) == {100}
 
 
 def test_what_has_hardly_changed_is_what_it_was() -> None:
-    prompts = LearnedPrompts()
+    prompts = PromptLengths()
     assert prompts.distribution() is None
     for tokens in range(1_000):
-        prompts.add(1_000 + tokens, SHORT)
+        prompts.count_prompt(1_000 + tokens, SHORT)
     first = prompts.distribution()
     for tokens in range(1_000):
-        prompts.add(1_100 + tokens, SHORT)
+        prompts.count_prompt(1_100 + tokens, SHORT)
     assert prompts.distribution(first) is first
     for tokens in range(1_000):
-        prompts.add(4_000 + tokens, SHORT)
+        prompts.count_prompt(4_000 + tokens, SHORT)
     changed = prompts.distribution(first)
     assert changed is not None
     assert changed is not first
@@ -120,18 +122,16 @@ def test_where_there_is_one_kind_its_quantiles_are_those_of_the_sorted_list(leng
 
 @given(
     st.lists(st.tuples(st.integers(0, 3_000), st.integers(0, 15)), min_size=1, max_size=50),
-    st.sampled_from([0, 700, 5_000]),
     st.integers(-4_000, 9_000),
     st.sampled_from([(0, 500), (3, 20_000)]),
 )
-def test_a_step_that_is_found_at_once_is_the_first_that_ends_there(
-    seen: list[tuple[int, int]], median: int, longest: int, kind: tuple[int, int]
+def test_a_level_that_is_found_at_once_is_the_first_that_ends_there(
+    seen: list[tuple[int, int]], longest: int, kind: tuple[int, int]
 ) -> None:
-    policy = Policy(LearnedReturns(), learned(*((1, *one) for one in seen)), 2_000, 0.2, median=median)
-    ends = [policy.step_end(leaf(*kind), step) for step in range(len(policy.shares))]
-    first = next(step for step, tokens in enumerate(ends) if tokens is None or tokens <= longest)
-    assert policy.first_step is not None
-    assert policy.first_step(leaf(*kind), longest) == first
+    prompts = learned(*((1, *one) for one in seen))
+    ends = [prompts.next_prompt(leaf(*kind), level) for level in range(len(prompts.probabilities))]
+    first = next(level for level, tokens in enumerate(ends) if tokens is None or tokens <= longest)
+    assert prompts.first_level(leaf(*kind), longest) == first
 
 
 @pytest.mark.parametrize("turns", [1, 3])

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.hazards import BANDS, Hazards, Watched
-from radix_tlru.learning.reliability import Forecast
+from radix_tlru.learning.age_bands import BANDS
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.records import Watched
+from radix_tlru.learning.reliability import Reliability
 
 EVERYTHING = (0.0,)
 
@@ -17,22 +19,22 @@ EVERYTHING = (0.0,)
 def watched_for(hazards: Hazards, now: float) -> None:
     """Let the time pass until ``now``."""
     other = Watched((99,), now)
-    hazards.watch(other)
-    hazards.forget(other)
+    hazards.start_watching(other)
+    hazards.stop_watching(other)
 
 
 def test_what_is_foretold_is_the_hazard_times_the_time_it_was_watched() -> None:
     hazards = Hazards()
-    hazards.forecast.use({(): [0.01 if start < 16 else 0.002 for start in BANDS]})
+    hazards.reliability.predict_by({(): [0.01 if start < 16 else 0.002 for start in BANDS]})
     back, silent = Watched((1,), 100.0), Watched((2,), 100.0)
-    hazards.watch(back)
-    hazards.watch(silent)
-    hazards.returned(back, 110.0)
-    early, late = hazards.forecast.calibration(110.0, (0.0, 16.0))
+    hazards.start_watching(back)
+    hazards.start_watching(silent)
+    hazards.count_return(back, 110.0)
+    early, late = hazards.reliability.by_age(110.0, (0.0, 16.0))
     assert early == pytest.approx((20.0, 20 * 0.01, 1))  # both were silent for 10 s
     assert late == (0.0, 0.0, 0)
     watched_for(hazards, 120.0)
-    early, late = hazards.forecast.calibration(120.0, (0.0, 16.0))
+    early, late = hazards.reliability.by_age(120.0, (0.0, 16.0))
     assert early == pytest.approx((10.0 + 16.0 + 0.0, 26 * 0.01, 1))
     assert late == pytest.approx((4.0, 4 * 0.002, 0))
 
@@ -40,22 +42,22 @@ def test_what_is_foretold_is_the_hazard_times_the_time_it_was_watched() -> None:
 def test_nothing_is_foretold_of_whom_nothing_is_known_and_their_returns_count_for_nothing() -> None:
     hazards = Hazards()
     before = Watched((1,), 0.0)
-    hazards.watch(before)
-    hazards.returned(before, 1.0)
-    assert hazards.forecast.calibration(1.0, EVERYTHING) == [(0.0, 0.0, 0)]
+    hazards.start_watching(before)
+    hazards.count_return(before, 1.0)
+    assert hazards.reliability.by_age(1.0, EVERYTHING) == [(0.0, 0.0, 0)]
 
 
 def test_a_class_without_hazards_is_foretold_by_its_nearest_ancestor() -> None:
-    forecast = Forecast(BANDS)
-    assert forecast.enter((1, 2), 0.0, 0) is None
-    forecast.use({(): [0.5] * len(BANDS), (1,): [0.25] * len(BANDS)})
-    assert [forecast.enter(cls, 0.0, 3) for cls in ((1, 2), (1,), (2, 2))] == [0.25, 0.25, 0.5]
+    reliability = Reliability(BANDS)
+    assert reliability.enter_band((1, 2), 0.0, 0) is None
+    reliability.predict_by({(): [0.5] * len(BANDS), (1,): [0.25] * len(BANDS)})
+    assert [reliability.enter_band(cls, 0.0, 3) for cls in ((1, 2), (1,), (2, 2))] == [0.25, 0.25, 0.5]
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.floats(0, 900), st.sampled_from(["turn", "forget", "learn"]))))
 def test_whoever_comes_and_goes_all_time_and_every_return_is_counted(steps: list[tuple[int, float, str]]) -> None:
     hazards = Hazards()
-    hazards.forecast.use({(): [0.125] * len(BANDS)})
+    hazards.reliability.predict_by({(): [0.125] * len(BANDS)})
     known: dict[int, Watched] = {}
     now = spent = 0.0
     returns = 0
@@ -65,20 +67,20 @@ def test_whoever_comes_and_goes_all_time_and_every_return_is_counted(steps: list
         before = known.pop(number, None)
         if what == "forget" and before is not None:
             watched_for(hazards, now)
-            hazards.forget(before)
+            hazards.stop_watching(before)
         elif what == "turn":
             if before is not None:
-                hazards.returned(before, now)
+                hazards.count_return(before, now)
                 returns += 1
             known[number] = Watched((number % 2, number % 3), now)
-            hazards.watch(known[number])
+            hazards.start_watching(known[number])
         elif before is not None:
             known[number] = before
-    ((watched, expected, seen),) = hazards.forecast.calibration(now, EVERYTHING)
+    ((watched, expected, seen),) = hazards.reliability.by_age(now, EVERYTHING)
     assert seen == returns
     assert watched == pytest.approx(spent, abs=1e-3)
     assert expected == pytest.approx(0.125 * spent, abs=1e-3)
-    spans = hazards.forecast.calibration(now, (0.0, 45.0, 512.0))
+    spans = hazards.reliability.by_age(now, (0.0, 45.0, 512.0))
     assert sum(span.watched_s for span in spans) == pytest.approx(watched, abs=1e-3)
 
 
@@ -87,16 +89,16 @@ def test_hazards_that_are_learned_from_the_past_foretell_the_rest() -> None:
     rates = (1 / 30, 1 / 90)  # 1 / s, of two kinds of conversations that return for ever
     due = [(random.expovariate(rates[kind]), kind, Watched((kind,), 0.0)) for kind in (0, 1) for _ in range(50)]
     for _, _, conversation in due:
-        hazards.watch(conversation)
+        hazards.start_watching(conversation)
     for step in range(6_000):
         due.sort(key=lambda each: each[0])
         now, kind, conversation = due.pop(0)
-        hazards.returned(conversation, now)
+        hazards.count_return(conversation, now)
         following = Watched((kind,), now)
-        hazards.watch(following)
+        hazards.start_watching(following)
         due.append((now + random.expovariate(rates[kind]), kind, following))
         if step % 1_000 == 999:
             hazards.estimate()
-    for span in hazards.forecast.calibration(hazards.now, (0.0, 24.0, 64.0)):
+    for span in hazards.reliability.by_age(hazards.now, (0.0, 24.0, 64.0)):
         assert span.returns > 1_000
-        assert span.expected == pytest.approx(span.returns, rel=3 / span.returns**0.5)
+        assert span.predicted == pytest.approx(span.returns, rel=3 / span.returns**0.5)

@@ -10,17 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.hints.schema import hinted
-from radix_tlru.learning.conversations import Conversation, Conversations, Turn
-from radix_tlru.learning.hazards import BANDS, Hazards, Watched, gittins, runs
+from radix_tlru.hints.models import with_hints
+from radix_tlru.learning.age_bands import BANDS
+from radix_tlru.learning.conversations import Conversations
+from radix_tlru.learning.gittins import gittins, merge_bands
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.records import Conversation, SharedPrefix, Use, Watched
 from radix_tlru.learning.return_model import LearnedReturns
-from radix_tlru.learning.reuse import said_again
-from radix_tlru.learning.shared_prefixes import SharedPrefix, Use
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Policy
+from radix_tlru.learning.reuse import reusable_only
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
 from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.preview import preview
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, turn
 
-PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100
 hazard_curves = st.lists(st.floats(1e-6, 10.0), min_size=len(BANDS), max_size=len(BANDS))
 
 
@@ -31,11 +35,11 @@ def test_a_hazard_is_returns_seen_by_time_spent_silent() -> None:
     hazards = Hazards(strength=(1e-9, 1e-9, 1e-9))
     ten = [Watched((1,), 0.0) for _ in range(10)]
     for conversation in ten:
-        hazards.watch(conversation)
+        hazards.start_watching(conversation)
     # Four return at 20 s, in the band from 16 s to 24 s; the other six are silent until 100 s.
     for conversation in ten[:4]:
-        hazards.returned(conversation, 20.0)
-    hazards.watch(Watched((2,), 100.0))
+        hazards.count_return(conversation, 20.0)
+    hazards.start_watching(Watched((2,), 100.0))
     found = hazards.estimate()[(1,)]
     spent = 4 * (20 - 16) + 6 * (24 - 16)
     assert found[BANDS.index(16.0)] == pytest.approx(4 / spent, rel=1e-3)
@@ -45,9 +49,9 @@ def test_a_hazard_is_returns_seen_by_time_spent_silent() -> None:
 def test_who_is_still_silent_counts_up_to_now() -> None:
     hazards = Hazards(strength=(1e-9, 1e-9, 1e-9))
     first, second = Watched((1,), 0.0), Watched((1,), 0.0)
-    hazards.watch(first)
-    hazards.watch(second)
-    hazards.returned(first, 20.0)  # both have been in the band from 16 s for 4 s
+    hazards.start_watching(first)
+    hazards.start_watching(second)
+    hazards.count_return(first, 20.0)  # both have been in the band from 16 s for 4 s
     assert hazards.estimate()[(1,)][BANDS.index(16.0)] == pytest.approx(1 / 8, rel=1e-3)
 
 
@@ -55,8 +59,8 @@ def test_a_class_that_has_seen_nothing_is_taken_for_its_parent() -> None:
     hazards = Hazards()
     random = Random(0)
     for number in range(400):
-        hazards.watch(Watched((1, number % 2), float(number)))
-    hazards.watch(Watched((1, 7), 400.0 + random.random()))
+        hazards.start_watching(Watched((1, number % 2), float(number)))
+    hazards.start_watching(Watched((1, 7), 400.0 + random.random()))
     found = hazards.estimate()
     for band in range(len(BANDS)):
         assert found[(1, 7)][band] == pytest.approx(found[(1,)][band], rel=0.05)
@@ -66,14 +70,14 @@ def test_of_what_nobody_was_silent_for_yet_it_is_believed_that_silence_goes_on_a
     hazards = Hazards()
     waiting = [Watched((1,), 0.0) for _ in range(1_000)]  # a hundred return after 20 s; the others are silent for 64 s
     for conversation in waiting:
-        hazards.watch(conversation)
+        hazards.start_watching(conversation)
     for conversation in waiting[:100]:
-        hazards.returned(conversation, 20.0)
-    hazards.watch(Watched((2,), 64.0))
+        hazards.count_return(conversation, 20.0)
+    hazards.start_watching(Watched((2,), 64.0))
     found = hazards.estimate()[()]
     last = BANDS.index(45.0)  # the last that anybody came through: 900 without a return in 19 s
     assert found[last] < 1 / (900 * 19)
-    # Recency alone would foretell a return within as long as the silence has lasted, of each of the 900.
+    # Recency alone would predict a return within as long as the silence has lasted, of each of the 900.
     for band in range(last + 1, len(BANDS)):
         assert found[band] * BANDS[band] <= found[last] * BANDS[last + 1] * (1 + 1e-9)
 
@@ -82,7 +86,7 @@ def test_a_class_differs_from_its_parent_in_a_band_by_what_was_seen_about_it() -
     hazards = Hazards(strength=(1e-9, 1e-9, 1.0))
     parent, nothing = [0.01] * len(BANDS), [0.0] * len(BANDS)
     seen, spent = nothing.copy(), nothing.copy()
-    seen[10], spent[10] = 8.0, 400.0  # twice the 0.01 · 400 = 4 that the parent would have foretold
+    seen[10], spent[10] = 8.0, 400.0  # twice the 0.01 · 400 = 4 that the parent would have predicted
     found = hazards._of_class(seen, spent, parent)
     assert found[10] == pytest.approx(0.01 * (8 + 1 * 2) / (4 + 1))
     assert found[11] == pytest.approx(0.01 * (8 / 2 + 2) / (4 / 2 + 1))
@@ -122,7 +126,7 @@ def test_a_fresh_conversation_is_worth_what_it_will_soon_be_worth() -> None:
 @given(hazard_curves, st.floats(1.0, 1.2))
 def test_bands_that_are_taken_for_one_are_worth_nearly_the_same(curve: list[float], slope: float) -> None:
     for index in (curve, [slope**band for band in range(len(BANDS))], [slope**-band for band in range(len(BANDS))]):
-        found = runs(index)
+        found = merge_bands(index)
         assert len(found) == len(BANDS)
         for band, (first, end, falls) in enumerate(found):
             assert first <= band < end <= first + 4
@@ -148,12 +152,12 @@ def test_nobody_is_counted_twice_or_lost(steps: list[tuple[int, float, bool]]) -
         before = watched.pop(number, None)
         if before is not None:
             spent += now - before.stamp
-            (hazards.returned(before, now) if returns else None) or hazards.forget(before)
+            (hazards.count_return(before, now) if returns else None) or hazards.stop_watching(before)
         if before is None or returns:
             watched[number] = Watched((number % 3,), now)
-            hazards.watch(watched[number])
+            hazards.start_watching(watched[number])
     if steps:
-        hazards.watch(Watched((9,), now))
+        hazards.start_watching(Watched((9,), now))
     open_ = sum(now - conversation.stamp for conversation in watched.values())
     counts = hazards._counts.values()
     exposed = sum(sum(each.exposure) for each in counts)
@@ -193,22 +197,22 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
 
     def rate_of(cls: tuple[int, ...], band: int) -> float:
         curve = returns._index[cls]
-        return curve[runs(curve)[band][0]]
+        return curve[merge_bands(curve)[band][0]]
 
     def price(leaf: Leaf) -> tuple[float, float]:
-        stamp = leaf.known.stamp  # in a band as soon as either sum says so: 256.8 - 192.8 may be just under 64
+        stamp = leaf.conversation.stamp  # in a band as soon as either sum says so: 256.8 - 192.8 may be just under 64
         entered = (band for band, start in enumerate(BANDS) if start <= now - stamp or stamp + start <= now)
         band = max(entered)
-        rate = rate_of(leaf.known.cls, band)
-        if leaf.known.prefix is not None and leaf.end <= leaf.known.shared:
-            rate = max(rate, rate_of(leaf.known.prefix.last.cls, band))
+        rate = rate_of(leaf.conversation.cls, band)
+        if leaf.conversation.prefix is not None and leaf.end <= leaf.conversation.shared_len:
+            rate = max(rate, rate_of(leaf.conversation.prefix.last.cls, band))
         within = leaf.end <= keep_within_budget(leaf.history, NEXT_PROMPT, THRESHOLD, PAGE)
         return rate * ((1.0 - weight) * within + weight), rate
 
     def known(number: int) -> Conversation:
         """Of the one class, of the other, or of the one with some of it shared by what is used like the other."""
         kind = number % 3
-        conversation = Conversation((kind % 2,), now, 0, 0, 0, shared=number % 50 * 2 * PAGE)
+        conversation = Conversation((kind % 2,), now, 0, 0, 0, shared_len=number % 50 * 2 * PAGE)
         if kind == 2:
             conversation.prefix = SharedPrefix(0, 64)
             conversation.prefix.last = Use((1,), now)
@@ -222,18 +226,18 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
             last_id += 1
             history = number % 90 * PAGE + PAGE
             leaves[last_id] = Leaf(0, history, history, float(clock), known(number))
-            order.add(last_id)
+            order.add_leaf(last_id)
             continue
         chosen = sorted(leaves)[number % len(leaves)]
         if what == "use":
-            order.discard(chosen)
+            order.remove_leaf(chosen)
             leaf = leaves.pop(chosen)
             last_id += 1
-            leaves[last_id] = leaf._replace(last_access=float(clock), known=known(number))
-            order.add(last_id)
+            leaves[last_id] = leaf._replace(last_access=float(clock), conversation=known(number))
+            order.add_leaf(last_id)
             continue
-        foreseen = order.upcoming(number % 3)
-        victim = order.victim(number % 500 + 1)
+        foreseen = preview((order,), number % 3)
+        victim = order.choose_victim(number % 500 + 1)
         assert victim is not None
         if foreseen:
             assert foreseen[0].victim._replace(keep=victim.keep) == victim
@@ -241,47 +245,43 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
         assert price(victim.leaf) == min(map(price, leaves.values()))
         taken = range(victim.leaf.end, victim.keep, -PAGE)
         assert {price(victim.leaf._replace(end=end)) for end in taken} == {price(victim.leaf)}
-        order.discard(victim.leaf_id)
+        order.remove_leaf(victim.leaf_id)
         del leaves[victim.leaf_id]
         if victim.keep > victim.leaf.start:
             last_id += 1
             leaves[last_id] = victim.leaf._replace(end=victim.keep)
-            order.add(last_id)
+            order.add_leaf(last_id)
 
 
-@pytest.mark.parametrize("wrapper", [lambda policy: policy, hinted, said_again])
+@pytest.mark.parametrize("wrapper", [lambda policy: policy, with_hints, reusable_only])
 def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(
     wrapper: Callable[[Policy], Policy],
 ) -> None:
-    conversation = Conversation((0,), 0.0, 1, 0, 640, shared=320)
+    conversation = Conversation((0,), 0.0, 1, 0, 640, shared_len=320)
     conversation.prefix = SharedPrefix(0, 320)
     conversation.prefix.last = Use((1,), 0.0)
     policy = Policy(Rising({(0,): [1.0] * len(BANDS), (1,): [2.0] * len(BANDS)}), AnyPrompt(), THRESHOLD, 1.0)
     leaves = {1: Leaf(0, 640, 640, 1.0, conversation)}
     order = EvictionOrder(wrapper(policy), PAGE, leaves.get)
-    order.add(1)
+    order.add_leaf(1)
     for end, keep, rate in ((640, 320, 1.0), (320, 0, 2.0)):
-        (foreseen,) = order.upcoming(1)
-        victim = order.victim(1_000)
+        (foreseen,) = preview((order,), 1)
+        victim = order.choose_victim(1_000)
         assert victim is not None
         assert (victim.leaf.end, victim.keep, foreseen.return_rate) == (end, keep, rate)
-        order.discard(1)
+        order.remove_leaf(1)
         leaves[1] = victim.leaf._replace(end=victim.keep)
-        order.add(1)
+        order.add_leaf(1)
 
 
 # ---- conversations ----
 
 
-def turn(stamp: float, prompt: int, context: int, name: int = 1) -> Turn:
-    return Turn(stamp, prompt, 0, context, 0, lambda start, end, above: name * 1_000_000 + end)
-
-
 def test_a_conversation_is_known_by_its_tokens_and_counts_its_turns() -> None:
     conversations = Conversations(Hazards())
-    first = conversations.turn(turn(0, 1000, 1000), alone=True)
-    other = conversations.turn(turn(5, 1000, 1000, name=2), alone=True)
-    second = conversations.turn(turn(90, 1200, 1300), alone=True)
+    first = conversations.record_turn(turn(0, 1000, 1000), is_leaf=True)
+    other = conversations.record_turn(turn(5, 1000, 1000, name=2), is_leaf=True)
+    second = conversations.record_turn(turn(90, 1200, 1300), is_leaf=True)
     assert (first.number, other.number, second.number) == (1, 2, 1)
     assert (first.turn, other.turn, second.turn) == (0, 0, 1)
     assert (first.cls, other.cls, second.cls) == ((0, 0), (0, 0), (1, 1))  # back after 60 to 120 s
@@ -289,11 +289,11 @@ def test_a_conversation_is_known_by_its_tokens_and_counts_its_turns() -> None:
 
 def test_a_prompt_that_is_mostly_new_begins_another_conversation() -> None:
     conversations = Conversations(Hazards())
-    conversations.turn(turn(0, 1000, 1000), alone=True)
-    assert conversations.turn(turn(9, 5000, 5000), alone=True).turn == 0
+    conversations.record_turn(turn(0, 1000, 1000), is_leaf=True)
+    assert conversations.record_turn(turn(9, 5000, 5000), is_leaf=True).turn == 0
 
 
 def test_what_others_continue_is_nobodys_conversation() -> None:
     conversations = Conversations(Hazards())
-    conversations.turn(turn(0, 1000, 1000), alone=False)
-    assert conversations.turn(turn(9, 1100, 1100), alone=True).turn == 0
+    conversations.record_turn(turn(0, 1000, 1000), is_leaf=False)
+    assert conversations.record_turn(turn(9, 1100, 1100), is_leaf=True).turn == 0

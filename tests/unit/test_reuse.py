@@ -17,14 +17,17 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
-from radix_tlru.learning.conversations import Conversation, Conversations, Turn
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.prompt_lengths import LearnedPrompts, NextPrompts
+from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
+from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
-from radix_tlru.learning.reuse import SaidAgain, said_again
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Policy, ReturnModel
+from radix_tlru.learning.reuse import ReusableOnly, reusable_only
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, ReturnModel
 from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.requests.turns import fingerprint_of
 
 THOUGHT, SAID, ASKED = 1_500, 200, 100
@@ -49,7 +52,7 @@ class Chat:
         self._history = context if self._keeps else [*prompt, *said]
         length, answer = len(context), THOUGHT + SAID
         return Turn(
-            self._at, len(prompt), answer, length, 0, fingerprint(context), thought=THOUGHT if self._told else 0
+            self._at, len(prompt), answer, length, 0, fingerprint(context), thought_len=THOUGHT if self._told else 0
         )
 
 
@@ -57,25 +60,25 @@ def fingerprint(tokens: Sequence[int]) -> object:
     return fingerprint_of(RadixKey(array("q", tokens)))
 
 
-def lengths(prompts: LearnedPrompts) -> list[int]:
+def lengths(prompts: PromptLengths) -> list[int]:
     return [tokens for tokens, _ in prompts._lengths]
 
 
 @pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_conversation_is_known_again_whether_or_not_its_thoughts_come_back(keeps: bool, told: bool) -> None:
-    prompts = LearnedPrompts()
+    prompts = PromptLengths()
     conversations = Conversations(Hazards(), prompts)
     chats = [Chat(seed, keeps=keeps, told=told) for seed in range(20)]
-    begun = [conversations.turn(chat.turn(), alone=True).number for chat in chats]
+    begun = [conversations.record_turn(chat.turn(), is_leaf=True).number for chat in chats]
     for turn in range(1, 6):
-        found = [conversations.turn(chat.turn(), alone=True) for chat in chats]
+        found = [conversations.record_turn(chat.turn(), is_leaf=True) for chat in chats]
         assert [each.number for each in found] == begun
         # Until it is known that thoughts are kept, a prompt that has them is mostly new.
         assert not told or keeps or {each.turn for each in found} == {turn}
     # Of what is said again nothing is new; how much that is nobody tells without a parser.
     assert lengths(prompts)[-20:] == [ASKED if told or keeps else SAID + ASKED] * 20
-    assert {each.reach < each.length for each in found} == {not keeps}
+    assert {each.reusable_len < each.context_len for each in found} == {not keeps}
 
 
 def turn_of(prompt: list[int], answer: list[int], at: float) -> Turn:
@@ -86,26 +89,26 @@ def turn_of(prompt: list[int], answer: list[int], at: float) -> Turn:
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_the_same(rewritten: bool) -> None:
     """As a tool call may be by a chat template, or what was sampled in other tokens than a tokenizer has."""
-    prompts, random = LearnedPrompts(), Random(0)
+    prompts, random = PromptLengths(), Random(0)
     conversations = Conversations(Hazards(), prompts)
     histories: list[list[int]] = [[] for _ in range(30)]
     for number in range(6 * 30):
         history = histories[number % 30]
         history += [random.randrange(1 << 30) for _ in range(ASKED)]
         answer = [random.randrange(1 << 30) for _ in range(SAID)]
-        known = conversations.turn(turn_of(history, answer, float(number)), alone=True)
+        known = conversations.record_turn(turn_of(history, answer, float(number)), is_leaf=True)
         assert (known.number, known.turn) == (number % 30 + 1, number // 30)
-        assert known.length + known.remainder == len(history) + SAID
+        assert known.context_len + known.known_next_tokens == len(history) + SAID
         history += [7, *answer[1:]] if rewritten else answer
     assert lengths(prompts) == [ASKED] * 5 * 30
     # Where most answers come back otherwise, what is cached of the last one is worth nothing.
-    assert (known.reach < known.length) is rewritten
+    assert (known.reusable_len < known.context_len) is rewritten
 
 
 @pytest.mark.parametrize("told", [False, True])
 def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was_asked_before_it(told: bool) -> None:
     """As chat templates have it: thoughts come back with the results of tools, and go with what a user says next."""
-    prompts, random = LearnedPrompts(), Random(0)
+    prompts, random = PromptLengths(), Random(0)
     conversations = Conversations(Hazards(), prompts)
 
     def words(tokens: int) -> list[int]:
@@ -118,15 +121,15 @@ def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was
         for _ in range(1 + (number + number // 20) % 3):
             at, answer = at + 1.0, words(SAID)
             thought = words(THOUGHT)
-            turn = turn_of(prompt, [*thought, *answer], at)._replace(thought=THOUGHT if told else 0)
-            known = conversations.turn(turn, alone=True)
+            turn = turn_of(prompt, [*thought, *answer], at)._replace(thought_len=THOUGHT if told else 0)
+            known = conversations.record_turn(turn, is_leaf=True)
             # That chains will be left without their thoughts nobody knows of the first, unless they are told of.
             assert (not told and number < 40) or known.number == begun.setdefault(number % 20, known.number)
             result = words(50)
             said += [*answer, *result]
             prompt += [*thought, *answer, *result]
         histories[number % 20] = [*asked, *said]
-    assert conversations.continued[False] > 80
+    assert conversations.answers.returns[False] > 80
     assert told == (known.number <= 20)
     # What a chain leaves behind is not what a prompt adds: that is a result, or what follows a single answer.
     assert set(lengths(prompts)[-50:]) == {50, 50 + ASKED if told else SAID + 50 + ASKED}
@@ -137,31 +140,31 @@ def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_con
     conversations = Conversations(Hazards())
     for number in range(20):
         told = turn_of([*template, 10_000 + number], [number, *answer], float(number))
-        assert conversations.turn(told, alone=True).number == number + 1
+        assert conversations.record_turn(told, is_leaf=True).number == number + 1
     again = turn_of([*template, 10_000], [50, *answer], 30.0)
-    assert conversations.turn(again, alone=True).number == 21
-    assert conversations.turn(turn_of([*template, 10_000, *answer, 1], answer, 40.0), alone=True).number == 21
+    assert conversations.record_turn(again, is_leaf=True).number == 21
+    assert conversations.record_turn(turn_of([*template, 10_000, *answer, 1], answer, 40.0), is_leaf=True).number == 21
 
 
 def test_thoughts_that_are_left_out_cost_nothing() -> None:
-    conversations = Conversations(Hazards(), LearnedPrompts())
+    conversations = Conversations(Hazards(), PromptLengths())
     turn = Chat(0, keeps=False).turn()
-    known = conversations.turn(turn, alone=True)
+    known = conversations.record_turn(turn, is_leaf=True)
     assert isinstance(known, Conversation)
     next_prompts = NextPrompts((400, 300, 200, 150, 100, 50, 20))
-    leaf = Leaf(0, turn.context, turn.context, 1.0, known)
+    leaf = Leaf(0, turn.context_len, turn.context_len, 1.0, known)
     # The next prompt is what was asked, what was said and what is new, whatever was thought.
-    assert [turn.context + (next_prompts.next_prompt(leaf, step) or 0) for step in range(7)] == [
+    assert [turn.context_len + (next_prompts.next_prompt(leaf, step) or 0) for step in range(7)] == [
         ASKED + SAID + new for new in next_prompts.quantiles
     ]
 
 
 def test_an_answer_that_is_not_cached_at_all_comes_back_without_its_thoughts() -> None:
     """As with ``--strip-thinking-cache``."""
-    conversations = Conversations(Hazards(), LearnedPrompts())
+    conversations = Conversations(Hazards(), PromptLengths())
     turn = Chat(0, keeps=False).turn()
-    known = conversations.turn(turn._replace(context=turn.prompt), alone=True)
-    assert (known.remainder, known.reach) == (SAID, turn.prompt)
+    known = conversations.record_turn(turn._replace(context_len=turn.prompt_len), is_leaf=True)
+    assert (known.known_next_tokens, known.reusable_len) == (SAID, turn.prompt_len)
 
 
 THINKS = "chat-mix:conversations=300,arrival_span_s=1800,answer_range=100/600,wait_median_s=60,thought_range=500/3000"
@@ -182,14 +185,14 @@ def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(weight
 
 
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
-@pytest.mark.parametrize("weight", [0.5, "auto"])
+@pytest.mark.parametrize("weight", [0.0, 0.5])
 def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: MedianWeight) -> None:
     requests = open_trace(THINKS).requests
     sizes = {"threshold": 1_000, "next_prompt_estimate": None, "page_size": 16, "median_weight": weight}
     real = RealCache(policy, 60_000, **sizes)
     expected = simulate(simulated_cache(policy, 60_000, **sizes), requests)
     assert simulate(real, requests) == expected
-    assert said_again in real.cache.tail.learner._wrappers
+    assert reusable_only in real.cache.tail.learner._wrappers
 
 
 def test_stock_may_cache_no_answer_that_was_thought_over() -> None:
@@ -201,9 +204,9 @@ def test_stock_may_cache_no_answer_that_was_thought_over() -> None:
     assert simulate(stripped(60_000, 1_000, 200, 16), untold) == simulate(stock(60_000, 1_000, 200, 16), requests)
 
 
-def chat(number: int, length: int, reach: int, start: int = 0, last_access: float = 0.0) -> Leaf:
-    known = Conversation((0, 0), last_access, number, 0, length, 0, reach=reach)
-    known.served = number
+def chat(number: int, length: int, reusable_len: int, start: int = 0, last_access: float = 0.0) -> Leaf:
+    known = Conversation((0, 0), last_access, number, 0, length, 0, reusable_len=reusable_len)
+    known.turn_index = number
     return Leaf(start, length, length, last_access, known)
 
 
@@ -212,35 +215,35 @@ def chat(number: int, length: int, reach: int, start: int = 0, last_access: floa
 def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_free(
     weight: float, returns: Callable[[], ReturnModel]
 ) -> None:
-    policy = said_again(Policy(returns(), FixedPrompt(100), threshold=600, median_weight=weight))
+    policy = reusable_only(Policy(returns(), FixedPrompt(100), threshold=600, median_weight=weight))
     leaves = {1: chat(1, 2_000, 2_000), 2: chat(2, 2_000, 800, last_access=9.0), 3: chat(3, 2_000, 2_100)}
     order = EvictionOrder(policy, 1, leaves.get)
     for leaf_id in leaves:
-        order.add(leaf_id)
-    foreseen = order.upcoming(2)
+        order.add_leaf(leaf_id)
+    foreseen = preview((order,), 2)
     assert foreseen[0].victim.leaf_id == 2
     assert (foreseen[0].return_rate, foreseen[0].cost) == (0.0, 0.0)
     gone = 2_000
-    while (victim := order.victim(500)) is not None and victim.leaf_id == 2 and gone > 800:
-        order.discard(2)
+    while (victim := order.choose_victim(500)) is not None and victim.leaf_id == 2 and gone > 800:
+        order.remove_leaf(2)
         gone = victim.keep
         leaves[2] = victim.leaf._replace(end=gone)
-        order.add(2)
+        order.add_leaf(2)
     assert gone == 800
-    following = order.upcoming(9)
+    following = preview((order,), 9)
     assert all(each.return_rate > 0 for each in following)
     assert following[0].victim.leaf_id != 2, "what is left of it is as any other"
 
 
 def test_a_leaf_that_goes_whole_is_never_said_again_only_if_all_of_it_is_not() -> None:
-    model = said_again(Policy(RecentTurns(), AnyPrompt(), 600, 1.0)).returns
-    half, all_of_it = (chat(1, 2_000, 800, start=start)._replace(rest=start) for start in (500, 800))
+    model = reusable_only(Policy(RecentTurns(), AnyPrompt(), 600, 1.0)).returns
+    half, all_of_it = (chat(1, 2_000, 800, start=start)._replace(usable_without=start) for start in (500, 800))
     assert model.rate(model.group(all_of_it, 5.0).number, 1.0, 5.0) == 0.0
     assert model.rate(model.group(half, 5.0).number, 1.0, 5.0) == RecentTurns().rate(0, 1.0, 5.0)
 
 
 def test_what_is_pinned_stays_as_published() -> None:
-    for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (100, "auto", True)):
+    for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (None, "load", True)):
         learner = Learner(Config("tlru", 1_000, estimate, weight), 100_000, 16)
-        learner.observe(Chat(0, keeps=False).turn())
-        assert isinstance(learner.policy.returns, SaidAgain) is asks
+        learner.record_turn(Chat(0, keeps=False).turn())
+        assert isinstance(learner.policy.returns, ReusableOnly) is asks

@@ -8,13 +8,16 @@ from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
 from eval.traces import open_trace
-from radix_tlru.learning.conversations import Conversation, Conversations, Turn
-from radix_tlru.learning.hazards import BANDS, Hazards
-from radix_tlru.learning.prefix_index import Contexts, Rung
+from radix_tlru.learning.age_bands import BANDS
+from radix_tlru.learning.conversations import Conversations
+from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.prefix_index import Checkpoint, PrefixIndex
+from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import LearnedReturns
-from radix_tlru.learning.shadow_cache import Shadow
+from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
-from radix_tlru.policy.models import FixedPrompt, Leaf, Policy, Recency
+from radix_tlru.policy.models import FixedPrompt, Leaf, Recency
+from radix_tlru.policy.policy import Policy
 from tests.helpers.random_traces import tel
 
 AGENTS = "agents:runs=1200,arrival_span_s=900,templates=12"
@@ -32,11 +35,11 @@ def run(stamp: float, name: int, *, cached: int, template: int = 1, own: int = 1
 
 def test_a_prefix_is_judged_by_how_often_it_was_used_and_how_soon_again() -> None:
     hazards = Hazards()
-    prefixes = SharedPrefixes(Contexts(), hazards)
-    prefix = prefixes.add(Rung(None, 1_024, 7))
+    prefixes = SharedPrefixes(PrefixIndex(), hazards)
+    prefix = prefixes.add_prefix(Checkpoint(None, 1_024, 7))
     classes = []
     for stamp in (0.0, 3.0, 13.0, 113.0, 1_000.0):
-        prefixes.use(prefix, stamp)
+        prefixes.count_use(prefix, stamp)
         assert prefix.last is not None
         assert prefix.last.stamp == stamp
         classes.append(prefix.last.cls[1:])
@@ -47,52 +50,52 @@ def test_a_prefix_is_judged_by_how_often_it_was_used_and_how_soon_again() -> Non
 
 def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radix_tlru.learning.shared_prefixes._MOST_REMEMBERED", 3)
-    hazards, contexts = Hazards(), Contexts()
+    hazards, contexts = Hazards(), PrefixIndex()
     prefixes = SharedPrefixes(contexts, hazards)
     for stamp, name in enumerate((1, 2, 3, 1, 4, 5)):
-        rung = contexts.at(lambda start, end, above, name=name: name, 100)
+        rung = contexts.last_checkpoint(lambda start, end, above, name=name: name, 100)
         assert rung is not None
-        prefixes.use(rung.prefix or prefixes.add(rung), float(stamp))
-    assert {rung.number for rung in contexts._rungs.values() if rung.prefix is not None} == {1, 4, 5}
-    assert {rung.number for rung in contexts._rungs.values()} == {1, 4, 5}
+        prefixes.count_use(rung.prefix or prefixes.add_prefix(rung), float(stamp))
+    assert {rung.number for rung in contexts._checkpoints.values() if rung.prefix is not None} == {1, 4, 5}
+    assert {rung.number for rung in contexts._checkpoints.values()} == {1, 4, 5}
     assert sum(one.band >= 0 for band in hazards._bands for one in band) == 3, "the others are watched no more"
 
 
 def test_what_a_first_turn_finds_cached_others_began_with_too() -> None:
     conversations = Conversations(Hazards())
-    alone = conversations.turn(run(0, name=1, cached=0), alone=True)
-    second = conversations.turn(run(1, name=2, cached=1_024), alone=True)
+    alone = conversations.record_turn(run(0, name=1, cached=0), is_leaf=True)
+    second = conversations.record_turn(run(1, name=2, cached=1_024), is_leaf=True)
     assert alone.prefix is None
     assert second.prefix is not None
-    assert (second.prefix.rung.depth, second.prefix.uses) == (1_024, 1)
+    assert (second.prefix.checkpoint.depth, second.prefix.uses) == (1_024, 1)
     # Known from then on, whether it is cached or not, and used by every turn of whoever began with it.
-    lost = conversations.turn(run(2, name=3, cached=0), alone=True)
-    assert (lost.prefix, lost.shared, second.prefix.uses) == (second.prefix, 0, 2)
+    lost = conversations.record_turn(run(2, name=3, cached=0), is_leaf=True)
+    assert (lost.prefix, lost.shared_len, second.prefix.uses) == (second.prefix, 0, 2)
     more = run(3, name=2, cached=2_024, own=1_200)
-    assert conversations.turn(more, alone=True).prefix is second.prefix
+    assert conversations.record_turn(more, is_leaf=True).prefix is second.prefix
     assert second.prefix.uses == 3
-    assert conversations.turn(run(4, name=4, cached=0, template=2), alone=True).prefix is None
+    assert conversations.record_turn(run(4, name=4, cached=0, template=2), is_leaf=True).prefix is None
 
 
 def test_the_longest_prefix_counts() -> None:
     conversations = Conversations(Hazards())
-    short = conversations.turn(run(0, name=1, cached=512), alone=True).prefix
+    short = conversations.record_turn(run(0, name=1, cached=512), is_leaf=True).prefix
     assert short is not None
-    assert short.rung.depth == 512
-    longer = conversations.turn(run(1, name=2, cached=1_024), alone=True).prefix
+    assert short.checkpoint.depth == 512
+    longer = conversations.record_turn(run(1, name=2, cached=1_024), is_leaf=True).prefix
     assert longer is not None
-    assert longer.rung.depth == 1_024
-    assert conversations.turn(run(2, name=3, cached=600), alone=True).prefix is longer
+    assert longer.checkpoint.depth == 1_024
+    assert conversations.record_turn(run(2, name=3, cached=600), is_leaf=True).prefix is longer
 
 
 def test_a_leaf_that_is_shared_is_worth_what_its_prefix_promises_if_that_is_more() -> None:
     returns = LearnedReturns()
-    conversations = Conversations(returns.hazards, prefixes=returns.prefixes)
+    conversations = Conversations(returns.hazards, prefix_hazards=returns.prefix_hazards)
     latest: Conversation | None = None
     for number in range(400):  # a run every three seconds, and none comes back
-        latest = conversations.turn(run(3.0 * number, name=number, cached=1_024 if number else 0), alone=True)
+        latest = conversations.record_turn(run(3.0 * number, name=number, cached=1_024 if number else 0), is_leaf=True)
     assert latest is not None
-    returns.learn()
+    returns.refit()
     now = latest.stamp + 2.5
     shared, own = (Leaf(0, end, 2_024, 1.0, latest) for end in (1_024, 2_024))
 
@@ -100,12 +103,12 @@ def test_a_leaf_that_is_shared_is_worth_what_its_prefix_promises_if_that_is_more
         return returns.rate(returns.group(leaf, now).number, 1.0, now)
 
     assert rate(shared) > 0.2 > 0.01 > rate(own)
-    assert returns.group(shared, now).until == returns.group(own, now).until == latest.stamp + 4.0
+    assert returns.group(shared, now).expiry == returns.group(own, now).expiry == latest.stamp + 4.0
     # And it is worth what the conversation promises where that is more.
     returns._index[(0, 0)] = [9.0] * len(BANDS)
     returns._numbers.clear(), returns._classes.clear(), returns._rates.clear(), returns._runs.clear()
     for use in (latest, latest.prefix.last):  # type: ignore[union-attr]
-        use.settled = 0.0  # type: ignore[union-attr]
+        use.group_until = 0.0  # type: ignore[union-attr]
     assert rate(shared) == rate(own) == 9.0
 
 
@@ -113,13 +116,13 @@ def tlru(threshold: int = 2_048) -> Policy:
     return Policy(Recency(), FixedPrompt(200), threshold, median_weight=0.0)
 
 
-def served(shadow: Shadow, conversations: Conversations, turns: list[Turn]) -> list[int]:
-    return [shadow.request(conversations.turn(turn, alone=True), turn) for turn in turns]
+def served(shadow: ShadowCache, conversations: Conversations, turns: list[Turn]) -> list[int]:
+    return [shadow.serve(conversations.record_turn(turn, is_leaf=True), turn) for turn in turns]
 
 
 @pytest.mark.parametrize("one_in", [1, 2])
 def test_a_shadow_holds_once_what_lines_share(one_in: int) -> None:
-    shadow = Shadow(tlru(), 100_000, 1, one_in)
+    shadow = ShadowCache(tlru(), 100_000, 1, one_in)
     turns = [run(float(name), name, cached=1_024 if name else 0) for name in range(9)]
     found = served(shadow, Conversations(Hazards()), turns)
     # The first line is taken to be its own, the second brings what all others find.
@@ -128,7 +131,7 @@ def test_a_shadow_holds_once_what_lines_share(one_in: int) -> None:
 
 
 def test_a_shadow_evicts_what_lines_share_when_none_of_them_is_left_and_then_it_is_missed() -> None:
-    shadow = Shadow(tlru(200), 6_000, 1)  # which lets nothing go before its turn
+    shadow = ShadowCache(tlru(200), 6_000, 1)  # which lets nothing go before its turn
     conversations = Conversations(Hazards())
     first = [run(float(name), name, cached=1_024 if name else 0) for name in range(3)]
     others = [run(10.0 + name, 100 + name, cached=0, template=2 + name) for name in range(9)]
@@ -136,7 +139,7 @@ def test_a_shadow_evicts_what_lines_share_when_none_of_them_is_left_and_then_it_
     assert len(shadow._fronts) == 1
     served(shadow, conversations, others)
     assert not shadow._fronts, "nine others of 2,024 tokens each leave nothing of it"
-    assert not shadow._bare
+    assert not shadow._fronts_alone
     (found,) = served(shadow, conversations, [run(30.0, 200, cached=1_024)])
     assert found == 0
     assert shadow._resident <= shadow.capacity
@@ -150,11 +153,9 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_templates_are_shared(capacity:
     simulate(cache, requests)
     learner = cache._learner
     assert learner is not None
-    shadows = learner.shadows
-    assert shadows is not None
-    assert shadows.one_in == 1
-    shadowed = shadows.excess[learner.shadow_names.index("lru")]
-    assert shadowed == pytest.approx(tel_of_lru, rel=0.1)
+    assert learner.selector is not None
+    assert learner.selector.one_in == 1
+    assert learner.selector.excess["lru"] == pytest.approx(tel_of_lru, rel=0.1)
 
 
 def test_where_templates_are_shared_etlru_has_less_tel_than_tlru_and_lru() -> None:

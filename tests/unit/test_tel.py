@@ -44,5 +44,3 @@ def test_rounding_up_adds_less_than_a_page(count: int, page_size: int) -> None:
 def test_the_weight_is_what_a_safe_token_costs(weight: float, safe: float, protected: float) -> None:
     assert marginal_cost(0.5, 0.0, weight) == pytest.approx(safe)
     assert marginal_cost(0.5, 1.0, weight) == pytest.approx(protected)
-    assert marginal_cost(0.5, 0.0, weight, median_probability=0.0) == 0.0
-    assert marginal_cost(0.5, 0.0, weight, median_probability=0.5) == pytest.approx(safe / 2)

@@ -18,6 +18,7 @@ from rich.console import Console
 
 from radix_tlru.cli import main
 from radix_tlru.config import MedianWeight, PolicyName
+from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
@@ -80,40 +81,25 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     (rank,) = snapshot.ranks
     tail, learner = watched.tail, watched.tail.learner
     assert learner is not None
-    assert learner.shadows is not None
+    assert learner.selector is not None
     assert rank.policy == learner.in_force
     assert rank.value("threshold_tokens") == THRESHOLD
     assert rank.by("evicted_tokens_total", "phase") == {phase: tail.counts[phase] for phase in ("tel_safe", "lru")}
     served = [rank.value(f"{name}_total") for name in ("requests", "violations", "excess_tokens")]
     assert served == [learner.served.requests, learner.served.violations, learner.served.excess]
     assert watched.served == served[0] > (served[1] or 0) > 0
-    assert rank.by("shadow_excess_tokens_total", "policy") == dict(
-        zip(learner.names, learner.shadows.excess, strict=True)
-    )
+    assert rank.by("shadow_excess_tokens_total", "policy") == learner.selector.excess
     assert sum(rank.by("returns_total", "silent").values()) > 100
-    assert rank.by("continued_total", "answer") == {"as_cached": learner.continued[True], "otherwise": 0.0}
-    assert learner.continued[True] > 100
-    (all_ages,) = learner.hazards.forecast.calibration(learner.hazards.now, (0.0,))
-    assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.expected)
-
-
-def test_what_auto_has_in_force_has_a_shadow_of_its_own() -> None:
-    watched = Watched("etlru", median_weight="auto")
-    snapshot = watched.serve(300)
-    learner = watched.tail.learner
-    assert learner is not None
-    assert learner.shadows is not None
-    told = snapshot.ranks[0].by("shadow_excess_tokens_total", "policy")
-    assert list(told) == [*learner.names, "auto"]
-    assert told["auto"] == learner.shadows.excess[-1] > 0
-    assert snapshot.ranks[0].policy == learner.in_force
-    assert "auto" in shown(snapshot)
+    assert rank.by("continued_total", "answer") == {"as_cached": learner.answers[True], "otherwise": 0.0}
+    assert learner.answers[True] > 100
+    (all_ages,) = learner.hazards.reliability.by_age(learner.hazards.now, (0.0,))
+    assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.predicted)
 
 
 def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
     watched, _, snapshot = snapshots
     (rank,) = snapshot.ranks
-    upcoming = watched.tail.order.upcoming(5)
+    upcoming = preview((watched.tail.order,), 5)
     for position, (victim, rate, exceed, cost) in enumerate(upcoming, start=1):
         told = {
             name: rank.by(f"next_victim_{name}", "position")[str(position)]

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from eval.command import add_page_size, add_trace_arguments, number, tokens, whole
+from eval.arguments import add_page_size, number, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
 from eval.live.replay.plan import Plan, machine_facts, plan_of
@@ -14,6 +14,7 @@ from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
 from eval.terminal import show
+from eval.trace_arguments import add_trace_arguments
 
 __all__ = ["add_arguments", "finish", "run"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import requests
 
-from eval.command import median_weight
+from eval.arguments import median_weight
 from eval.live.replay.arms import Arm
 from eval.live.replay.hosts import Host
 from eval.live.server import ServerError

@@ -14,12 +14,12 @@ from typing import Any
 
 import psutil
 
-from eval.command import trace_source
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Launch, disaggregated, launched, routed
 from eval.live.replay.load import Load, load_from
 from eval.live.replay.play import Pace
 from eval.live.replay.rows import Run
+from eval.trace_arguments import trace_source
 
 __all__ = ["Plan", "machine_facts", "plan_of", "run_of"]
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.command import number, tokens, whole
+from eval.arguments import number, tokens, whole
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import CHOICES, Group, Latency, Scene, groups
 from eval.simulate.rows import COMMANDS

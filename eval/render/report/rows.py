@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.command import weight_text
+from eval.arguments import weight_text
 from eval.simulate.cells import Cell, Outcome
 from eval.simulate.grid import ESTIMATED, WEIGHTED
 from eval.simulate.per_request import requests_file

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from eval.command import Several, add_page_size, add_text_arguments, check_page_sizes, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, whole
 from eval.parallel import in_parallel
 from eval.render import html
 from eval.render.html import Image
@@ -29,6 +29,7 @@ from eval.studies.paper.published import (
 from eval.studies.paper.sheet import Sheet
 from eval.studies.paper.sources import Reading, drawn, load, stand_in
 from eval.terminal import show
+from eval.trace_arguments import add_text_arguments
 
 __all__ = ["add_arguments", "run"]
 

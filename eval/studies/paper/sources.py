@@ -9,12 +9,12 @@ from statistics import fmean
 
 from eval.caches.knowledge import TraceKnowledge
 from eval.studies.paper.published import WILDCHAT, DataSet
-from eval.traces import Arrivals, Request, Trace, TraceError, open_trace
-from eval.traces.synthetic import Synthetic
+from eval.traces import Arrivals, Request, Synthetic, Trace, TraceError, open_trace
 
 __all__ = ["Reading", "Source", "drawn", "load", "prompt_lengths", "stand_in"]
 
-_SHAREGPT_RATES = Arrivals(birth_rate=1.0, turn_rate=3.0)
+_SHAREGPT_BIRTHS = 1.0
+_SHAREGPT_RATES = Arrivals(birth_rate=_SHAREGPT_BIRTHS, turn_rate=3.0)
 """λ_conv and λ_turn of section G.2."""
 
 
@@ -88,7 +88,7 @@ def stand_in(data: DataSet, reading: Reading) -> Synthetic:
     else:
         mean_life_s = (3.5 - 1) / _SHAREGPT_RATES.turn_rate  # 3.5 turns on average
         model = Synthetic(
-            birth_rate=_SHAREGPT_RATES.birth_rate,
+            birth_rate=_SHAREGPT_BIRTHS,
             turn_rate=_SHAREGPT_RATES.turn_rate,
             mean_life_s=mean_life_s,
             prompt_mean=100.0,
@@ -139,7 +139,7 @@ def _statement(data: DataSet, trace: Trace, reading: Reading, reason: str | None
         counter = reading.tokenizer or f"{reading.characters_per_token:g} characters a token, not the model's tokenizer"
         facts.append(f"tokens counted by {counter}")
     if trace.format == "sharegpt":
-        rates = f"λ_conv = {_SHAREGPT_RATES.birth_rate:g}, λ_turn = {_SHAREGPT_RATES.turn_rate:g}"
+        rates = f"λ_conv = {_SHAREGPT_BIRTHS:g}, λ_turn = {_SHAREGPT_RATES.turn_rate:g}"
         facts.append(f"stamped with {rates} as in section G.2, seed {reading.seed}")
     if trace.skipped:
         facts.append(f"{trace.skipped:,} records skipped")

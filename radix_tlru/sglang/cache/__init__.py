@@ -1,0 +1,16 @@
+"""SGLang's radix cache with the order in it, on either of its tree cores.
+
+============  ==========================================================================================
+file          its job
+============  ==========================================================================================
+radix_cache   ``build_cache``: the real ``UnifiedRadixCache``, evicting tails
+component     what does not depend on the tree: the policy in force, turns, victims
+rust_core     the order behind the Rust tree core, which tells little of its nodes
+node_table    what it does not tell
+python_core   the order in the Python tree core; also for what follows
+host_tier     the tier below, with an order of its own
+sessions      what open sessions refer to goes last: two orders, one behind the other
+hybrids       models whose leaves are evicted whole
+journal       a digest of every eviction, by which ranks are compared
+============  ==========================================================================================
+"""

@@ -5,17 +5,18 @@ keeps the order between evictions and takes tails: the victim is split at the pa
 tail alone is handed to the eviction driver, which does with it what it does with any leaf.
 
 Here is what does not depend on the tree: which policy is in force, whose request was served, what goes next. How the
-order hears of the leaves, and how a tail is taken, is told by :mod:`~radix_tlru.sglang.cache.rust_core` and
-:mod:`~radix_tlru.sglang.cache.python_core`, one for each of SGLang's tree cores.
+order hears of the leaves, and how a tail is taken, is the business of ``rust_core`` and ``python_core``, one for each
+of SGLang's tree cores.
 
 Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
-on the node that it ends at, and goes to the parent when that node is evicted, as the history does: only leaves are
+on the node that it ends at. Both go to the parent when that node is evicted, as the history does: only leaves are
 asked how recent they are and who may come back for them.
 """
 
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
@@ -27,12 +28,12 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
 from radix_tlru.learning.learner import Learner
-from radix_tlru.objective.load_weight import LoadWeight
-from radix_tlru.policy.models import Leaf, policy_for
-from radix_tlru.policy.order import EvictionOrder
-from radix_tlru.policy.victims import Victim
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.journal import Journal
-from radix_tlru.sglang.requests.metadata import carried_by
+from radix_tlru.sglang.cache.sessions import Order
+from radix_tlru.sglang.requests.metadata import metadata_of
 from radix_tlru.sglang.requests.turns import turn_of
 
 if TYPE_CHECKING:
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.learning.conversations import Conversation, Turn
-    from radix_tlru.policy.models import Policy
-    from radix_tlru.sglang.cache.sessions import Order
+    from radix_tlru.learning.records import Conversation, Turn
+    from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 
 __all__ = ["EvictionCounts", "TailComponent", "component_for"]
 
@@ -62,7 +62,11 @@ class EvictionCounts(Counter[str]):
 
 
 class TailComponent(FullComponent):
-    """Full-attention KV under a TEL-aware order. Subclasses fix the ``config``: see :func:`component_for`."""
+    """Full-attention KV under a TEL-aware order.
+
+    A subclass for each tree core answers the abstract methods. A subclass of that fixes the ``config``
+    (:func:`component_for`).
+    """
 
     config: Config
 
@@ -88,7 +92,7 @@ class TailComponent(FullComponent):
         self.journal = Journal.if_wanted()
         self._stamp = 0.0  # of the last request that was served, s
 
-    # ---- what the tree tells the order ----
+    # ---- the tree ----
 
     @property
     def tree_core(self) -> UnifiedTreeCore:
@@ -103,82 +107,84 @@ class TailComponent(FullComponent):
         self._core = core
         self._listen(core)
 
+    @abstractmethod
     def _listen(self, core: Any) -> None:
         """Have the order hear of the leaves of a tree."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _leaf_of(self, node_id: NodeId) -> Leaf | None:
         """The node as the order sees it, if it can be evicted."""
-        raise NotImplementedError
 
-    def continued(self, node_id: NodeId) -> bool:
-        """Whether anything cached goes on behind the node."""
-        raise NotImplementedError
+    @abstractmethod
+    def has_children(self, node_id: NodeId) -> bool:
+        """Whether anything cached continues the path that ends at the node."""
 
-    def note(self, node_id: NodeId, known: Any) -> None:
-        """Write on a node whose turn has just used it, and still keeps it, what the learner says of that use."""
-        raise NotImplementedError
+    @abstractmethod
+    def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        """Write on a node whose turn has just used it, and still locks it, which conversation that was."""
 
-    def awaited(self, conversation: Conversation | None) -> None:
-        """All that is cached of a conversation was looked up, for a request that waits or is about to be served."""
-        if self.learner is not None and conversation is not None:
-            self.learner.awaited(conversation)
+    def _new_order(self) -> Order:
+        return EvictionOrder(self.policy, self.page_size, self._leaf_of)
+
+    def reset_order(self) -> None:
+        """The tree was emptied."""
+        if self.learner is not None:
+            self.learner.clear_claims()
+        self.order = self._new_order()
+
+    def advance_clock(self) -> None:
+        """A match or an insert begins."""
+        self.clock += 1
+
+    # ---- the policy in force ----
 
     @property
     def load(self) -> LoadWeight | None:
-        """What w follows, and is to be told of prefills, if it follows the load."""
+        """What w follows, if it follows the load."""
         return None if self.learner is None else self.learner.load
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """So many tokens are prefilled, so many others wait for them, and some have ``waited`` for so many before."""
+    def count_prefill(self, prefill: PrefillLoad) -> None:
+        """A prefill starts; w follows the load, unless it is given."""
         load = self.load
         if self.learner is None or load is None:
             return
         before = load.weight
-        self.learner.prefilled(tokens, waiting, waited)
+        self.learner.count_prefill(prefill)
         if load.weight != before:
             logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait for a token", load.weight, load.waiting)
-            self._use(self.learner.policy)
-
-    def ended(self, conversation: Conversation) -> None:
-        """Nobody will come back for what that conversation alone has, which no order may know of just now."""
-        if self.learner is not None:
-            self.learner.ended(conversation)
-            self._use(self.learner.policy)
-
-    def _new_order(self) -> Order:
-        return EvictionOrder(self.policy, self.page_size, self._leaf_of)
+            self._put_in_force(self.learner.policy)
 
     def use_threshold(self, threshold: int) -> None:
         """Evict by another ξ (tokens) from now on; the order sorts its leaves once."""
         assert self.learner is not None, "lru has no threshold"
         self.learner.use_threshold(threshold)
-        self._use(self.learner.policy)
+        self._put_in_force(self.learner.policy)
 
-    def _use(self, policy: Policy) -> None:
+    def _put_in_force(self, policy: Policy) -> None:
         if policy is not self.policy:
             self.policy = policy
-            self.follow()
+            self.switch_policy()
 
-    def follow(self) -> None:
-        """Another policy is in force."""
-        self.order.use(self.policy)
+    def switch_policy(self) -> None:
+        """Order the leaves by the policy in force."""
+        self.order.switch_policy(self.policy)
 
-    def start_over(self) -> None:
-        """The tree was emptied."""
+    # ---- conversations ----
+
+    def mark_queued(self, conversation: Conversation | None) -> None:
+        """All that is cached of a conversation was looked up, for a request that is queued or about to be served."""
+        if self.learner is not None and conversation is not None:
+            self.learner.mark_queued(conversation)
+
+    def end_conversation(self, conversation: Conversation) -> None:
+        """Nobody will come back for what that conversation alone has. Its leaf must be out of the order meanwhile."""
         if self.learner is not None:
-            self.learner.forget_claims()
-        self.order = self._new_order()
-
-    def tick(self) -> None:
-        """A match or an insert begins."""
-        self.clock += 1
-
-    # ---- who it was ----
+            self.learner.end_conversation(conversation)
+            self._put_in_force(self.learner.policy)
 
     def cleanup_after_caching_req(
         self,
@@ -195,21 +201,21 @@ class TailComponent(FullComponent):
         # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
         is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check_generate_req(req)
         if len(insert_params.key) and is_turn:
-            stamp, hints = carried_by(req)
+            stamp, hints = metadata_of(req)
             if stamp is None and self.config.policy == "etlru":
-                warn_unstamped()
+                _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.served(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp, hints))
+            self.record_turn(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp, hints))
 
-    def served(self, node_id: NodeId, turn: Turn) -> None:
+    def record_turn(self, node_id: NodeId, turn: Turn) -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
         if self.learner is None:
             return
         before = self.learner.in_force
-        self.note(node_id, self.learner.observe(turn, not self.continued(node_id)))
+        self.write_use(node_id, self.learner.record_turn(turn, is_leaf=not self.has_children(node_id)))
         if self.learner.in_force != before:
             logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
-        self._use(self.learner.policy)
+        self._put_in_force(self.learner.policy)
 
     # ---- eviction ----
 
@@ -224,14 +230,14 @@ class TailComponent(FullComponent):
 
     def next_victim(self, missing: int) -> Victim | None:
         """What goes next when ``missing`` tokens are to be freed, counted as evicted; None if nothing can go."""
-        return self.take_next(self.order, missing)
+        return self.take_victim(self.order, missing)
 
-    def take_next(self, order: Order, missing: int, tier: str = "") -> Victim | None:
+    def take_victim(self, order: Order, missing: int, tier: str = "") -> Victim | None:
         """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
-        victim = order.victim(missing)
+        victim = order.choose_victim(missing)
         if victim is not None:
             if self.journal is not None:
-                self.journal.add(victim)
+                self.journal.record(victim)
             self.counts[tier + victim.phase] += victim.leaf.end - victim.keep
             if victim.keep > victim.leaf.start:
                 self.counts[f"{tier}splits"] += 1
@@ -244,6 +250,6 @@ def component_for(config: Config, base: type[TailComponent]) -> type[TailCompone
 
 
 @cache
-def warn_unstamped() -> None:
-    """Say it once: what is learned of time is not what it could be."""
+def _warn_unstamped() -> None:
+    """Once: etlru learns without time, and is not what it could be."""
     logger.warning("radix_tlru: requests come without a stamp, so etlru does not see time pass between turns")

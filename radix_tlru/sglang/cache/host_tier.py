@@ -27,24 +27,47 @@ the way to storage (``--hicache-host-memory-mode buffer_only``) it has no leaves
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
-if TYPE_CHECKING:
-    from radix_tlru.policy.models import Leaf, Policy
-    from radix_tlru.sglang.cache.python_core import PythonTailComponent
+from radix_tlru.config import Config
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import Victim
+from radix_tlru.policy.policy import Policy
+from radix_tlru.sglang.cache.sessions import Order
 
-__all__ = ["HostTier"]
+__all__ = ["HostTier", "TieredComponent"]
 
 FULL = ComponentType.FULL
+
+
+class TieredComponent(Protocol):
+    """What the host tier needs of the component of the device tier."""
+
+    config: Config
+    policy: Policy
+    tree_core: Any
+
+    def order_of(self, policy: Policy, leaf_of: Callable[[int], Leaf | None]) -> Order:
+        """An order of the leaves of a tier, empty."""
+
+    def take_victim(self, order: Order, missing: int, tier: str = "") -> Victim | None:
+        """What goes next in an order, counted."""
+
+    def cut(self, victim: Victim, cache_actions: list[Any] | None) -> None:
+        """Split off the tail that a victim names."""
+
+    def leaf(self, node: Any) -> Leaf:
+        """The node as the order sees it."""
 
 
 class HostTier:
     """Drops the host copies that ``tail``'s tree can do without."""
 
-    def __init__(self, tail: PythonTailComponent) -> None:
+    def __init__(self, tail: TieredComponent) -> None:
         self._tail = tail
         self.order = tail.order_of(self.policy, self._leaf_of)
 
@@ -54,13 +77,13 @@ class HostTier:
         threshold = self._tail.config.host_threshold
         return self._tail.policy if threshold is None else replace(self._tail.policy, threshold=threshold)
 
-    def start_over(self) -> None:
+    def reset_order(self) -> None:
         """The tree was emptied."""
         self.order = self._tail.order_of(self.policy, self._leaf_of)
 
-    def follow(self) -> None:
+    def switch_policy(self) -> None:
         """The policy of the device tier has changed."""
-        self.order.use(self.policy)
+        self.order.switch_policy(self.policy)
 
     def evict(
         self,
@@ -73,7 +96,7 @@ class HostTier:
         """Drop ``tokens`` tokens of host copies if there are as many, counted in ``tracker``, tail after tail."""
         core = self._tail.tree_core
         while (missing := tokens - tracker[FULL]) > 0:
-            victim = self._tail.take_next(self.order, missing, tier="host_")
+            victim = self._tail.take_victim(self.order, missing, tier="host_")
             if victim is None:
                 return
             self._tail.cut(victim, cache_actions)

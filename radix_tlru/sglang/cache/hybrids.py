@@ -8,36 +8,47 @@ of that is there: at the ends of turns, mostly. So the grain of eviction is the 
 eviction of   takes                                        leaves
 ============  ===========================================  ==========================================================
 a page        the window or the state at the end as well   nothing that a next turn can use down to the turn before
-a leaf        what one turn added, or a window of it       what a next turn can use without it: its ``rest``
+a leaf        what one turn added, or a window of it       what a next turn can use without it (``usable_without``)
 ============  ===========================================  ==========================================================
 
-Without the last window of a turn the rest of that turn is of no use. It is the next leaf then, with the recency, the
-history and the rest of the one that went, and goes when that would have gone. A leaf that has lost its window or its
-state, or never had one, is of no use to begin with: no turn misses anything with it.
+Without the last window of a turn the front of that turn is of no use. The front is the next leaf then, with the recency
+and the history of the one that went, and as much usable without it. It goes when that would have gone. A leaf that has
+lost its window or its state, or never had one, is of no use to begin with: no turn misses anything with it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+from radix_tlru.policy.models import Leaf
+from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
 
-    from radix_tlru.sglang.cache.python_core import PythonTailComponent
+__all__ = ["HybridComponent", "WholeLeaves"]
 
-__all__ = ["WholeLeaves"]
+
+class HybridComponent(Protocol):
+    """What whole leaves need of the component of full attention."""
+
+    tree_core: Any
+    order: Order
+
+    def leaf(self, node: Any) -> Leaf:
+        """The node as the order sees it."""
 
 
 class WholeLeaves:
-    """What rests of the paths of a hybrid without their leaves; asks SGLang's components what a match asks them."""
+    """What is usable of the paths of a hybrid without their leaves; asks SGLang's components what a match asks them."""
 
-    def __init__(self, tail: PythonTailComponent) -> None:
+    def __init__(self, tail: HybridComponent) -> None:
         self._tail = tail
 
-    def rest(self, leaf: UnifiedTreeNode) -> int:
-        """Tokens from the root that a next turn can use without ``leaf``, or all there ever were if it uses none of it.
+    def usable_without(self, leaf: UnifiedTreeNode) -> int:
+        """Tokens from the root that a next turn can use without ``leaf``; the history, if it uses nothing of the leaf.
 
-        The order is told of them once, when the leaf is offered; see :meth:`settle`.
+        The order is told once, when the leaf becomes evictable; see :meth:`correct_next`.
         """
         core: Any = self._tail.tree_core
         path, node = [], leaf
@@ -54,15 +65,15 @@ class WholeLeaves:
             usable = depth if all(verdicts) else usable
         raise AssertionError("the root is no leaf")
 
-    def settle(self, missing: int) -> None:
-        """See that what goes next costs what it is taken to: what it rested on may be gone by now.
+    def correct_next(self, missing: int) -> None:
+        """Make sure that the next victim costs what the order takes it to: what it relied on may be gone by now.
 
-        What came back above a leaf makes it cheaper, which is seen when it is next: it may have to wait for that.
+        What came back above a leaf makes the leaf cheaper. That is seen when the leaf is next, which may take a while.
         """
         core: Any = self._tail.tree_core
-        while (victim := self._tail.order.victim(missing)) is not None:
+        while (victim := self._tail.order.choose_victim(missing)) is not None:
             node = core.node_by_id(victim.leaf_id)
-            if self.rest(node) == victim.leaf.rest:
+            if self.usable_without(node) == victim.leaf.usable_without:
                 return
             core.evictable_device_leaves.discard(node)
             core.evictable_device_leaves.add(node)

@@ -1,4 +1,4 @@
-"""A running digest of every eviction, by which the ranks of one model replica can be compared. For debugging.
+"""A running digest of every eviction, by which the ranks of one model replica are compared. For debugging.
 
 With ``RADIX_TLRU_JOURNAL=1`` each rank logs a line for each victim: how many there were, the span that the leaf had,
 how deep it stays, and a digest of all victims so far. Two ranks that ever evicted differently differ from then on.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from sglang.srt.utils import rank_consensus_checker
 
 if TYPE_CHECKING:
-    from radix_tlru.policy.victims import Victim
+    from radix_tlru.policy.order import Victim
 
 __all__ = ["JOURNAL_VARIABLE", "Journal"]
 
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Journal:
-    """Of one rank's cache, from its start; a flush does not begin it anew."""
+    """Of one rank's cache, from its start. A flush does not restart it."""
 
     def __init__(self, *, log: bool) -> None:
         self._log = log
@@ -41,7 +41,7 @@ class Journal:
         checked = rank_consensus_checker.envs.SGLANG_ENABLE_RANK_CONSENSUS_CHECKER.get()
         return cls(log=log) if log or checked else None
 
-    def add(self, victim: Victim) -> None:
+    def record(self, victim: Victim) -> None:
         """One more eviction, before it happens."""
         self._count += 1
         leaf = victim.leaf

@@ -1,4 +1,4 @@
-"""What SGLang's Rust tree core does not tell of its nodes, in some 130 bytes each."""
+"""What SGLang's Rust tree core does not tell of its nodes: a table of some 130 bytes a node."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class NodeTable:
         """When it was last used, in the cache's clock."""
         self.children: list[int] = []  # small numbers are objects already
         self.locks: list[int] = []
-        """Those on the node itself; those on nodes below need no count, as they keep the nodes there."""
-        self.known: dict[int, Any] = {}
-        """What the learner said of the last use, by row, of those of which it said something."""
+        """Those on the node itself. Those on nodes below need no count, because they keep the nodes there."""
+        self.conversations: dict[int, Any] = {}
+        """The conversation whose turn was the last use, by row, where one is known."""
         self._unused: list[int] = []
 
-    def add(self, node_id: int, end: int, children: int) -> int:
-        """A row for a new node, never used."""
+    def add_node(self, node_id: int, end: int, children: int) -> int:
+        """A row for a new node, never used. Returns the row."""
         if self._unused:
             row = self._unused.pop()
             self.end[row] = self.history[row] = end
@@ -43,32 +43,32 @@ class NodeTable:
         self.rows[node_id] = row
         return row
 
-    def shorten(self, node_id: int, front_id: int, end: int) -> int:
-        """A node is cut, and what is known of it is known of its front. Returns the row."""
+    def split_node(self, node_id: int, front_id: int, end: int) -> int:
+        """The tail of a node is evicted; its row goes to the front, which ends at ``end``. Returns the row."""
         row = self.rows[front_id] = self.rows.pop(node_id)
         self.end[row] = end
         return row
 
-    def remove(self, node_id: int, parent_id: int) -> int | None:
-        """A leaf is evicted, and what is known of it is known of its parent. Returns the parent's row; None: a root."""
+    def evict_leaf(self, node_id: int, parent_id: int) -> int | None:
+        """A leaf is evicted; its parent takes over its history and last use. Returns the parent's row; None: a root."""
         row, parent = self.rows.pop(node_id), self.rows.get(parent_id)
         if parent is not None:
             access, history = self.access[row], self.history[row]
-            if self.known and (access >= self.access[parent] or parent not in self.known):
-                self.learn(parent, self.known.get(row))
+            if self.conversations and (access >= self.access[parent] or parent not in self.conversations):
+                self.set_conversation(parent, self.conversations.get(row))
             if access > self.access[parent]:
                 self.access[parent] = access
             if history > self.history[parent]:
                 self.history[parent] = history
             self.children[parent] -= 1
-        if self.known:
-            self.known.pop(row, None)
+        if self.conversations:
+            self.conversations.pop(row, None)
         self._unused.append(row)
         return parent
 
-    def learn(self, row: int, known: Any) -> None:
-        """What the learner said of the last use; None: nothing."""
-        if known is not None:
-            self.known[row] = known
+    def set_conversation(self, row: int, conversation: Any) -> None:
+        """The conversation whose turn was the last use; None: not known."""
+        if conversation is not None:
+            self.conversations[row] = conversation
         else:
-            self.known.pop(row, None)
+            self.conversations.pop(row, None)

@@ -6,15 +6,15 @@ What the tree has to tell the order, and where it does (``unified_cache/unified_
 a leaf appears, goes    ``evictable_device_leaves``, the set that every place in the tree adds to and discards from,
                         and ``evictable_host_leaves`` (see :mod:`~radix_tlru.sglang.cache.host_tier`)
 a tail is evicted       ``evict_component``: the parent takes over the history
-a node is split         ``_split_node``: the front takes over what is known of the node
+a node is split         ``_split_node``: the front takes over the conversation and the history of the node
 a path comes back       ``insert_host``: from storage to the host; what is above it has been as deep
 a path is used          ``match_prefix``, ``begin_insert``: the node that they end at
 everything is dropped   ``reset``
 sessions come and go    ``_advance_session_coverage`` and its like: the path of one is referred to, or no longer
 ======================  =========================================================================================
 
-With a host tier a use may end below the device: then it is one of the deepest node on the device too. Of a hybrid
-model leaves go whole (see :mod:`~radix_tlru.sglang.cache.hybrids`).
+With a host tier a use may end below the device: then it is one of the deepest node on the device, too. Leaves of hybrid
+models are evicted whole (see :mod:`~radix_tlru.sglang.cache.hybrids`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.policy.models import Leaf, Policy
-from radix_tlru.policy.order import EvictionOrder
-from radix_tlru.policy.victims import Victim
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.policy import Policy
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.cache.host_tier import HostTier
 from radix_tlru.sglang.cache.hybrids import WholeLeaves
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult, NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+    from radix_tlru.learning.records import Conversation
 
 __all__ = ["PythonTailComponent"]
 
@@ -48,15 +49,15 @@ FULL = ComponentType.FULL
 
 
 class PythonTailComponent(TailComponent):
-    """The component in the cache, which stands before some methods of the tree and hands it the leaves to evict."""
+    """The component in the cache. It replaces some methods of the tree, and names the leaves to evict."""
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._has_sessions = params.enable_session_radix_cache
         super().__init__(cache, params)
         self.host = HostTier(self)
         self._whole = WholeLeaves(self) if len(params.tree_components or ()) > 1 else None
-        self._refused: list[UnifiedTreeNode] = []
-        self._named: int | None = None
+        self._set_aside: list[UnifiedTreeNode] = []  # victims that could not be evicted in this walk
+        self._named: int | None = None  # the last victim
         self._requested = 0
 
     # ---- what the tree tells the order ----
@@ -65,8 +66,8 @@ class PythonTailComponent(TailComponent):
         self._stock = _Stock(
             core.reset, core._split_node, core.match_prefix, core.begin_insert, core.resume_insert, core.insert_host
         )
-        core.reset, core._split_node, core.insert_host = self._reset, self._split_used_node, self._insert_host
-        core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._go_on_inserting
+        core.reset, core._split_node, core.insert_host = self._reset_tree, self._split_used_node, self._insert_host
+        core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._resume_insert
 
     def _new_order(self) -> Order:
         return self.order_of(self.policy, self._leaf_of)
@@ -77,35 +78,35 @@ class PythonTailComponent(TailComponent):
             return SessionOrder(policy, self.page_size, leaf_of, self._is_referred_to)
         return EvictionOrder(policy, self.page_size, leaf_of)
 
-    def follow(self) -> None:
-        super().follow()
-        self.host.follow()
+    def switch_policy(self) -> None:
+        super().switch_policy()
+        self.host.switch_policy()
 
-    def start_over(self) -> None:
-        super().start_over()
-        self.host.start_over()
+    def reset_order(self) -> None:
+        super().reset_order()
+        self.host.reset_order()
 
-    def _reset(self) -> None:
+    def _reset_tree(self) -> None:
         self._stock.reset()
-        self.start_over()
+        self.reset_order()
         self._core.evictable_device_leaves = _EvictableLeaves(self._prepare, self.order)
         self._core.evictable_host_leaves = _EvictableLeaves(self._prepare, self.host.order)
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
-        self.tick()
+        self.advance_clock()
         result = self._stock.match_prefix(params)
         for node_id in (result.last_device_node, result.best_match_node):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
             if not node.children:
-                self.awaited(_known(node))
+                self.mark_queued(_conversation(node))
         return result
 
     def _insert(self, params: InsertParams) -> InsertStepResult:
-        self.tick()
+        self.advance_clock()
         return self._inserted(self._stock.begin_insert(params))
 
-    def _go_on_inserting(self) -> InsertStepResult:
+    def _resume_insert(self) -> InsertStepResult:
         return self._inserted(self._stock.resume_insert())
 
     def _inserted(self, step: InsertStepResult) -> InsertStepResult:
@@ -114,57 +115,51 @@ class PythonTailComponent(TailComponent):
         return step
 
     def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
-        """Storage gives back what the tree had forgotten, for a request that waits for it.
+        """Storage gives back what the tree had dropped, for a request that waits for it.
 
-        The paths that lead there have been as deep; whose it is was left with what is above it when it was dropped.
+        The paths that lead there have been as deep. Its conversation was left with the node above when it was dropped.
         """
         result = self._stock.insert_host(*args, **kwargs)
         if result.inserted_host_node is not None:
             node = self._core._node_arena[result.inserted_host_node]
-            known = _known(node) if _known(node) is not None else _known(node.parent)
-            self._write(node, tel_access=self.clock, tel_known=known)
+            conversation = _conversation(node) if _conversation(node) is not None else _conversation(node.parent)
+            self._write(node, tel_access=self.clock, tel_conversation=conversation)
             history = _history(node)
             while (node := node.parent) is not None and _history(node) < history:
                 self._write(node, tel_history=history)
         return result
 
-    def _write(self, node: UnifiedTreeNode, **what: Any) -> None:
-        """Write what is known of a node that may be a leaf of either tier."""
+    def _write(self, node: UnifiedTreeNode, **attributes: Any) -> None:
+        """Write to a node that may be an evictable leaf of either tier."""
         tiers = self._core.evictable_device_leaves, self._core.evictable_host_leaves
-        offering = [leaves for leaves in tiers if node in leaves]
-        for leaves in offering:
+        evictable_in = [leaves for leaves in tiers if node in leaves]
+        for leaves in evictable_in:
             leaves.discard(node)
-        vars(node).update(what)
-        for leaves in offering:
+        vars(node).update(attributes)
+        for leaves in evictable_in:
             leaves.add(node)
 
     def _split_used_node(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
-        """A match or an insert ends inside a node, which is no use of what lies behind its end."""
-        if self.config.policy == "lru":  # it is there to be compared with stock, which takes it for a use
+        """A match or an insert ends inside a node, which does not use what lies behind its end."""
+        if self.config.policy == "lru":  # it is there to be compared with stock, which counts it as a use
             child.tel_access = self.clock
         return self._split(key, child, split_len)
 
     def _split(self, key: Any, child: UnifiedTreeNode, split_len: int) -> tuple[UnifiedTreeNode, Any]:
         """Split a node; the front was last used as the node was, and has been as deep."""
-        if self._whole is not None:
-            self._core.evictable_device_leaves.discard(child)  # until SGLang adds it again: it rests on more then
+        if self._whole is not None:  # more is usable without the tail than without the node; SGLang adds it again
+            self._core.evictable_device_leaves.discard(child)
         prefix, action = self._stock.split(key, child, split_len)
-        prefix.tel_access, prefix.tel_known = _access(child), _known(child)
-        prefix.tel_history = _history(child)  # it may become a leaf while the rest is there still, on the host
+        prefix.tel_access, prefix.tel_conversation = _access(child), _conversation(child)
+        prefix.tel_history = _history(child)  # it may become a device leaf while the tail is still there, on the host
         return prefix, action
 
-    def continued(self, node_id: NodeId) -> bool:
-        """Whether anything cached goes on behind the node."""
+    def has_children(self, node_id: NodeId) -> bool:
         return bool(self._core.node_by_id(node_id).children)
 
-    def note(self, node_id: NodeId, known: Any) -> None:
-        """Write on a node whose turn has just used it."""
-        node, leaves = self._core.node_by_id(node_id), self._core.evictable_device_leaves
-        offered = node in leaves  # releases that do not keep a finished request's lock until now
-        leaves.discard(node)
-        node.tel_access, node.tel_known = self.clock, known
-        if offered:
-            leaves.add(node)
+    def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        # It may be evictable: some releases give the lock of a finished request back before.
+        self._write(self._core.node_by_id(node_id), tel_access=self.clock, tel_conversation=conversation)
 
     # ---- sessions ----
 
@@ -172,31 +167,33 @@ class PythonTailComponent(TailComponent):
         return bool(self.session_ref(self._core.node_by_id(node_id)) > 0)
 
     def _advance_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
-        with self._put_down(leaf):
+        with self._out_of_the_orders(leaf):
             super()._advance_session_coverage(session_id, leaf, *args)
 
     def _recede_session_coverage(self, session_id: str, leaf: UnifiedTreeNode, *args: Any) -> None:
-        with self._put_down(leaf):
+        with self._out_of_the_orders(leaf):
             super()._recede_session_coverage(session_id, leaf, *args)
 
     def _dec_session_coverage(self, session_id: str, leaf: UnifiedTreeNode) -> None:
-        with self._put_down(leaf):
+        with self._out_of_the_orders(leaf):
             super()._dec_session_coverage(session_id, leaf)
 
     def release_session(self, session_id: str) -> int:
         """A session was closed. What conversations alone it had goes first from now on."""
         ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
-        with self._put_down(*ends):
+        with self._out_of_the_orders(*ends):
             for end in ends:
-                known = _known(end)
-                if known is not None and known.session == session_id and self.session_ref(end) == 1:
-                    self.ended(known)
+                conversation = _conversation(end)
+                if conversation is None or conversation.session != session_id:
+                    continue
+                if self.session_ref(end) == 1:  # no other session refers to it
+                    self.end_conversation(conversation)
             closed: int = super().release_session(session_id)
         return closed
 
     @contextmanager
-    def _put_down(self, *ends: UnifiedTreeNode) -> Iterator[None]:
-        """Something changes on the paths to these nodes: no order knows of a leaf of theirs meanwhile."""
+    def _out_of_the_orders(self, *ends: UnifiedTreeNode) -> Iterator[None]:
+        """Take the leaves on the paths to these nodes out of the orders while something about them changes."""
         tiers, held = (self._core.evictable_device_leaves, self._core.evictable_host_leaves), []
         for end in ends:
             node: UnifiedTreeNode | None = end
@@ -220,12 +217,12 @@ class PythonTailComponent(TailComponent):
     ) -> tuple[int, int]:
         """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
         parent = node.parent
-        # What is dropped from the host was demoted before, and then a parent on the device was told.
-        told = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
-        if not told:
+        # What is dropped from the host was demoted before. A parent on the device took its history over then.
+        has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
+        if not has_taken_over:
             parent.tel_history = max(_history(parent), _history(node))
-            if _access(node) >= _access(parent) or _known(parent) is None:
-                parent.tel_known = _known(node)
+            if _access(node) >= _access(parent) or _conversation(parent) is None:
+                parent.tel_conversation = _conversation(node)
             parent.tel_access = max(_access(parent), _access(node))
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
@@ -233,14 +230,14 @@ class PythonTailComponent(TailComponent):
     def leaf(self, node: UnifiedTreeNode) -> Leaf:
         """The node as the order sees it; depths in tokens from the root."""
         end = _end(node)
-        # A leaf that an insert is making has not been told yet that it is used.
-        access = getattr(node, "tel_access", self.clock)
-        return Leaf(end - len(node.key), end, _history(node), access, _known(node), getattr(node, "tel_rest", None))
+        access = getattr(node, "tel_access", self.clock)  # an insert writes the use of a new leaf at its end
+        usable_without = getattr(node, "tel_usable_without", None)
+        return Leaf(end - len(node.key), end, _history(node), access, _conversation(node), usable_without)
 
     def _prepare(self, node: UnifiedTreeNode) -> None:
-        """Before the order is told of a leaf: what it is to see of it until it is told of it again."""
+        """Before a leaf is added to an order: write what the order sees until the leaf is added again."""
         if self._whole is not None:
-            node.tel_rest = self._whole.rest(node)
+            node.tel_usable_without = self._whole.usable_without(node)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -268,10 +265,10 @@ class PythonTailComponent(TailComponent):
 
         SGLang passes no ``cache_actions`` before 0.5.23, where a split asks for one in hierarchical caches alone.
         """
-        self._set_refused_aside()
+        self._set_victim_aside()
         missing = self.missing(self._requested - tracker[FULL])
         if missing > 0 and self._whole is not None:
-            self._whole.settle(missing)
+            self._whole.correct_next(missing)
         victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
             return None
@@ -279,19 +276,19 @@ class PythonTailComponent(TailComponent):
         self._named = victim.leaf_id
         return victim.leaf_id
 
-    def _set_refused_aside(self) -> None:
-        """A leaf may outlive its being named: written back, it finds no room on the host, and a lock keeps it here.
+    def _set_victim_aside(self) -> None:
+        """Set the last victim aside if it is still there: it found no room on the host, and a lock keeps it here.
 
-        It is not to be named again until this walk is over, or the walk would never be.
+        It must not be named again in this walk, or the walk would never end.
         """
         node = self._core._node_arena.get(self._named)
         self._named = None
         if node is not None and node in self._core.evictable_device_leaves:
             self._core.evictable_device_leaves.discard(node)
-            self._refused.append(node)
+            self._set_aside.append(node)
 
     def cut(self, victim: Victim, cache_actions: list[Any] | None) -> None:
-        """Split off the tail that a victim names. It keeps the id of the leaf, so that nobody else need know."""
+        """Split off the tail that a victim names. The tail keeps the id of the leaf, so that nobody else need know."""
         if victim.keep == victim.leaf.start:
             return
         node = self._core.node_by_id(victim.leaf_id)
@@ -301,10 +298,10 @@ class PythonTailComponent(TailComponent):
             cache_actions.append(action)
 
     def _evict_device_end(self) -> None:
-        self._set_refused_aside()
+        self._set_victim_aside()
         self._requested = 0
-        refused, self._refused = self._refused, []
-        for node in refused:
+        set_aside, self._set_aside = self._set_aside, []
+        for node in set_aside:
             if node.id in self._core._node_arena:
                 self._core._update_evictable_leaf_sets(node)
 
@@ -316,7 +313,7 @@ class PythonTailComponent(TailComponent):
 
 
 class _Stock(NamedTuple):
-    """The methods of the tree core that this component stands before."""
+    """The methods of the tree core that this component replaces."""
 
     reset: Callable[[], None]
     split: Callable[..., tuple[UnifiedTreeNode, Any]]
@@ -327,7 +324,7 @@ class _Stock(NamedTuple):
 
 
 class _EvictableLeaves(set):
-    """The tree's set of a tier's evictable leaves, and the one place where the order of that tier learns of them."""
+    """The tree's set of a tier's evictable leaves: the one place where the order of that tier hears of them."""
 
     def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: Order) -> None:
         super().__init__()
@@ -337,11 +334,11 @@ class _EvictableLeaves(set):
         if node not in self:
             super().add(node)
             self._prepare(node)
-            self._order.add(node.id)
+            self._order.add_leaf(node.id)
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
-            self._order.discard(node.id)
+            self._order.remove_leaf(node.id)
             super().discard(node)
 
 
@@ -368,6 +365,6 @@ def _access(node: UnifiedTreeNode) -> int:
     return access
 
 
-def _known(node: UnifiedTreeNode) -> Any:
-    """What the learner said of that use."""
-    return getattr(node, "tel_known", None)
+def _conversation(node: UnifiedTreeNode) -> Any:
+    """Whose turn that use was; None: not known."""
+    return getattr(node, "tel_conversation", None)

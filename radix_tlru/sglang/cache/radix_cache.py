@@ -7,33 +7,28 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
-from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
-    _rust_fallback_reason,
-    get_tree_core_factory,
-    register_tree_core_backend,
-    select_tree_core_backend,
-)
+from sglang.srt.mem_cache.unified_cache.tree_core_registry import get_tree_core_factory, register_tree_core_backend
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
-from radix_tlru.config import Config, ConfigError
-from radix_tlru.objective.load_weight import Arrivals
+from radix_tlru.config import Config
 from radix_tlru.sglang.cache.component import TailComponent, component_for
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
-from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
-from radix_tlru.sglang.support import host_tier_refusal, hybrid_refusal, rust_core_refusal
+from radix_tlru.sglang.scheduler.observer import PrefillObserver
+from radix_tlru.sglang.support import check_shape, python_core_reason
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
-__all__ = ["TailRadixCache", "build_cache", "check_shape"]
+__all__ = ["TailRadixCache", "build_cache"]
 
-FULL, SWA, MAMBA = ComponentType.FULL, ComponentType.SWA, ComponentType.MAMBA
+FULL = ComponentType.FULL
 
 logger = logging.getLogger(__name__)
 
@@ -49,21 +44,18 @@ class TailRadixCache(UnifiedRadixCache):
 
     tail_metrics: TailMetrics | None = None
     _unreported = 0
+
     live_threshold: LiveThreshold | None = None
     """What moves ξ; None where the Config pins it."""
-
-    stopwatch: Stopwatch | None = None
-    """What times the prefills that ξ is learned from; the scheduler's hooks look for it here."""
-
-    arrivals: Arrivals | None = None
-    """Who waits for which prefill; counted by the scheduler's hooks, which know how it launches."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
         self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
         if not self.tail.config.is_pinned:
-            self.live_threshold = LiveThreshold(self)
-            self.stopwatch = Stopwatch(self.live_threshold, self.pp_size)
+            self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size)
+        count_prefill = None if self.tail.load is None else self.tail.count_prefill
+        self.prefill_observer = PrefillObserver(self.live_threshold, self.pp_size, count_prefill)
+        """What the scheduler's hooks show prefills to."""
         if self.metrics_collector is not None:
             self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
 
@@ -124,9 +116,9 @@ class TailRadixCache(UnifiedRadixCache):
             tracker[FULL] += self._take(request_by_type[FULL])
 
     def is_backuped(self, node_id: NodeId) -> bool:
-        """Whether storage may have what goes on behind a node: so SGLang's scheduler takes it, of the end of a match.
+        """Whether storage may have what continues behind a node; SGLang's scheduler asks it of the end of a match.
 
-        Under write-back a tail is copied when it goes, and goes alone: its front stays on the device, without a copy.
+        Under write-back a tail is copied when it is evicted, and alone: its front stays on the device, without a copy.
         """
         return bool(super().is_backuped(node_id) or (self.is_write_back and self.enable_storage))
 
@@ -149,6 +141,17 @@ class TailRadixCache(UnifiedRadixCache):
         if self._unreported >= REPORT_EVERY or not self.tree_core.full_protected_size():
             self.report()
 
+    # What ``LiveThreshold`` needs of its cache.
+
+    def use_threshold(self, threshold: int) -> None:
+        """Evict by another ξ (tokens) from now on."""
+        self.tail.use_threshold(threshold)
+
+    def agree_on_maximum(self, values: torch.Tensor) -> None:
+        """Replace each value by the largest of all ranks, in place: a collective."""
+        self._drain_async_work()
+        self._all_reduce(values, torch.distributed.ReduceOp.MAX)
+
     def report(self) -> None:
         """Bring the operator's metrics up to date."""
         self._unreported = 0
@@ -169,9 +172,7 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
     check_shape(params, hierarchical=hierarchical)
-    if hierarchical and (refusal := host_tier_refusal()):
-        raise ConfigError(f"--radix-eviction: not supported with --enable-hierarchical-cache: {refusal}")
-    name, component = core_for(params, config, hierarchical=hierarchical)
+    name, component = _core_for(params, config, hierarchical=hierarchical)
     return TailRadixCache(
         replace(
             params,
@@ -184,13 +185,9 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
     )
 
 
-def core_for(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> tuple[str, type[TailComponent]]:
-    """Name of the tree core, and the component that goes with it.
-
-    Raises:
-        ConfigError: the server was told to use a tree core that is neither of SGLang's two.
-    """
-    reason = python_reason(params, config, hierarchical=hierarchical)
+def _core_for(params: CacheInitParams, config: Config, *, hierarchical: bool) -> tuple[str, type[TailComponent]]:
+    """Name of the tree core, and the component that goes with it."""
+    reason = python_core_reason(params, config, hierarchical=hierarchical)
     if reason is not None:
         logger.warning("radix_tlru: on the Python tree core, which costs more: %s", reason)
         from radix_tlru.sglang.cache.python_core import PythonTailComponent
@@ -201,47 +198,3 @@ def core_for(params: CacheInitParams, config: Config, *, hierarchical: bool = Fa
     if get_tree_core_factory(RUST) is None:
         register_tree_core_backend(RUST, lambda params, components: RustTailCore(params, components[FULL]))
     return RUST, RustTailComponent
-
-
-def python_reason(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> str | None:
-    """Why a cache is on SGLang's Python tree core; None if it is on the Rust core, as SGLang's own would be."""
-    if config.policy == "lru":
-        return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
-    if hierarchical:
-        return "which leaves a hierarchical cache has on either tier Rust does not tell"
-    if beside := _beside_full(params):
-        return f"what a next turn can use of {beside} beside full attention Rust does not tell"
-    plain = replace(params, tree_components=(FULL,), component_registry_override=None)
-    name = select_tree_core_backend(plain)
-    if name == "rust":
-        return rust_core_refusal()
-    if name != "python":
-        raise ConfigError(f"--radix-eviction: not supported on the tree core {name}; rust and python are")
-    return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
-
-
-def check_shape(params: CacheInitParams, *, hierarchical: bool = False) -> None:
-    """Raise ConfigError for a cache that would not follow our order, naming what makes it so."""
-    components = set(params.tree_components or (FULL,))
-    others = ", ".join(sorted(each.name for each in components - {FULL, SWA, MAMBA}))
-    overridden = ", ".join(sorted(each.name for each in set(params.component_registry_override or ()) - {FULL}))
-    beside = _beside_full(params)
-    refusals = {
-        "--disable-radix-cache: there is nothing to evict": params.disable,
-        "a model without full attention": FULL not in components,
-        "a sliding-window (SWA) model whose windows the cache does not keep": (
-            params.sliding_window_size is not None and SWA not in components
-        ),
-        f"a model that caches {others}": bool(others),
-        f"a {overridden} component other than SGLang's": bool(overridden),
-        f"{beside} beside full attention: {hybrid_refusal()}": bool(beside and hybrid_refusal()),
-        f"--enable-hierarchical-cache and {beside} beside full attention": hierarchical and bool(beside),
-    }
-    for shape, present in refusals.items():
-        if present:
-            raise ConfigError(f"--radix-eviction: not supported with {shape}")
-
-
-def _beside_full(params: CacheInitParams) -> str:
-    """What a hybrid model caches beside the KV of full attention; empty for any other."""
-    return " and ".join(each.name for each in params.tree_components or () if each is not FULL)

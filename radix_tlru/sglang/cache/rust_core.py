@@ -1,4 +1,4 @@
-"""Our order behind SGLang's Rust tree core, which is the one that a stock server runs on.
+"""The order behind SGLang's Rust tree core, which is the one that a stock server runs on.
 
 The Rust core takes no components of ours and tells nobody which of its nodes can be evicted. But leaves come and go in
 few ways, and every one of them is a call of the interface that :class:`RustTailCore` stands behind:
@@ -30,8 +30,10 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
 
 from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
+from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
         NodeId,
     )
 
-    from radix_tlru.policy.victims import Victim
+    from radix_tlru.learning.records import Conversation
 
 __all__ = ["RustTailComponent", "RustTailCore"]
 
@@ -64,17 +66,25 @@ class RustTailComponent(TailComponent):
     """The component in the cache; what happens in the tree it hears from :class:`RustTailCore`."""
 
     def _listen(self, core: RustTailCore) -> None:
-        self._leaf_of = core.leaf_of  # type: ignore[method-assign]
+        pass  # the core calls
+
+    def _new_order(self) -> Order:
+        leaf_of = self._leaf_of if self._core is None else self._core.leaf_of  # asked often, so without a step between
+        return EvictionOrder(self.policy, self.page_size, leaf_of)
 
     def leaves(self) -> Iterator[Leaf]:
         yield from self._core.leaves()
 
-    def continued(self, node_id: NodeId) -> bool:
-        continued: bool = self._core.continued(node_id)
-        return continued
+    def _leaf_of(self, node_id: NodeId) -> Leaf | None:
+        leaf: Leaf | None = self._core.leaf_of(node_id)
+        return leaf
 
-    def note(self, node_id: NodeId, known: Any) -> None:
-        self._core.note(node_id, known)
+    def has_children(self, node_id: NodeId) -> bool:
+        has_children: bool = self._core.has_children(node_id)
+        return has_children
+
+    def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        self._core.write_use(node_id, conversation)
 
 
 class RustTailCore(RustUnifiedTreeCore):
@@ -90,7 +100,7 @@ class RustTailCore(RustUnifiedTreeCore):
     def reset(self) -> None:
         super().reset()
         self._nodes = NodeTable()
-        self._tail.start_over()
+        self._tail.reset_order()
 
     # ---- what the order asks ----
 
@@ -103,7 +113,7 @@ class RustTailCore(RustUnifiedTreeCore):
         (length,) = self._binding.get_node_key_lengths([node_id])
         end = nodes.end[row]
         # As Leaf(…) makes it, in half the time: it is asked for a few times for each eviction.
-        fields = (end - length, end, nodes.history[row], nodes.access[row], nodes.known.get(row), None)
+        fields = (end - length, end, nodes.history[row], nodes.access[row], nodes.conversations.get(row), None)
         return tuple.__new__(Leaf, fields)
 
     def leaves(self) -> Iterator[Leaf]:
@@ -113,17 +123,17 @@ class RustTailCore(RustUnifiedTreeCore):
     # ---- uses ----
 
     def match_prefix(self, params: MatchPrefixParams) -> MatchResult:
-        self._tail.tick()
+        self._tail.advance_clock()
         result = super().match_prefix(params)
         if result.device_prefix_len:
             self._use(result.last_device_node)
             row = self._nodes.rows[result.last_device_node]
             if not self._nodes.children[row]:
-                self._tail.awaited(self._nodes.known.get(row))
+                self._tail.mark_queued(self._nodes.conversations.get(row))
         return result
 
     def begin_insert(self, params: InsertParams) -> InsertStepResult:
-        self._tail.tick()
+        self._tail.advance_clock()
         self._inserting = len(params.key)
         return self._inserted(super().begin_insert(params))
 
@@ -141,25 +151,25 @@ class RustTailCore(RustUnifiedTreeCore):
         row = self._nodes.rows.get(node_id)
         if row is not None:
             self._nodes.access[row] = self._tail.clock
-        elif start == end or not self._meet_leaf(node_id, start, end):
-            self._meet(node_id)
+        elif start == end or not self._add_new_leaf(node_id, start, end):
+            self._add_new_path(node_id)
 
-    def _meet_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
-        """Whether a new node is a leaf of these tokens below a node that is known; then it is known, too."""
+    def _add_new_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
+        """Add a new node if it is a leaf of these tokens below a known node. Returns whether it is."""
         found = self._binding.validate_buffer_backup(node_id, end - start)
         nodes = self._nodes
         parent = nodes.rows.get(found.parent_node_id) if found is not None else None
         if found is None or parent is None:
             return False
-        self._withdraw(found.parent_node_id, parent)
+        self._remove_from_order(found.parent_node_id, parent)
         nodes.children[parent] += 1
-        row = nodes.add(node_id, end, children=0)
+        row = nodes.add_node(node_id, end, children=0)
         nodes.access[row] = self._tail.clock
-        self._tail.order.add(node_id)
+        self._tail.order.add_leaf(node_id)
         return True
 
-    def _meet(self, node_id: NodeId) -> None:
-        """Look at the path that ends at a new node, up to what is known of it."""
+    def _add_new_path(self, node_id: NodeId) -> None:
+        """Add the path that ends at a new node, up to the first known node."""
         path = self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
@@ -167,25 +177,25 @@ class RustTailCore(RustUnifiedTreeCore):
         for seen, _, _, end, _, children in reversed(path):
             parent = nodes.rows.get(seen)
             if parent is not None:
-                self._withdraw(seen, parent)
+                self._remove_from_order(seen, parent)
                 nodes.children[parent] = children
                 break
-            nodes.add(seen, end, children)
+            nodes.add_node(seen, end, children)
         row = nodes.rows[node_id]
         nodes.access[row] = self._tail.clock
-        self._offer(node_id, row)
+        self._add_to_order(node_id, row)
 
-    def continued(self, node_id: NodeId) -> bool:
-        """Whether anything cached goes on behind the node."""
+    def has_children(self, node_id: NodeId) -> bool:
+        """Whether anything cached continues the path that ends at the node."""
         return self._nodes.children[self._nodes.rows[node_id]] > 0
 
-    def note(self, node_id: NodeId, known: Any) -> None:
-        """Write on a node whose turn has just used it; the turn still keeps it."""
+    def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        """Write on a node whose turn has just used it, and still locks it, which conversation that was."""
         row = self._nodes.rows[node_id]
         kept = self._nodes.locks[row] or self._nodes.children[row]
         assert kept, "a request that is finished gives its lock back after it was cached"
         self._nodes.access[row] = self._tail.clock
-        self._nodes.learn(row, known)
+        self._nodes.set_conversation(row, conversation)
 
     # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 
@@ -213,7 +223,7 @@ class RustTailCore(RustUnifiedTreeCore):
         if row is None:  # a root
             return
         if not nodes.locks[row]:
-            self._withdraw(node_id, row)
+            self._remove_from_order(node_id, row)
         nodes.locks[row] += 1
 
     def _unlock(self, node_id: NodeId) -> None:
@@ -223,21 +233,21 @@ class RustTailCore(RustUnifiedTreeCore):
             return
         nodes.locks[row] -= 1
         if not nodes.locks[row]:
-            self._offer(node_id, row)
+            self._add_to_order(node_id, row)
 
     # ---- the order's leaves ----
 
-    def _offer(self, node_id: NodeId, row: int) -> None:
-        """Into the order, if nobody keeps it."""
+    def _add_to_order(self, node_id: NodeId, row: int) -> None:
+        """If it can be evicted."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.add(node_id)
+            self._tail.order.add_leaf(node_id)
 
-    def _withdraw(self, node_id: NodeId, row: int) -> None:
-        """Out of the order, if it was in it."""
+    def _remove_from_order(self, node_id: NodeId, row: int) -> None:
+        """If it is in the order."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.discard(node_id)
+            self._tail.order.remove_leaf(node_id)
 
     # ---- eviction ----
 
@@ -276,18 +286,18 @@ class RustTailCore(RustUnifiedTreeCore):
         """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
         leaf_id, leaf, keep, _ = victim
         nodes = self._nodes
-        self._tail.order.discard(leaf_id)
+        self._tail.order.remove_leaf(leaf_id)
         left_id = self._parent(leaf_id, leaf.end - leaf.start)
         if keep > leaf.start:
             left_id = self._cut(left_id, victim, actions)
-            left: int | None = nodes.shorten(leaf_id, left_id, keep)
+            left: int | None = nodes.split_node(leaf_id, left_id, keep)
         else:
-            left = nodes.remove(leaf_id, left_id)
+            left = nodes.evict_leaf(leaf_id, left_id)
         evicted = self._binding.evict_device_leaf(leaf_id)
         if evicted.cache_actions:
             actions += self._cache_actions_from_tagged(evicted.cache_actions)
         if left is not None:  # or it is a root
-            self._offer(left_id, left)
+            self._add_to_order(left_id, left)
         slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
         return slots
 
@@ -318,7 +328,7 @@ class RustTailCore(RustUnifiedTreeCore):
         return self._parent(leaf_id, leaf.end - keep)
 
     def _copied_to_nowhere(self, node_id: NodeId) -> memoryview:
-        """The tokens of a node, which the tree tells of one that has a copy on the host; where, nobody will ask."""
+        """The tokens of a node. The tree tells them of a node that has a copy on the host; where, nobody will ask."""
         self._binding.commit_backup(node_id, self._binding.get_component_device_value(node_id, int(FULL)), {})
         tokens = self._binding.build_storage_backup_spec(node_id, False).token_ids
         self._binding.finish_load_back(node_id)  # the copy is there, and can be given up

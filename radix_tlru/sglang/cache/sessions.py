@@ -3,8 +3,8 @@
 A request may name its session (``session_id``), and a client closes it when it is done (``POST /close_session``).
 SGLang counts for each node the open sessions with a context that ends in it or below, and promises two things: what
 none refers to is evicted before what one does, and what a closed session leaves is still there until its turn comes.
-Here both parts are evicted by our order, one after the other; and of a closed session nobody comes back for what it
-alone had, so that goes before whatever else no session refers to (:meth:`~radix_tlru.learning.learner.Learner.ended`).
+Here both parts are evicted by our order, one after the other. Nobody comes back for what a closed session alone had, so
+that goes before whatever else no session refers to (``Learner.end_conversation``).
 
 Source: ``unified_cache/session_ref_tracker.py``, ``FullComponent._session_ref_eviction_strategy``. Of two leaves that
 are referred to, stock evicts the one with fewer sessions; a leaf of several is a text that they share to its end.
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from radix_tlru.policy.models import Leaf, Policy
-from radix_tlru.policy.order import EvictionOrder
-from radix_tlru.policy.victims import Upcoming, Victim
+from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.policy import Policy
 
 __all__ = ["Order", "SessionOrder"]
 
@@ -62,40 +62,40 @@ class SessionOrder:
         """Entries held, stale ones included."""
         return self._free.entries + self._held.entries
 
-    def tel_safe(self, leaf: Leaf) -> int:
+    def tel_safe_tokens(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail."""
-        return self._free.tel_safe(leaf)
+        return self._free.tel_safe_tokens(leaf)
 
-    def add(self, leaf_id: int) -> None:
+    def add_leaf(self, leaf_id: int) -> None:
         """A leaf became evictable."""
         if self._is_referred_to(leaf_id):
             self.referred.add(leaf_id)
-            self._held.add(leaf_id)
+            self._held.add_leaf(leaf_id)
         else:
-            self._free.add(leaf_id)
+            self._free.add_leaf(leaf_id)
 
-    def discard(self, leaf_id: int) -> None:
-        """A leaf that was added will not be evictable any more, or be so in the other part; to be told before that."""
+    def remove_leaf(self, leaf_id: int) -> None:
+        """A leaf that was added will not be evictable any more, or will be in the other part. Call it before that."""
         if leaf_id in self.referred:
-            self._held.discard(leaf_id)
+            self._held.remove_leaf(leaf_id)
             self.referred.remove(leaf_id)
         else:
-            self._free.discard(leaf_id)
+            self._free.remove_leaf(leaf_id)
 
-    def use(self, policy: Policy) -> None:
+    def switch_policy(self, policy: Policy) -> None:
         """Order the same leaves by ``policy``."""
-        self._free.use(policy)
-        self._held.use(policy)
+        self._free.switch_policy(policy)
+        self._held.switch_policy(policy)
 
-    def victim(self, tokens: int) -> Victim | None:
+    def choose_victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from; None: no leaves."""
-        self._free.advance(self._held.advance(self._free.advance(0.0)))  # time passes for both
-        return self._free.victim(tokens) or self._held.victim(tokens)
+        self._free.advance_clock(self._held.advance_clock(self._free.advance_clock(0.0)))  # time passes for both
+        return self._free.choose_victim(tokens) or self._held.choose_victim(tokens)
 
-    def upcoming(self, count: int) -> list[Upcoming]:
-        """The next ``count`` victims, without a change to anything."""
-        found = self._free.upcoming(count)
-        return found + self._held.upcoming(count - len(found)) if len(found) < count else found
+    @property
+    def parts(self) -> tuple[EvictionOrder, EvictionOrder]:
+        """The two orders, in the order in which they are evicted."""
+        return self._free, self._held
 
 
 Order = EvictionOrder | SessionOrder

@@ -68,7 +68,6 @@ COMMAND_LINES = (
     ("", True),
     (_POLICY, True),
     (f"{_POLICY} --tlru-ttft-slo 100", True),
-    (f"{_POLICY} --tlru-target p95", True),
     (f"{_POLICY} --tlru-threshold 4096", True),
     (f"{_POLICY} --tlru-next-prompt-estimate 100", True),
     (f"{_POLICY} --tlru-median-weight 0.2", True),
@@ -129,10 +128,10 @@ def _tree_core() -> Check:
     """Which of SGLang's tree cores a cache of ours is on here: both decide alike, the Rust core costs less."""
     try:
         from radix_tlru.config import Config
-        from radix_tlru.sglang.cache.radix_cache import python_reason
         from radix_tlru.sglang.offline.caches import cache_params
+        from radix_tlru.sglang.support import python_core_reason
 
-        reason = python_reason(cache_params(1), Config())
+        reason = python_core_reason(cache_params(1), Config())
         if reason is not None:
             return Check("tree core", f"python, which costs more: {reason}", "refused")
         from radix_tlru.sglang.cache.rust_core import RustTailCore

@@ -27,7 +27,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.records import Turn
+from radix_tlru.objective.load_weight import PrefillLoad
 from radix_tlru.sglang.cpu import host
 from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.support import insert_params
@@ -179,7 +180,7 @@ class OfflineCache:
             tokens: of the context.
             prompt: how many tokens the prompt has: the first of them.
             answer: how many the answer has; None: the others.
-            thought: of them, how many no later prompt has.
+            thought: of them, how many are reasoning, which no later prompt repeats.
             ending: the last of them, where they are known.
             session: that the client names.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
@@ -206,21 +207,21 @@ class OfflineCache:
                 lock = self.lock(node)
             if stamp is not None and length:
                 found = min(cached, prompt)
-                answered = len(context) - prompt if answer is None else answer
+                answer_len = len(context) - prompt if answer is None else answer
                 turn = Turn(
                     stamp,
                     prompt,
-                    answered,
+                    answer_len,
                     length,
                     found,
                     fingerprint_of(key),
-                    answered=ending,
-                    thought=thought,
+                    answer_ids=ending,
+                    thought_len=thought,
                     session=session,
                 )
-                self.cache.components[ComponentType.FULL].served(node, turn)
+                self.cache.components[ComponentType.FULL].record_turn(node, turn)
             if session is not None:
-                self.name(session, node)
+                self.name_session(session, node)
         finally:
             self.unlock(lock)
         return cached
@@ -234,17 +235,17 @@ class OfflineCache:
         found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
         return found
 
-    def prefilled(self, tokens: int, waiting: int, waited: float = 0.0) -> None:
-        """A prefill, who waits for it, and what some have waited for before: a cache of ours is told."""
-        self.cache.components[ComponentType.FULL].prefilled(tokens, waiting, waited)
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts; a cache of ours is told."""
+        self.cache.components[ComponentType.FULL].count_prefill(load)
 
-    def name(self, session: str, node: Any) -> None:
+    def name_session(self, session: str, node: Any) -> None:
         """The context that ends at a node was of that session, which is open from now on, if it was not."""
         generation = self.cache.ensure_session_generation(session)
         req = SimpleNamespace(session=None, session_id=session, session_generation=generation)
         self.cache.session_refs.register_session_ref(req, leaf=node)
 
-    def close(self, session: str) -> None:
+    def close_session(self, session: str) -> None:
         """A client closes its session."""
         self.cache.release_radix_session(session)
 

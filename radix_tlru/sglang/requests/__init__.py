@@ -1,0 +1,10 @@
+"""From the request of a client to the turn that is learned from.
+
+============  =====================================  =======================================================
+file          its job                                in → out
+============  =====================================  =======================================================
+metadata      what travels with a request            client, tokenizer process → every rank
+first_tokens  what first tokens took                 requests in flight → reports, with later requests
+turns         what the learner is told               a request that was served → ``Turn``
+============  =====================================  =======================================================
+"""

@@ -1,4 +1,4 @@
-"""From SGLang's record of a request that was served to what the learner is told of it."""
+"""From SGLang's record of a request that was served to the turn that the learner is told of."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_intdigest
 
-from radix_tlru.learning.conversations import Turn
+from radix_tlru.learning.records import Turn
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -21,25 +21,25 @@ _TOKEN = array("q").itemsize
 
 
 def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
-    """The turn that ``req`` was, with the ``key`` of what was cached of it in the end."""
-    prompt = len(req.origin_input_ids)
+    """The turn that ``req`` was, with the ``key`` of what was cached of it in the end; ``stamp`` in s."""
+    prompt_len = len(req.origin_input_ids)
     return Turn(
         stamp=stamp,
-        prompt=prompt,
-        answer=len(req.output_ids),
-        context=len(key),
-        cached=min(req.cached_tokens, prompt),  # more, if it was retracted and began anew
+        prompt_len=prompt_len,
+        answer_len=len(req.output_ids),
+        context_len=len(key),
+        cached_len=min(req.cached_tokens, prompt_len),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
         hints=hints,
-        asked=req.origin_input_ids,
-        answered=req.output_ids,
-        thought=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
+        prompt_ids=req.origin_input_ids,
+        answer_ids=req.output_ids,
+        thought_len=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
         session=req.session_id or (req.session and req.session.session_id),
     )
 
 
 def fingerprint_of(key: RadixKey) -> Fingerprint:
-    """Of a context, in its namespace: equal where the first tokens are, on every rank."""
+    """Hashes of a context, in its namespace: equal where the first tokens are, on every rank."""
     ids = key.token_ids
     tokens = memoryview(ids if isinstance(ids, array) else array("q", ids)).cast("B")
     namespace = xxh3_64_intdigest(repr((key.extra_key, key.cache_salt)).encode())

@@ -1,7 +1,7 @@
-"""What the scheduler shows of its batches, told to the cache: put in place by :func:`install` in a scheduler process.
+"""The scheduler's batches, shown to the cache: put in place by :func:`install` in a scheduler process.
 
-- After ``Scheduler.run_batch``: how many requests wait for the prefill that was launched (``objective.load_weight``).
-- There, and around ``Scheduler.process_batch_result``: how long it took (``stopwatch``).
+- After ``Scheduler.run_batch``: how many requests queue for the prefill that was launched.
+- There, and around ``Scheduler.process_batch_result``: how long it took.
 """
 
 from __future__ import annotations
@@ -9,23 +9,21 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import AUTO, FLAGS, LOAD, Config
-from radix_tlru.objective.load_weight import Arrivals
+from radix_tlru.config import FLAGS, LOAD, Config
+from radix_tlru.objective.calibration import PrefillBatch
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.sglang.requests.metadata import first_tokens_with
-from radix_tlru.sglang.scheduler.live_threshold import Prefill
+from radix_tlru.sglang.requests.metadata import first_tokens_of
+from radix_tlru.sglang.scheduler.observer import PrefillObserver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 
 __all__ = ["HOOKED", "install", "prefill_of"]
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
 HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
-"""Functions of SGLang that we stand beside."""
+"""Functions of SGLang that are hooked."""
 
 
 def install(config: Config) -> None:
@@ -36,57 +34,57 @@ def install(config: Config) -> None:
     """
     if not config.is_pinned:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
-        hook(HOOKED[0], _launched, without)
-        hook(HOOKED[1], _processed, without, "around")
-    elif config.weight in (LOAD, AUTO):
-        hook(HOOKED[0], _launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
+        hook(HOOKED[0], _batch_launched, without)
+        hook(HOOKED[1], _batch_processed, without, "around")
+    elif config.weight == LOAD:
+        hook(HOOKED[0], _batch_launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
 
 
-def _ours(scheduler: Any) -> TailRadixCache | None:
-    """The cache of a scheduler, if it is one of ours."""
-    cache = scheduler.tree_cache
-    return cache if hasattr(cache, "stopwatch") else None
+def _observer_of(scheduler: Any) -> PrefillObserver | None:
+    """Of the scheduler's cache, if it is one of ours."""
+    observer: PrefillObserver | None = getattr(scheduler.tree_cache, "prefill_observer", None)
+    return observer
 
 
-def _launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    cache = _ours(scheduler)
-    if cache is None:
+def _batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    observer = _observer_of(scheduler)
+    if observer is None:
         return
-    if cache.stopwatch is not None:
-        cache.stopwatch.returned(batch.forward_iter, time.monotonic())
-    if cache.tail.load is not None:
-        _count_waiting(cache, scheduler, batch)
+    if observer.stopwatch is not None:
+        observer.stopwatch.run_returned(batch.forward_iter, time.monotonic())
+    if observer.follows_load:
+        _count_launch(observer, scheduler, batch)
 
 
-def _count_waiting(cache: TailRadixCache, scheduler: Any, batch: Any) -> None:
-    if cache.arrivals is None:
-        cache.arrivals = Arrivals(ahead=scheduler.enable_overlap and scheduler.device != "cpu")
+def _count_launch(observer: PrefillObserver, scheduler: Any, batch: Any) -> None:
+    queue = observer.queue_counter(ahead=scheduler.enable_overlap and scheduler.device != "cpu")
     after_idle = scheduler.last_batch is None  # of this pass of its loop; it is set at its end
     present = left = len(scheduler.waiting_queue)
-    if not _is_prefill(batch):
-        cache.arrivals.launched(0, present, left, after_idle)
-        return
-    present += len(batch.reqs) - len(batch.decoding_reqs or ())
-    left += batch.chunked_req is not None
-    waited = cache.arrivals.launched(batch.extend_num_tokens, present, left, after_idle)
-    cache.tail.prefilled(batch.extend_num_tokens, present - 1, waited)
+    tokens = 0
+    if _is_prefill(batch):
+        present += len(batch.reqs) - len(batch.decoding_reqs or ())
+        left += batch.chunked_req is not None
+        tokens = batch.extend_num_tokens
+    load = queue.count_launch(tokens, present, left, after_idle)
+    if load is not None:
+        observer.count_prefill(load)
 
 
-def _processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    cache = _ours(scheduler)
-    stopwatch = None if cache is None else cache.stopwatch
-    if stopwatch is None or batch.launch_ts is None:
+def _batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    observer = _observer_of(scheduler)
+    if observer is None or observer.stopwatch is None or observer.threshold is None or batch.launch_ts is None:
         return original(scheduler, batch, *args, **kwargs)
     prefill = prefill_of(batch)
     result = original(scheduler, batch, *args, **kwargs)
-    ms = stopwatch.took(batch.forward_iter, batch.launch_ts, time.monotonic(), in_step=scheduler.device == "cpu")
+    now, in_step = time.monotonic(), scheduler.device == "cpu"
+    ms = observer.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
     if prefill is not None:
-        stopwatch.live.prefilled(prefill, ms)
+        observer.threshold.count_batch(prefill, ms)
     return result
 
 
 def _is_prefill(batch: Any) -> bool:
-    """Whether it is one, of a client's."""
+    """Whether it prefills prompts of clients."""
     if not batch.forward_mode.is_extend_without_speculative():
         return False  # steps of decoding, which are most, get no further
     from sglang.srt.managers.utils import is_health_check_generate_req
@@ -94,8 +92,8 @@ def _is_prefill(batch: Any) -> bool:
     return not all(map(is_health_check_generate_req, batch.reqs))
 
 
-def prefill_of(batch: Any) -> Prefill | None:
-    """What all ranks know of a prefill batch before its result is processed; None if it is none of a client's."""
+def prefill_of(batch: Any) -> PrefillBatch | None:
+    """What all ranks know of a prefill batch before its result is processed; None if it prefills nothing of clients."""
     if not _is_prefill(batch):
         return None
     decoding = {id(request) for request in batch.decoding_reqs or ()}
@@ -106,10 +104,9 @@ def prefill_of(batch: Any) -> Prefill | None:
         for request in prompts
         if request.inflight_middle_chunks <= 0 and not request.retracted_stain and not request.finished()
     ]
-    return Prefill(
-        prompts=tuple(request.rid for request in prompts),
+    return PrefillBatch(
+        requests=tuple(request.rid for request in prompts),
         unfinished=unfinished[0].rid if unfinished else None,
         tokens=batch.extend_num_tokens,
-        uncached=tuple(len(request.origin_input_ids) - request.cached_tokens for request in whole),
-        first_tokens=tuple(told for request in whole for told in first_tokens_with(request)),
+        first_tokens=tuple(token for request in whole for token in first_tokens_of(request)),
     )

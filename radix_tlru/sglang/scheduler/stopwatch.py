@@ -1,25 +1,19 @@
-"""How long each prefill batch took, of what the scheduler's own flow shows of it (``batches``).
+"""How long each prefill batch took, of what the scheduler's own flow shows of it.
 
-- Where a device computes in step with the host (a CPU) a batch is done when ``Scheduler.run_batch`` returns.
-- On any other the host waits for the batch in ``Scheduler.process_batch_result``: it took from its launch, or from when
-  the device was done with the batch before if that was later, until that returns. With overlap scheduling the next
+- Where a device computes in step with the host (a CPU), a batch is done when ``Scheduler.run_batch`` returns.
+- On any other device the host waits for the batch in ``Scheduler.process_batch_result``. The batch took from its
+  launch, or from when the batch before was done if that was later, until that returns. With overlap scheduling the next
   batch has been launched by then; it cannot have begun.
+- With pipeline parallelism the stages work at several batches at once. The first stage, whose times count, has the
+  result when the last one is done: a batch took from its launch until then, on any device.
 
-With pipeline parallelism the stages work at several batches at once, and the first stage, whose times count, has the
-result when the last one is done: a batch took from its launch until then, on any device.
-
-So the time in the queue, of decode steps before, and of other batches is in no sample. Nor is what lies outside the
-scheduler, tokenizing and detokenizing: that is seen there, and told with later requests
-(:mod:`radix_tlru.sglang.requests.first_tokens`).
+So the time in the queue, of decode steps before, and of other batches is in no sample. Nor is tokenizing and
+detokenizing: those are seen by the tokenizer process, and reported with later requests (``requests.first_tokens``).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 
 __all__ = ["Stopwatch"]
 
@@ -27,17 +21,16 @@ __all__ = ["Stopwatch"]
 class Stopwatch:
     """Times batches, each in ``stages``. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
 
-    def __init__(self, live: LiveThreshold, stages: int = 1) -> None:
-        self.live = live
+    def __init__(self, stages: int = 1) -> None:
         self._stages = stages
         self._done = 0.0  # when the device was done with the last batch
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
-    def returned(self, number: int, now: float) -> None:
+    def run_returned(self, number: int, now: float) -> None:
         """``run_batch`` returns, for the batch of that number."""
         self._returned.append((number, now))
 
-    def took(self, number: int, launched: float, now: float, *, in_step: bool) -> float | None:
+    def batch_ms(self, number: int, launched: float, now: float, *, in_step: bool) -> float | None:
         """``process_batch_result`` returns: ms that the device was at the batch; None if that cannot be told.
 
         Args:

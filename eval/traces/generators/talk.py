@@ -1,0 +1,157 @@
+"""One conversation while it is generated: its context, its clock, and the request of each call.
+
+A generator of sessions is a function that moves a ``Talk`` on: add what a user or a tool says, wait, ask. It yields
+the requests. Times follow from the answers: a token of one takes TOKEN_S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+
+import numpy as np
+from numpy.random import Generator, SeedSequence, default_rng
+
+from eval.traces.parameters import LONGEST
+from eval.traces.reading.times import TOKEN_S
+from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+
+__all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "uniform_starts"]
+
+_UNITS = 1 << 24  # of one session; those below the first session's are shared by all
+
+
+class Talk:
+    """A conversation: of a user, or of one agent of a session.
+
+    Attributes:
+        at_s: now, seconds.
+        path: the context so far.
+        has_results: its last unit is the result of a tool.
+    """
+
+    def __init__(self, session: int, at_s: float, category: str | None = None) -> None:
+        self.at_s = at_s
+        self.path = Path((), ())
+        self.category = category
+        self.has_results = False
+        self._session, self._agent = str(session), "0"
+        self._parent: str | None = None
+        self._units = count((session + 1) * _UNITS)
+        self._agents = count(1)
+        self._answered_s: float | None = None
+
+    def add(self, tokens: int, unit: int | None = None) -> None:
+        """More of the next prompt; a unit below 2**24 is shared with all sessions that add it at the same place."""
+        self.path = self._and(self.path, tokens, unit)
+        self.has_results = False
+
+    def add_result(self, tokens: int) -> None:
+        """What a tool says."""
+        self.path = self._and(self.path, tokens)
+        self.has_results = True
+
+    def add_shared(self, tokens: int, number: int) -> None:
+        """The system prompt of that number and the tools: the first unit of every session that has it."""
+        self.path = Path((number,), (tokens,))
+
+    def wait(self, seconds: float) -> None:
+        """Nothing for so long."""
+        self.at_s += seconds
+
+    def ask(self, answer: int, stop: StopReason = "stop", thought: int = 0) -> Request:
+        """The request of a call; its answer becomes context, and it is that much later.
+
+        Args:
+            answer: tokens, without the thoughts before it.
+            stop: how it ends.
+            thought: tokens before the answer.
+        """
+        prompt, kind = self.path, _kind(self.has_results)
+        self.path = self._and(self._and(prompt, thought), answer)
+        lasts_s = (thought + answer) * TOKEN_S
+        waited_s = None if self._answered_s is None else max(self.at_s - self._answered_s, 0.0)
+        request = Request(
+            self.at_s,
+            f"{self._session}/{self._agent}",
+            prompt,
+            self.path,
+            len(prompt),
+            thought + answer,
+            thought_tokens=thought,
+            ending=ending_of(stop),
+            stop=stop,
+            input=kind,
+            session=self._session,
+            agent=self._agent,
+            parent=self._parent,
+            category=self.category,
+            answer_s=lasts_s,
+            wait_s=waited_s,
+        )
+        self.at_s += lasts_s
+        self._answered_s = self.at_s
+        return request
+
+    def subagent(self, path: Path) -> Talk:
+        """A conversation of the same session that starts now, with a context of its own."""
+        made = Talk.__new__(Talk)
+        made.at_s, made.path, made.category, made.has_results = self.at_s, path, self.category, False
+        made._session, made._agent = self._session, str(next(self._agents))
+        made._parent = f"{self._session}/{self._agent}"
+        made._units, made._agents, made._answered_s = self._units, self._agents, None
+        return made
+
+    def replaced(self, first: int, tokens: int) -> None:
+        """The unit of this index is another one from now on, so all that comes behind it is another prefix."""
+        ids, ends = list(self.path.ids), list(self.path.ends)
+        change = tokens - (ends[first] - (ends[first - 1] if first else 0))
+        ids[first:] = [next(self._units) for _ in ids[first:]]
+        ends[first:] = [end + change for end in ends[first:]]
+        self.path = Path(tuple(ids), tuple(ends))
+
+    def _and(self, path: Path, tokens: int, unit: int | None = None) -> Path:
+        if not tokens:
+            return path
+        unit = next(self._units) if unit is None else unit
+        return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
+
+
+def _kind(has_results: bool) -> InputKind:
+    return "tool" if has_results else "user"
+
+
+def play(
+    starts_s: Iterable[float], seed: int, session: Callable[[int, float, Generator], Iterable[Request]]
+) -> Iterator[Request]:
+    """The requests of all sessions in order of arrival; each session has a stream of random numbers of its own.
+
+    Args:
+        starts_s: of the sessions.
+        seed: of all of them.
+        session: from (its number, its start in s, its random numbers) to its requests.
+    """
+    starts = list(starts_s)
+    streams = SeedSequence(seed).spawn(len(starts))
+    made = [
+        request
+        for index, (start_s, stream) in enumerate(zip(starts, streams, strict=True))
+        for request in session(index, start_s, default_rng(stream))
+    ]
+    yield from sorted(made, key=lambda request: request.arrival_s)
+
+
+def uniform_starts(sessions: int, span_s: float, seed: int) -> list[float]:
+    """Starts at random within a span, in order."""
+    rng = default_rng(SeedSequence(seed, spawn_key=(1 << 20,)))
+    return np.sort(rng.uniform(0.0, span_s, sessions)).tolist()  # type: ignore[no-any-return]
+
+
+def drawn_tokens(rng: Generator, median: float, sigma: float) -> int:
+    """A log-normal length, 1 to 1,000,000 tokens."""
+    return max(1, min(round(float(rng.lognormal(np.log(median), sigma))), LONGEST))
+
+
+def drawn_s(rng: Generator, median: float, sigma: float) -> float:
+    """A log-normal time, s."""
+    return float(rng.lognormal(np.log(median), sigma))

@@ -1,0 +1,118 @@
+"""Traces of Alibaba's Bailian ("KVCache in the Wild"): like Mooncake's, with chats, kinds of requests and small blocks.
+
+Source: alibaba-edu/qwen-bailian-usagetraces-anon. ``timestamp`` is in seconds. ``hash_ids`` are salted hashes of the
+content of blocks of 16 tokens, not of prefixes. ``parent_chat_id`` names the request that a request continues, or -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eval.traces.reading.blocks import Chain, block_path
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Count, Name, Number, decode
+from eval.traces.reading.times import count_late, sorted_note
+from eval.traces.request import Path, Request, TraceError
+
+__all__ = ["BAILIAN"]
+
+_BLOCK = 16
+
+_NO_PARENT = (-1, "-1", None, "")
+
+
+class _Row(msgspec.Struct):
+    chat_id: Name
+    timestamp: Number  # s
+    input_length: Count
+    output_length: Count
+    hash_ids: list[int | str]
+    parent_chat_id: Name | None = None
+    type: str | None = None  # text, search, image, file, …
+    turn: int | None = None
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    return "chat_id" in record and "hash_ids" in record
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    chain, ends, block = Chain(), dict[int, range](), options.block_size or _BLOCK
+    rows: list[tuple[_Row, Path]] = []
+    uncovered = 0
+    notes.add("real", "times (in seconds), lengths, chats, kinds of requests; answers are not cached: no ids name them")
+    notes.add("assumed", f"blocks of {block} tokens, as published (--block-size)")
+    notes.add("chained", chain.said)
+    for record in source.records():
+        try:
+            row = decode(record, _Row)
+        except TraceError as error:
+            notes.bad(error)
+            continue
+        full = row.input_length // block
+        uncovered += not full <= len(row.hash_ids) <= full + 1
+        path = block_path(chain.units(row.hash_ids[:full]), block, ends)
+        row.hash_ids = []  # the path has them, in a tenth of the space
+        rows.append((row, path))
+    if uncovered:
+        notes.add("assumed", f"{uncovered:,} rows have more or fewer ids than blocks: what no id covers is not cached")
+    late = count_late([row.timestamp for row, _ in rows])
+    notes.add("sorted", sorted_note(late, len(rows)))
+    rows.sort(key=lambda each: each[0].timestamp)
+    chats = _Chats()
+    notes.add("assumed", chats.said)
+    for row, path in rows:
+        name = chats.conversation(row)
+        yield Request(
+            row.timestamp,
+            name,
+            path,
+            path,
+            row.input_length,
+            row.output_length,
+            input="user",
+            session=name,
+            category=row.type,
+        )
+
+
+class _Chats:
+    """Which conversation a request belongs to: that of its parent, unless another request has continued that."""
+
+    def __init__(self) -> None:
+        self._last: dict[Name, str] = {}  # conversations by the request that comes last in each
+        self._branches = self._missing = 0
+        self._seen: set[Name] = set()
+
+    def conversation(self, row: _Row) -> str:
+        name = str(row.chat_id)
+        if row.parent_chat_id not in _NO_PARENT:
+            parent: Any = row.parent_chat_id
+            self._missing += parent not in self._seen
+            self._branches += parent in self._seen and parent not in self._last
+            name = self._last.pop(parent, name)
+        self._seen.add(row.chat_id)
+        self._last[row.chat_id] = name
+        return name
+
+    def said(self) -> str:
+        """What is noted of requests that do not simply follow each other."""
+        found = {
+            "continue a request that is not in the file: each starts a conversation": self._missing,
+            "branch off from one that another has continued: each is a conversation": self._branches,
+        }
+        return "; ".join(f"{times:,} requests {what}" for what, times in found.items() if times)
+
+
+BAILIAN = Reader(
+    "bailian",
+    "JSONL of chat_id, parent_chat_id, timestamp (s), type, turn, input_length, output_length, hash_ids of 16 tokens",
+    _detects,
+    _read,
+)

@@ -1,0 +1,232 @@
+"""Logs of Claude Code: ``~/.claude/projects/**/*.jsonl``, a file a session, files of subagents beside or below it.
+
+A line is a message; an answer of the model comes in several lines with one ``message.id``, and its ``usage`` counts
+the prompt: ``input_tokens`` and both ``cache_*_input_tokens``. Resumed sessions repeat lines of earlier ones: a call is
+read once. After a compaction the history is a summary. A user who edits an earlier message goes back to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, piece
+from eval.traces.reading.chats import Message
+from eval.traces.reading.content import block_types, message_of, stop_reason
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Record, decode
+from eval.traces.reading.times import iso_seconds
+from eval.traces.reading.tokenizer import TokenCount, counted, token_count
+from eval.traces.request import Path, Request, TraceError
+
+__all__ = ["CLAUDE_CODE"]
+
+_MAIN = "0"
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Message(msgspec.Struct):
+    role: str = ""
+    id: str | None = None
+    model: str | None = None
+    content: Any = None
+    usage: _Usage | None = None
+    stop_reason: str | None = None
+
+
+class _Line(msgspec.Struct, rename="camel"):
+    type: str = ""
+    session_id: str | None = None
+    uuid: str | None = None
+    parent_uuid: str | None = None
+    agent_id: str | None = None
+    is_sidechain: bool = False
+    timestamp: str | None = None
+    message: _Message | None = None
+    is_compact_summary: bool = False
+    is_api_error_message: bool = False
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    return "sessionId" in record and "type" in record and ("uuid" in record or "message" in record)
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    log = _Log(token_count(options), Repairs(notes))
+    notes.add("real", "times, lengths of prompts and answers, messages, how answers ended, subagents, tool times")
+    notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
+    notes.add("rebuilt", "system prompts and tools are not in the log: what the provider had cached of them is shared")
+    for record in source.records():
+        try:
+            line = decode(record, _Line)
+            yield from log.add(record, line)
+        except TraceError as error:
+            notes.bad(error)
+    yield from log.end()
+
+
+class _Log:
+    """All conversations of the files, line by line."""
+
+    def __init__(self, count: TokenCount, repairs: Repairs) -> None:
+        self._count, self._repairs = count, repairs
+        self._agents: dict[tuple[str, str], _Agent] = {}
+        self._answered: set[str] = set()  # ids of answers that were read, in this file or another
+        self._chains: dict[str, str] = {}  # of side chains that name no agent: by line, which one it is
+
+    def add(self, record: Record, line: _Line) -> Iterator[Request]:
+        """The next line; an answer is complete when the next one begins."""
+        session = line.session_id or record.file
+        agent = self._agent(session, self._number(line))
+        if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
+            at_s = iso_seconds(record, "timestamp", line.timestamp)
+            if line.type == "assistant":
+                yield from agent.answer(line, line.message, at_s)
+            elif line.type == "user":
+                yield from agent.say(line, line.message, at_s)
+        agent.seen(line)
+
+    def end(self) -> Iterator[Request]:
+        """The last answer of every conversation."""
+        for agent in self._agents.values():
+            yield from agent.end()
+
+    def _number(self, line: _Line) -> str:
+        if line.agent_id:
+            return line.agent_id
+        if not line.is_sidechain or line.uuid is None:
+            return _MAIN
+        chain = self._chains.get(line.parent_uuid or "", line.uuid)
+        self._chains[line.uuid] = chain
+        return chain
+
+    def _agent(self, session: str, number: str) -> _Agent:
+        found = self._agents.get((session, number))
+        if found is None:
+            parent = None if number == _MAIN else f"{session}/{_MAIN}"
+            log = AgentLog(session, number, parent, self._repairs)
+            found = self._agents[session, number] = _Agent(log, self._count, self._answered)
+        return found
+
+
+class _Agent:
+    """One conversation: what was said since its last answer, and the answer that is being read."""
+
+    def __init__(self, log: AgentLog, count: TokenCount, answered: set[str]) -> None:
+        self._log, self._count, self._answered = log, count, answered
+        self._added: list[Piece] = []
+        self._added_s: float | None = None  # when the last of them was said
+        self._anew = False
+        self._answer: _Answer | None = None
+        self._calls = 0
+        self._states: list[tuple[Path, Path]] = [log.state()]  # before the first call and after each
+        self._place: dict[str, int] = {}  # by line, how many calls there were by then
+
+    def say(self, line: _Line, message: _Message, at_s: float) -> Iterator[Request]:
+        """A user's text, or a tool's result."""
+        types = block_types(message.content)
+        result = "tool_result" in types
+        place = self._place.get(line.parent_uuid or "", self._calls)
+        if not result and place < self._calls and not line.is_compact_summary:
+            yield from self.end()
+            self._log.back_to(self._states[place])
+            self._added = []
+        if line.is_compact_summary:
+            self._anew, self._added = True, []
+        said = message_of({"role": "user", "content": message.content}) or Message("user", "")
+        self._added.append(piece(said, self._count, "tool" if result else "user"))
+        self._added_s = at_s
+
+    def answer(self, line: _Line, message: _Message, at_s: float) -> Iterator[Request]:
+        """A line of an answer."""
+        if message.model == "<synthetic>":
+            return  # an error that the client shows
+        key = message.id or line.uuid or ""
+        if self._answer is None or self._answer.key != key:
+            yield from self.end()
+            self._calls += 1
+            start_s = at_s if self._added_s is None else min(self._added_s, at_s)
+            self._answer = _Answer(key, tuple(self._added), start_s, self._anew)
+            self._added, self._anew = [], False
+        self._answer.add(message, at_s)
+
+    def end(self) -> Iterator[Request]:
+        """The call of the answer that was read, unless another file had it."""
+        if self._answer is None:
+            return
+        answer, self._answer = self._answer, None
+        request = self._log.call(answer.logged(self._count))
+        self._states.append(self._log.state())
+        if answer.key not in self._answered:
+            self._answered.add(answer.key)
+            yield request
+
+    def seen(self, line: _Line) -> None:
+        """Where a line stands: later lines name it as their parent."""
+        if line.uuid is not None:
+            place = self._calls if line.type == "assistant" else self._place.get(line.parent_uuid or "", self._calls)
+            self._place[line.uuid] = place
+
+
+class _Answer:
+    """The lines of one answer."""
+
+    def __init__(self, key: str, added: tuple[Piece, ...], start_s: float, anew: bool) -> None:
+        self.key = key
+        self._added, self._start_s, self._end_s, self._anew = added, start_s, start_s, anew
+        self._texts: list[str] = []
+        self._usage = _Usage()
+        self._stop: str | None = None
+        self._model: str | None = None
+        self._calls_tool = False
+
+    def add(self, message: _Message, at_s: float) -> None:
+        said = message_of({"role": "assistant", "content": message.content})
+        if said is not None:
+            self._texts.append(said.text)
+            self._calls_tool |= said.calls_tool
+        if message.usage is not None:
+            # The first lines of a streamed answer count only some of its tokens.
+            output = max(self._usage.output_tokens or 0, message.usage.output_tokens or 0)
+            self._usage = message.usage
+            self._usage.output_tokens = output
+        self._stop = message.stop_reason or self._stop
+        self._model = message.model or self._model
+        self._end_s = max(self._end_s, at_s)
+
+    def logged(self, count: TokenCount) -> Logged:
+        usage = self._usage
+        parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+        known = sum(max(part or 0, 0) for part in parts)
+        stop = stop_reason(self._stop) or ("tool_calls" if self._calls_tool else None)
+        return Logged(
+            self._added,
+            piece(Message("assistant", "\n".join(self._texts)), count),
+            known or None,
+            usage.output_tokens or None,
+            max(usage.cache_read_input_tokens or 0, 0),
+            self._start_s,
+            self._end_s,
+            stop,
+            self._model,
+            self._anew,
+        )
+
+
+CLAUDE_CODE = Reader(
+    "claude-code",
+    "logs of Claude Code (~/.claude/projects, a folder or a file): your own day, with subagents and tool times",
+    _detects,
+    _read,
+)

@@ -1,0 +1,174 @@
+"""Logs of Codex: ``~/.codex/sessions/**/rollout-*.jsonl``, a file a session.
+
+Source: openai/codex ``protocol`` (``RolloutItem``). A line has a ``timestamp``, a ``type`` and a ``payload``. A
+``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, piece
+from eval.traces.reading.chats import Message
+from eval.traces.reading.content import message_of
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Record, decode
+from eval.traces.reading.times import iso_seconds
+from eval.traces.reading.tokenizer import TokenCount, counted, token_count
+from eval.traces.request import Request, TraceError
+
+__all__ = ["CODEX"]
+
+_TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+
+
+class _Line(msgspec.Struct):
+    type: str = ""
+    timestamp: str | None = None
+    payload: dict[str, Any] | None = None
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    return "payload" in record and record.get("type") in _TYPES
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    count, repairs = token_count(options), Repairs(notes)
+    notes.add("real", "times, lengths of prompts and answers, messages, calls of tools, tool times")
+    notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
+    notes.add("rebuilt", "what the provider had cached of a first prompt is shared by sessions with as much of it")
+    session: _Session | None = None
+    for record in source.records():
+        try:
+            line = decode(record, _Line)
+            if session is None or session.file != record.file:
+                yield from session.end() if session else ()
+                session = _Session(record.file, count, repairs)
+            yield from session.add(record, line)
+        except TraceError as error:
+            notes.bad(error)
+    yield from session.end() if session else ()
+
+
+class _Session:
+    """One file, line by line."""
+
+    def __init__(self, file: str, count: TokenCount, repairs: Repairs) -> None:
+        self.file = file
+        self._count, self._repairs = count, repairs
+        self._name, self._parent = file, ""
+        self._model: str | None = None
+        self._log: AgentLog | None = None
+        self._added: list[Piece] = []  # to the prompt of the call whose answer is read
+        self._later: list[Piece] = []  # to the next prompt, since that answer began
+        self._answer: list[Message] = []
+        self._start_s = self._later_s = self._end_s = 0.0
+        self._anew = False
+        self._counted: Any = None  # the totals of the last count: events repeat them
+
+    def add(self, record: Record, line: _Line) -> Iterator[Request]:
+        """The next line; the request of a call where its tokens are counted."""
+        payload = line.payload or {}
+        if line.type == "session_meta":
+            self._meta(payload)
+        elif line.type == "turn_context":
+            model = payload.get("model")
+            self._model = model if isinstance(model, str) else self._model
+        elif line.type == "compacted":
+            yield from self.end()
+            self._compacted(payload)
+        elif line.type == "response_item" and line.timestamp is not None:
+            yield from self._item(payload, iso_seconds(record, "timestamp", line.timestamp))
+        elif line.type == "event_msg" and payload.get("type") == "token_count":
+            info = payload.get("info")
+            if isinstance(info, Mapping) and info.get("total_token_usage") != self._counted:
+                self._counted = info.get("total_token_usage")
+                found = info.get("last_token_usage")
+                yield from self.end(found if isinstance(found, Mapping) else {})
+
+    def end(self, usage: Mapping[str, Any] | None = None) -> Iterator[Request]:
+        """The call whose answer was read, with its tokens if they were counted."""
+        if not self._answer:
+            return
+        if self._log is None:
+            session, agent = (self._parent, self._name) if self._parent else (self._name, "0")
+            parent = f"{self._parent}/0" if self._parent else None
+            self._log = AgentLog(session, agent, parent, self._repairs)
+        yield self._log.call(self._logged(usage or {}))
+        self._added, self._later, self._answer, self._anew = self._later, [], [], False
+        self._start_s = self._later_s
+
+    def _meta(self, payload: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            return  # a fork repeats the head of the session that it comes from
+        name = payload.get("id")
+        self._name = name if isinstance(name, str) and name else self.file
+        self._parent = _parent_of(payload.get("source"))
+
+    def _item(self, payload: Mapping[str, Any], at_s: float) -> Iterator[Request]:
+        message = message_of(payload)
+        if message is None:
+            return
+        if message.role == "assistant":
+            if self._later:
+                yield from self.end()  # nobody counted the tokens of the call before
+            if not self._answer and not self._added:
+                self._start_s = at_s
+            self._answer.append(message)
+            self._end_s = at_s
+            return
+        said = piece(message, self._count, "tool" if message.role == "tool" else "user")
+        if self._answer:
+            self._later.append(said)
+            self._later_s = at_s
+        else:
+            self._added.append(said)
+            self._start_s = at_s
+
+    def _compacted(self, payload: Mapping[str, Any]) -> None:
+        history = payload.get("replacement_history")
+        items = history if isinstance(history, list) else [{"role": "user", "content": payload.get("message")}]
+        messages = [message_of(item) for item in items if isinstance(item, Mapping)]
+        self._added = [piece(each, self._count, "user") for each in messages if each is not None]
+        self._anew = True
+
+    def _logged(self, usage: Mapping[str, Any]) -> Logged:
+        return Logged(
+            tuple(self._added),
+            piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
+            _tokens(usage, "input_tokens"),
+            _tokens(usage, "output_tokens"),
+            _tokens(usage, "cached_input_tokens") or 0,
+            self._start_s,
+            self._end_s,
+            "tool_calls" if any(each.calls_tool for each in self._answer) else "stop",
+            self._model,
+            self._anew,
+        )
+
+
+def _tokens(usage: Mapping[str, Any], name: str) -> int | None:
+    value = usage.get(name)
+    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
+
+
+def _parent_of(source: Any) -> str:
+    """The session that started this one as a subagent, from the ``source`` of its head; "" if it is none."""
+    if not isinstance(source, Mapping):
+        return ""
+    parent = source.get("parent_thread_id")
+    return parent if isinstance(parent, str) else next(filter(None, map(_parent_of, source.values())), "")
+
+
+CODEX = Reader(
+    "codex",
+    "logs of Codex (~/.codex/sessions, a folder or rollout-*.jsonl): your own day, with tool times",
+    _detects,
+    _read,
+)

@@ -1,0 +1,93 @@
+"""LMCache's traces: calls of sessions with their texts.
+
+Two forms: ``timestamp`` (µs since 1970), ``input`` and ``output`` as texts, ``session_id``; and its agentic traces
+(``lmcache-agentic-traces`` on the hub): ``input`` as messages, ``output_length``, ``pre_gap`` (s after the answer
+before), ``model``. A text that begins with the one before it is taken for a whole prompt, else for a new message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from eval.traces.reading.calls import CallLog, TextCall
+from eval.traces.reading.chats import Message
+from eval.traces.reading.content import message_of
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
+from eval.traces.reading.times import any_seconds
+from eval.traces.reading.tokenizer import counted
+from eval.traces.request import Request, TraceError
+
+__all__ = ["LMCACHE"]
+
+
+class _Row(msgspec.Struct):
+    input: str | list[dict[str, Any]]
+    session_id: Name
+    timestamp: Number | str | None = None
+    output: str | None = None
+    output_length: Count | None = None
+    pre_gap: Number | None = None  # s
+    model: str | None = None
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    return "input" in record and "session_id" in record and bool(record.keys() & {"output", "output_length", "pre_gap"})
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    log = CallLog(options, notes)
+    last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
+    notes.add("real", f"calls of sessions; {counted(options)}")
+    for record in source.records():
+        try:
+            row = decode(record, _Row)
+            log.add(_call(record, row, last))
+        except TraceError as error:
+            notes.bad(error)
+    yield from log.requests()
+
+
+def _call(record: Record, row: _Row, last: dict[str, str]) -> TextCall:
+    session, output = str(row.session_id), row.output or ""
+    if isinstance(row.input, str):
+        known = last.get(session, "")
+        last[session] = row.input + output
+        new = next((row.input[len(each) :] for each in (known,) if row.input.startswith(each)), row.input)
+        messages = [Message("user", new)]
+    else:
+        messages = _messages(record, row.input)
+    return TextCall(
+        messages,
+        answer=(Message("assistant", output),) if output else (),
+        adds=isinstance(row.input, str),
+        session=session,
+        start_s=None if row.timestamp is None else any_seconds(record, "timestamp", row.timestamp),
+        delay_s=row.pre_gap,
+        output_tokens=row.output_length,
+        model=row.model,
+    )
+
+
+def _messages(record: Record, items: list[dict[str, Any]]) -> list[Message]:
+    found = []
+    for number, item in enumerate(items):
+        message = message_of(item)
+        if message is None:
+            raise bad_field(record, f"input[{number}].role", f"{str(item.get('role'))[:40]!r} is no role of a message")
+        found.append(message)
+    return found
+
+
+LMCACHE = Reader(
+    "lmcache",
+    "JSONL of session_id, input (text or messages), output or output_length, timestamp (µs) or pre_gap (s)",
+    _detects,
+    _read,
+)

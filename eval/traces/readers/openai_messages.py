@@ -1,0 +1,143 @@
+"""Messages as the APIs of OpenAI and Anthropic have them: bodies of requests, batches, responses, whole conversations.
+
+A row is one of:
+- a conversation: ``messages`` that end with an answer; each answer in it is a call;
+- a call: ``messages`` (or ``prompt``, or ``input`` with ``instructions``) that end with a user or a tool, alone or
+  beside its ``response``; in ``body`` (batches), ``request`` or ``payload`` (logs);
+- a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it.
+One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+from eval.traces.arrivals import Stamper
+from eval.traces.reading.api import CONTAINERS, answer_of, call_of, is_call, response_of, rows_of
+from eval.traces.reading.calls import CallLog, TextCall
+from eval.traces.reading.chats import Chat, extended, requests, turns
+from eval.traces.reading.files import Source
+from eval.traces.reading.lengths import Call, rebuilt
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Record, decode
+from eval.traces.reading.tokenizer import counted, token_count
+from eval.traces.request import Request, TraceError
+
+__all__ = ["OPENAI_MESSAGES"]
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    if is_call(record) or response_of(record):
+        return True
+    return any(
+        isinstance(record.get(name), list) and any(isinstance(row, Mapping) and is_call(row) for row in rows_of(record))
+        for name in CONTAINERS
+    )
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    log, chats = CallLog(options, notes), _Chats(options, notes)
+    answers: list[Call] = []
+    by_id: dict[str, dict[str, Any]] = {}
+    notes.add("real", f"messages; {counted(options)}")
+    for record, row in _rows(source, notes):
+        custom = row.get("custom_id")
+        response = response_of(row)
+        try:
+            if is_call(row):
+                if isinstance(custom, str) and not response:
+                    by_id[custom] = dict(row)  # its response may be in another file
+                    continue
+                yield from _taken(record, row, log, chats)
+            elif isinstance(custom, str) and custom in by_id:
+                yield from _taken(record, by_id.pop(custom) | {"response": row.get("response")}, log, chats)
+            elif response:
+                answers.append(answer_of(record, response))
+            else:
+                notes.left_out(f"{record.where}: neither messages nor a response")
+        except TraceError as error:
+            notes.bad(error)
+    for row in by_id.values():
+        yield from _taken(Record(source.title, row), row, log, chats)
+    yield from log.requests()
+    if answers:
+        notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
+        units = count(1 << 66)
+        yield from (one for answer in answers for one in rebuilt(None, [answer], units, True))
+
+
+def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, Any]]]:
+    for record in source.records():
+        try:
+            for row in rows_of(decode(record, dict[str, Any])):
+                yield record, row
+        except TraceError as error:
+            notes.bad(error)
+
+
+def _taken(record: Record, row: Mapping[str, Any], log: CallLog, chats: _Chats) -> Iterator[Request]:
+    call = call_of(record, row)
+    if not call.answer and not call.adds and call.messages and call.messages[-1].role == "assistant":
+        yield from chats.requests(record, row, call)
+    else:
+        log.add(call)
+
+
+class _Chats:
+    """Rows that are whole conversations.
+
+    One without an id that begins with all of an earlier one goes on with it: only its later turns are new.
+    """
+
+    def __init__(self, options: Options, notes: Notes) -> None:
+        self._count, self._texts = token_count(options), options.texts
+        self._stamper, self._notes = Stamper(options.arrivals), notes
+        self._ends: dict[int, tuple[str, float]] = {}  # names and last times of conversations, by their last unit
+        self._number = 0
+
+    def requests(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Request]:
+        """The turns of one row."""
+        taken = turns(call.messages)
+        if not taken:
+            self._notes.left_out(f"{record.where}: messages: none of a user")
+            return
+        if not self._number:
+            self._notes.add("drawn", self._stamper.said("starts of conversations without times, and the waits in them"))
+        self._number += 1
+        own = next((row[name] for name in ("id", "conversation_id", "prompt_id") if row.get(name) is not None), None)
+        name = call.session or (record.where if own is None else str(own))
+        stamps = self._stamper.stamp(len(taken))
+        shift_s = 0.0 if call.start_s is None else call.start_s - stamps.times_s[0]
+        chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)
+        made = requests(chat, self._count, self._texts)
+        if own is None and call.session is None:
+            made = self._new(made, call.messages)
+        yield from made
+
+    def _new(self, made: list[Request], messages: Any) -> list[Request]:
+        """Of a row without an id, the turns that no earlier row had."""
+        from dataclasses import replace
+
+        path = extended(made[0].prompt.__class__((), ()), messages, self._count)
+        for request in reversed(made):
+            found = self._ends.pop(request.context.ids[-1], None)
+            if found is not None and request is not made[-1]:
+                name, ended_s = found
+                later = made[made.index(request) + 1 :]
+                shift_s = max(ended_s - request.arrival_s, 0.0)
+                made = [replace(each, conversation=name, arrival_s=each.arrival_s + shift_s) for each in later]
+                break
+        self._ends[path.ids[-1]] = made[-1].conversation or "", made[-1].arrival_s
+        return made
+
+
+OPENAI_MESSAGES = Reader(
+    "openai",
+    "JSON or JSONL of messages: request bodies, batches, responses, logs of both, conversations; of any such API",
+    _detects,
+    _read,
+)

@@ -1,0 +1,229 @@
+"""Logs of a SGLang server with ``--log-requests``, as text or JSON, and files of ``--export-metrics-to-file-dir``.
+
+Source: sglang 0.5.23, ``srt/utils/request_logger.py`` and ``srt/observability/request_metrics_exporter.py``. With
+``--log-requests-level 3`` a finished request has its token ids and those of the answer: all is real. At lower levels
+there are lengths alone, and what prompts share is known of named sessions only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from eval.traces.reading.content import stop_reason
+from eval.traces.reading.files import Source
+from eval.traces.reading.lengths import Call, holds_history, rebuilt
+from eval.traces.reading.log_line import LogLine, logged_line
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Record, bad_field, fields_of
+from eval.traces.reading.tokenizer import counted
+from eval.traces.request import Path, Request, StopReason, TraceError, ending_of
+
+__all__ = ["SGLANG_LOG"]
+
+_CUT = "..."  # in the middle of what level 2 shortens
+_LEVEL = "--log-requests-level 3 logs the prompts"
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A request and its answer."""
+
+    start_s: float
+    answer_s: float | None
+    prompt_tokens: int
+    output_tokens: int
+    stop: StopReason | None
+    session: str | None
+    path: Path | None  # None: the prompt is not in the log
+    context: Path | None
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    if "line" in record:
+        return logged_line(record["line"]) is not None
+    return "request_parameters" in record or str(record.get("event", "")).startswith("request.")
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    log = _Log(options)
+    for record in source.records():
+        try:
+            line = _line(record)
+            if line is not None:
+                log.add(record, line)
+        except TraceError as error:
+            notes.bad(error)
+    yield from log.requests(notes)
+
+
+def _line(record: Record) -> LogLine | None:
+    """What a record says of a request; None where it is another line of the log."""
+    fields = fields_of(record)
+    if "line" in fields:
+        return logged_line(str(fields["line"]))
+    if "request_parameters" in fields:
+        asked = fields["request_parameters"]
+        try:
+            parameters = json.loads(asked) if isinstance(asked, str) else asked
+        except (ValueError, RecursionError):
+            raise bad_field(record, "request_parameters", "not JSON") from None
+        meta = {name: fields[name] for name in fields if name != "request_parameters"}
+        return LogLine("finished", None, parameters if isinstance(parameters, Mapping) else {}, {"meta_info": meta})
+    return logged_line(json.dumps(dict(fields)))
+
+
+class _Log:
+    """Requests by their ids, from the line that one came with to the line that it ended with."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._texts: TextPrompts | None = None
+        self._received: dict[str, tuple[float | None, Record, LogLine]] = {}
+        self._served: list[_Served] = []
+        self._unended = 0
+        self._shift_s = 0.0  # from the clock of the lines, in a zone of their own, to that of the requests
+
+    def add(self, record: Record, line: LogLine) -> None:
+        """The next line of the log."""
+        name = str(line.request.get("rid") or line.meta.get("id") or record.where)
+        if "HEALTH_CHECK" in name:
+            return
+        if line.event == "received":
+            self._received[name] = line.time_s, record, line
+            return
+        start_s = self._received.pop(name, (None, record, line))[0]
+        self._finished(record, line, start_s)
+
+    def requests(self, notes: Notes) -> Iterator[Request]:
+        """All of them, once the log is read."""
+        for start_s, record, line in self._received.values():
+            try:
+                self._finished(record, line, start_s)
+                self._unended += 1
+            except TraceError as error:
+                notes.bad(error)
+        if self._unended:
+            notes.add("assumed", f"{self._unended:,} requests have no end in the log: their answers count as empty")
+        known = [each for each in self._served if each.path is not None]
+        if known:
+            how = f"; {counted(self._options)}" if self._texts is not None else ""
+            notes.add("real", f"times, prompts, answers, lengths of {len(known):,} requests{how}")
+        for each in known:
+            path, context = each.path or Path((), ()), each.context or each.path or Path((), ())
+            yield _request(each, path, context)
+        yield from _of_lengths([each for each in self._served if each.path is None], notes)
+
+    def _finished(self, record: Record, line: LogLine, received_s: float | None) -> None:
+        meta = line.meta
+        answer_s = _number(meta.get("e2e_latency"))
+        told_s = _number(meta.get("request_received_ts"))
+        if told_s is not None and received_s is not None:
+            self._shift_s = told_s - received_s
+        start_s = told_s if told_s is not None or received_s is None else received_s + self._shift_s
+        if start_s is None:
+            if line.time_s is None:
+                raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
+            start_s = line.time_s - (answer_s or 0.0)
+        prompt, context = self._prompt(line)
+        tokens, output = _whole(meta.get("prompt_tokens")), _whole(meta.get("completion_tokens"))
+        tokens = prompt.tokens if tokens is None and prompt else tokens
+        if tokens is None:
+            raise bad_field(record, "prompt_tokens", f"missing, and so is the prompt: {_LEVEL}")
+        reason = meta.get("finish_reason")
+        kind = reason.get("type") if isinstance(reason, Mapping) else reason
+        self._served.append(
+            _Served(
+                start_s,
+                answer_s,
+                max(tokens, len(prompt.path) if prompt else 0),
+                output or 0,
+                stop_reason(kind) if isinstance(kind, str) else None,
+                _session(line.request),
+                prompt.path if prompt else None,
+                context,
+            )
+        )
+
+    def _prompt(self, line: LogLine) -> tuple[Blocks | None, Path | None]:
+        """The prompt and the whole context, if the log has them uncut."""
+        ids, text = line.request.get("input_ids"), line.request.get("text")
+        if isinstance(ids, list) and _are_tokens(ids):
+            answer = line.answer.get("output_ids")
+            whole = token_prompt([*ids, *(answer if isinstance(answer, list) and _are_tokens(answer) else ())])
+            full = len(ids) // BLOCK_TOKENS
+            prompt = Path(whole.path.ids[:full], whole.path.ends[:full])
+            return Blocks(prompt, len(ids)), whole.path
+        if isinstance(text, str) and text and not (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
+            self._texts = self._texts or TextPrompts(self._options)
+            prompt_blocks = self._texts.blocks(text)
+            said = line.answer.get("text")
+            return prompt_blocks, self._texts.blocks(text + (said if isinstance(said, str) else "")).path
+        return None, None
+
+
+def _request(each: _Served, path: Path, context: Path) -> Request:
+    return Request(
+        each.start_s,
+        each.session,
+        path,
+        context if len(context) >= len(path) else path,
+        each.prompt_tokens,
+        each.output_tokens,
+        ending=ending_of(each.stop),
+        stop=each.stop,
+        session=each.session,
+        answer_s=each.answer_s,
+    )
+
+
+def _of_lengths(served: Sequence[_Served], notes: Notes) -> Iterator[Request]:
+    """Requests whose prompts were not logged."""
+    if not served:
+        return
+    sessions: dict[str | int, list[Call]] = {}
+    for number, each in enumerate(sorted(served, key=lambda each: each.start_s)):
+        call = Call(each.start_s, each.prompt_tokens, each.output_tokens, each.stop, answer_s=each.answer_s)
+        sessions.setdefault(number if each.session is None else each.session, []).append(call)
+    lone = sum(isinstance(name, int) for name in sessions)
+    if lone:
+        notes.add("rebuilt", f"{lone:,} requests have neither a prompt nor a session: nothing is reused; {_LEVEL}")
+    if lone < len(sessions):
+        notes.add("rebuilt", f"contexts of {len(sessions) - lone:,} sessions, from their lengths; {_LEVEL}")
+    units = count(1 << 66)
+    whole = holds_history(list(sessions.values()))
+    for name, calls in sessions.items():
+        yield from rebuilt(None if isinstance(name, int) else name, calls, units, whole)
+
+
+def _session(request: Mapping[str, Any]) -> str | None:
+    parameters = request.get("session_params")
+    inner = parameters.get("id") if isinstance(parameters, Mapping) else None
+    found = next(filter(None, (request.get("session_id"), inner, request.get("conversation_id"))), None)
+    return None if found is None else str(found)
+
+
+def _are_tokens(values: list[Any]) -> bool:
+    return bool(values) and all(isinstance(each, int) for each in values)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
+
+
+SGLANG_LOG = Reader(
+    "sglang-log",
+    "logs of a SGLang server with --log-requests (text or JSON, level 3 for all), or --export-metrics-to-file-dir",
+    _detects,
+    _read,
+)

@@ -1,0 +1,138 @@
+"""WildChat (``allenai/WildChat-1M``, ``-4.8M``): conversations of real users with ChatGPT, with their times.
+
+A row is a conversation; its ``timestamp`` is that of its last turn, and rows come in that order. Each answer has a
+``timestamp`` of its own, which is taken for the arrival of its turn; messages of users have none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from eval.traces.reading.chats import Chat, Message, Settled, Turn, by_arrival, requests, turns
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Count, Record, decode
+from eval.traces.reading.tokenizer import TokenCount, counted, token_count
+from eval.traces.request import Request, TraceError
+
+__all__ = ["LONGEST_S", "WAIT_S", "WILDCHAT"]
+
+WAIT_S = 120.0
+"""Assumed between two turns where the first has no time of its own: about the median of the Mooncake trace (123 s)."""
+
+LONGEST_S = 86_400.0
+"""With a limit, how long before the last one the turns of a conversation are waited for, so that reading can stop."""
+
+_Time = datetime | Count
+"""A datetime or its ISO text, UTC where it names no zone; a number is milliseconds since 1970, as pandas writes."""
+
+
+class _Message(msgspec.Struct):
+    role: Literal["user", "assistant", "system"]
+    content: str
+    timestamp: _Time | None = None
+
+
+class _Row(msgspec.Struct):
+    conversation_hash: str
+    timestamp: _Time
+    conversation: list[_Message]
+    model: str | None = None
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    return "conversation_hash" in record and "conversation" in record
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    """Requests in order of arrival.
+
+    Without a limit the whole file is read and sorted. With one, rows must come in order of ``timestamp``, give or take
+    ``LONGEST_S``; a conversation that reaches further back than that is left out, and counted.
+    """
+    notes.add("real", f"conversations and times; {counted(options)}")
+    yield from by_arrival(_conversations(source, options, notes))
+
+
+def _conversations(source: Source, options: Options, notes: Notes) -> Iterator[Settled]:
+    count = token_count(options)
+    settled_s = -math.inf
+    for record in source.records():
+        try:
+            row = decode(record, _Row)
+            end_s = _seconds(row.timestamp)
+            if end_s < settled_s:
+                raise TraceError(
+                    f"{record.where}: timestamp: rows are out of order by more than a day; "
+                    "sort them, or read them all (no limit)"
+                )
+            made = _requests(record, row, end_s, count, options.texts)
+        except TraceError as error:
+            notes.bad(error)
+            continue
+        if not made:
+            notes.left_out(f"{record.where}: conversation: no message of a user")
+            continue
+        if options.limit is not None:
+            settled_s = max(settled_s, end_s - LONGEST_S)
+        if made[0].arrival_s < settled_s:
+            notes.left_out(f"{record.where}: conversation: lasts more than a day, which a limit does not allow")
+            continue
+        yield Settled(settled_s, made)
+
+
+def _requests(record: Record, row: _Row, end_s: float, count: TokenCount, texts: bool) -> list[Request]:
+    messages = (
+        Message(each.role, each.content, None if each.timestamp is None else _seconds(each.timestamp))
+        for each in row.conversation
+    )
+    taken = turns(messages)
+    arrivals_s = _arrivals(taken, end_s)
+    for number in range(1, len(arrivals_s)):
+        if arrivals_s[number] < arrivals_s[number - 1]:
+            raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
+    return requests(Chat(row.conversation_hash, taken, arrivals_s, model=row.model), count, texts)
+
+
+def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
+    """When each turn arrived: the time of its answer.
+
+    Where that is missing, the last turn has the time of the conversation, and another one comes WAIT_S before the turn
+    after it, but not before a turn that has a time.
+    """
+    known = [turn.answer[0].time_s if turn.answer else None for turn in taken]
+    arrivals: list[float] = []
+    after_s = end_s
+    for number in reversed(range(len(known))):
+        own_s = known[number]
+        if own_s is None:
+            own_s = after_s - (WAIT_S if arrivals else 0.0)
+            before_s = next((each for each in reversed(known[:number]) if each is not None), own_s)
+            own_s = max(own_s, min(before_s, after_s))
+        arrivals.append(own_s)
+        after_s = own_s
+    arrivals.reverse()
+    return arrivals
+
+
+def _seconds(time: datetime | int) -> float:
+    """Since 1970."""
+    if isinstance(time, int):
+        return time / 1000
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+WILDCHAT = Reader(
+    "wildchat",
+    "allenai/WildChat-1M or -4.8M: conversation_hash, timestamp, conversation (role, content, timestamp)",
+    _detects,
+    _read,
+    in_order=True,
+)

@@ -1,0 +1,176 @@
+"""Sessions of local agents: the log has every message and, of every call, how many tokens its prompt had.
+
+What the log does not have is the system prompt and the tools: they are what is left of the first prompt. Lengths of
+messages are fitted so that every prompt has the tokens that were counted for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from eval.traces.reading.chats import Message
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.tokenizer import TokenCount
+from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+
+__all__ = ["AgentLog", "Logged", "Piece", "Repairs", "piece"]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A message of a log, without its text."""
+
+    key: bytes  # its hash
+    tokens: int  # as far as its length tells
+    kind: InputKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """One call as it was logged. Tokens are None where none were counted."""
+
+    added: Sequence[Piece]  # what its prompt has and the context before it has not
+    answer: Piece
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int  # that the provider read from its own cache
+    start_s: float
+    end_s: float
+    stop: StopReason | None
+    model: str | None
+    anew: bool = False  # the history was replaced by a summary, which is the first of what was added
+
+
+class Repairs:
+    """How often histories were not what the log lets expect; said in the notes of the trace."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.dropped = self.cut = self.compacted = self.rewound = 0
+        notes.add("rebuilt", self._said)
+
+    def _said(self) -> str:
+        found = {
+            "last answers are shorter in the next prompt, as where thoughts are dropped": self.dropped,
+            "prompts are shorter than their history with no word of why: taken to share the system prompt": self.cut,
+            "histories were replaced by a summary": self.compacted,
+            "conversations went back to an earlier message": self.rewound,
+        }
+        return "; ".join(f"{times:,} {what}" for what, times in found.items() if times)
+
+
+def piece(message: Message, count: TokenCount, kind: InputKind | None = None) -> Piece:
+    """A message as its hash and length."""
+    digest = blake2b(message.role.encode() + b"\0", digest_size=8)
+    digest.update(message.text.encode(errors="surrogatepass"))
+    return Piece(digest.digest(), count(message.text), kind)
+
+
+class AgentLog:
+    """One conversation of an agent, call by call."""
+
+    def __init__(self, session: str, agent: str, parent: str | None, repairs: Repairs) -> None:
+        self.conversation = f"{session}/{agent}"
+        self._session, self._agent, self._parent = session, agent, parent
+        self._repairs = repairs
+        self._system = Path((), ())
+        self._prompt = Path((), ())  # of the last call
+        self._context = Path((), ())
+        self._end_s: float | None = None
+
+    def state(self) -> tuple[Path, Path]:
+        """What ``back_to`` needs to go back to this moment."""
+        return self._prompt, self._context
+
+    def back_to(self, state: tuple[Path, Path]) -> None:
+        """The user went back to an earlier message."""
+        self._repairs.rewound += state[1] is not self._context
+        self._prompt, self._context = state
+
+    def call(self, call: Logged) -> Request:
+        """The request of the next call."""
+        total = call.prompt_tokens
+        estimate = sum(each.tokens for each in call.added)
+        if not self._context.ids:
+            self._system = self._first(call, estimate)
+            prompt = self._and(self._system, call.added, None if total is None else total - len(self._system))
+        elif total is None:
+            base = self._system if call.anew else self._context
+            prompt = self._and(base, call.added, None)
+        else:
+            prompt = self._next(call, total, estimate)
+        self._repairs.compacted += call.anew
+        context = self._and(prompt, (call.answer,), max(call.output_tokens or call.answer.tokens, 1))
+        waited_s = None if self._end_s is None else max(call.start_s - self._end_s, 0.0)
+        self._prompt, self._context, self._end_s = prompt, context, call.end_s
+        return Request(
+            call.start_s,
+            self.conversation,
+            prompt,
+            context,
+            len(prompt),
+            len(context) - len(prompt),
+            ending=ending_of(call.stop),
+            stop=call.stop,
+            input=call.added[-1].kind if call.added else None,
+            session=self._session,
+            agent=self._agent,
+            parent=self._parent,
+            model=call.model,
+            answer_s=max(call.end_s - call.start_s, 0.0),
+            wait_s=waited_s,
+        )
+
+    def _first(self, call: Logged, estimate: int) -> Path:
+        """The system prompt and the tools: what the provider had cached of them is shared with other sessions."""
+        if call.prompt_tokens is None:
+            return Path((), ())
+        rest = max(call.prompt_tokens - estimate, 0)
+        shared = min(call.cached_tokens, rest)
+        path = self._and(Path((), ()), (Piece((call.model or "").encode(), 1),), shared) if shared else Path((), ())
+        own = Piece(self.conversation.encode(), 1)
+        return self._and(path, (own,), rest - shared) if rest > shared else path
+
+    def _next(self, call: Logged, total: int, estimate: int) -> Path:
+        """A later prompt of so many tokens: as much of the history as fits."""
+        pieces = tuple(call.added)
+        if not call.anew:
+            if total - len(self._context) >= len(pieces):
+                return self._and(self._context, pieces, total - len(self._context))
+            room = total - len(self._prompt)
+            if room > len(pieces):
+                self._repairs.dropped += 1
+                shorter = Piece(b"shorter" + call.answer.key, max(room - estimate, 1))
+                return self._and(self._prompt, (shorter, *pieces), room)
+            self._repairs.cut += 1
+            pieces = (Piece(b"cut" + call.answer.key, max(total - len(self._system) - estimate, 1)), *pieces)
+        room = total - len(self._system)
+        if room >= len(pieces):
+            return self._and(self._system, pieces, room)
+        return self._and(Path((), ()), (Piece(b"all" + call.answer.key, 1),), max(total, 1))
+
+    @staticmethod
+    def _and(path: Path, pieces: Sequence[Piece], tokens: int | None) -> Path:
+        """A path, and units of so many tokens in all behind it. Equal ids have equal ends, as both are hashed."""
+        ids, ends = tuple(path.ids), tuple(path.ends)
+        if not pieces and tokens:
+            pieces = (Piece(b"more", tokens),)
+        lengths = [each.tokens for each in pieces] if tokens is None else _spread(tokens, pieces)
+        for each, length in zip(pieces, lengths, strict=True):
+            end = (ends[-1] if ends else 0) + length
+            parent = ids[-1] if ids else 0
+            digest = blake2b(parent.to_bytes(8) + end.to_bytes(8) + each.key, digest_size=8).digest()
+            ids, ends = (*ids, int.from_bytes(digest)), (*ends, end)
+        return Path(ids, ends)
+
+
+def _spread(tokens: int, pieces: Sequence[Piece]) -> list[int]:
+    """So many tokens over the pieces, in proportion to their lengths, at least one each."""
+    left, weight, lengths = max(tokens, len(pieces)), sum(each.tokens for each in pieces), []
+    for number, each in enumerate(pieces):
+        behind = len(pieces) - number - 1
+        length = left - behind if not behind else min(max(round(left * each.tokens / max(weight, 1)), 1), left - behind)
+        lengths.append(length)
+        left, weight = left - length, weight - each.tokens
+    return lengths

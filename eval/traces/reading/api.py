@@ -1,0 +1,224 @@
+"""Calls of the APIs of OpenAI and Anthropic out of the many rows that logs and batches make of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from eval.traces.reading.calls import TextCall
+from eval.traces.reading.chats import Message
+from eval.traces.reading.content import message_of, stop_reason, text_of
+from eval.traces.reading.lengths import Call
+from eval.traces.reading.records import Record, bad_field
+from eval.traces.reading.times import any_seconds
+from eval.traces.request import StopReason
+
+__all__ = ["CONTAINERS", "answer_of", "call_of", "is_call", "response_of", "rows_of"]
+
+CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
+"""Fields of a document in which rows may lie."""
+
+_BODIES = ("body", "request", "payload", "request_body", "kwargs")
+_RESPONSES = ("response", "response_body", "completion", "result")
+_SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id", "prompt_cache_key")
+_TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time")
+_ENDS = ("end_time", "endTime", "completed_at", "response_time_at")
+_AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
+
+
+def rows_of(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The rows that a document holds, or the document itself, if it is a row."""
+    if is_call(document) or response_of(document):
+        yield document
+        return
+    for name in CONTAINERS:
+        for number, row in enumerate(document[name] if isinstance(document.get(name), list) else ()):
+            if isinstance(row, Mapping):
+                yield row.get("row", row) if isinstance(row.get("row", row), Mapping) else row
+            elif isinstance(row, list):
+                for turn in row:
+                    if isinstance(turn, Mapping):
+                        yield {"output_length": _AGENTIC_OUTPUT} | dict(turn) | _turn_of(number)
+
+
+def _turn_of(conversation: int) -> dict[str, Any]:
+    return {"session_id": f"conversation {conversation}", "message_mode": "delta"}
+
+
+def is_call(row: Mapping[str, Any]) -> bool:
+    """Whether a row holds a prompt: messages, one text, or the input of the Responses API."""
+    body = _body(row)
+    if isinstance(body.get("messages"), list) and _are_messages(body["messages"]):
+        return True
+    if isinstance(body.get("prompt"), str) and ("model" in body or "max_tokens" in body or "response" in row):
+        return True
+    return isinstance(body.get("input"), list | str) and "model" in body and "pre_gap" not in body
+
+
+def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The response of an API in a row, or that is the row; empty if there is none."""
+    if "choices" in row or (row.get("object") == "response" and "output" in row):
+        return row
+    for name in _RESPONSES:
+        found = _loaded(row.get(name))
+        if isinstance(found, Mapping):
+            inner = _loaded(found.get("body"))
+            found = inner if isinstance(inner, Mapping) else found
+            if found.keys() & {"choices", "output", "content", "message", "usage"}:
+                return found
+    return {}
+
+
+def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
+    """The call of a row for which ``is_call``.
+
+    Raises:
+        TraceError: a field is not what it must be; one line with its name.
+    """
+    body, response = _body(row), response_of(row)
+    answer, stop, output = _answer(response)
+    start_s, end_s = _time(record, row, body, _TIMES), _time(record, row, response, _ENDS)
+    if start_s is None and "created" in response:
+        start_s = any_seconds(record, "created", response["created"])
+    latency = row.get("latency_ms", row.get("duration_ms"))
+    if end_s is None and start_s is not None and isinstance(latency, int | float) and latency >= 0:
+        end_s = start_s + latency / 1000
+    if output is None:
+        output = _tokens(record, row, "output_length")
+    session = next((str(each[name]) for each in (row, body) for name in _SESSIONS if _is_name(each.get(name))), None)
+    delay = row.get("delay")
+    if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < 1e12):
+        raise bad_field(record, "delay", f"{delay!r}, must be milliseconds, 0 or more")
+    return TextCall(
+        messages=_prompt(record, body),
+        answer=answer,
+        adds=row.get("message_mode") == "delta",
+        session=session,
+        start_s=start_s,
+        end_s=end_s,
+        delay_s=None if delay is None else delay / 1000,
+        output_tokens=output,
+        stop=stop,
+        model=_text(body.get("model")) or _text(response.get("model")),
+    )
+
+
+def answer_of(record: Record, response: Mapping[str, Any]) -> Call:
+    """A response without its prompt: lengths and the end of the answer.
+
+    Raises:
+        TraceError: it has no usage.
+    """
+    usage = response.get("usage")
+    if not isinstance(usage, Mapping):
+        raise bad_field(record, "usage", "missing: a response without its prompt tells nothing but lengths")
+    tokens = _usage(usage, "prompt_tokens", "input_tokens")
+    _, stop, output = _answer(response)
+    created = response.get("created", response.get("created_at", 0))
+    start_s = any_seconds(record, "created", created if isinstance(created, int | float | str) else 0)
+    return Call(start_s, tokens or 0, output or 0, stop, _text(response.get("model")))
+
+
+def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of the request in a row."""
+    for name in _BODIES:
+        found = _loaded(row.get(name))
+        if isinstance(found, Mapping):
+            return _body(found) if found.keys() & set(_BODIES) else found
+    return row
+
+
+def _loaded(value: Any) -> Any:
+    """JSON within JSON, as some logs have it."""
+    if isinstance(value, str) and value[:1] == "{":
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value
+
+
+def _are_messages(messages: list[Any]) -> bool:
+    return all(isinstance(each, Mapping) and ("role" in each or "type" in each) for each in messages)
+
+
+def _prompt(record: Record, body: Mapping[str, Any]) -> list[Message]:
+    """All that the model reads, in order: tools and the system prompt first."""
+    head = [Message("system", text) for text in (text_of(body.get("tools")), _system(body)) if text]
+    if isinstance(body.get("messages"), list):
+        field, items = "messages", body["messages"]
+    elif "input" in body:
+        field, items = "input", body["input"]
+    else:
+        field, items = "prompt", body.get("prompt")
+    if isinstance(items, str):
+        return [*head, Message("user", items)]
+    found = []
+    for number, item in enumerate(items or ()):
+        message = message_of(item) if isinstance(item, Mapping) else None
+        if message is None:
+            role = item.get("role") if isinstance(item, Mapping) else type(item).__name__
+            raise bad_field(record, f"{field}[{number}].role", f"{str(role)[:40]!r} is no role of a message")
+        found.append(message)
+    return [*head, *found]
+
+
+def _system(body: Mapping[str, Any]) -> str:
+    return text_of(body.get("system") or body.get("instructions"))
+
+
+def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
+    """The messages of an answer, how it ended, and its tokens."""
+    if not response:
+        return (), None, None
+    choices = response.get("choices")
+    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
+    items: Sequence[Any] = [choice.get("message")] if choice.get("message") else []
+    if not items and isinstance(choice.get("text"), str):
+        items = [{"role": "assistant", "content": choice["text"]}]
+    elif not items and isinstance(response.get("output"), list):
+        items = response["output"]
+    elif not items and response.get("content"):
+        items = [{"role": "assistant", "content": response["content"]}]
+    elif not items and isinstance(response.get("message"), Mapping):
+        items = [response["message"]]
+    said = tuple(found for item in items if isinstance(item, Mapping) and (found := message_of(item)) is not None)
+    told = choice.get("finish_reason") or response.get("stop_reason") or response.get("status")
+    stop = stop_reason(told) if isinstance(told, str) else None
+    if stop == "stop" and said and said[-1].calls_tool:
+        stop = "tool_calls"
+    usage = response.get("usage")
+    return said, stop, _usage(usage, "completion_tokens", "output_tokens") if isinstance(usage, Mapping) else None
+
+
+def _usage(usage: Mapping[str, Any], *names: str) -> int | None:
+    found = (usage.get(name) for name in names)
+    return next((each for each in found if isinstance(each, int) and 0 <= each <= 2**53), None)
+
+
+def _time(record: Record, row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> float | None:
+    for each in (row, other):
+        for name in names:
+            value = each.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float | str):
+                continue
+            if name == "timestamp" and not isinstance(value, str) and 0 <= value < 1e9 and "messages" in row:
+                return value / 1000  # aiperf's rows count milliseconds from the start of the trace
+            return any_seconds(record, name, value)
+    return None
+
+
+def _tokens(record: Record, row: Mapping[str, Any], name: str) -> int | None:
+    value = row.get(name)
+    if value is not None and not (isinstance(value, int) and 0 <= value <= 2**53):
+        raise bad_field(record, name, f"{value!r}, must be a number of tokens, 0 or more")
+    return value
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, int) or (isinstance(value, str) and bool(value))
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None

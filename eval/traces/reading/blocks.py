@@ -1,0 +1,137 @@
+"""Blocks of a trace as units: an id stands for the whole prefix that its block ends.
+
+Some traces hash the content of each block alone: then one id can follow different prefixes. The reader gives every pair
+of prefix and block an id of its own. Traces that hash prefixes keep what they had, under new numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from eval.traces.reading.records import Record, bad_field
+from eval.traces.request import Path
+
+__all__ = ["BlockNumbers", "Chain", "block_path", "block_size", "full_blocks"]
+
+_MOONCAKE = 512
+_START = -1  # stands for the empty prefix
+
+
+class BlockNumbers:
+    """Numbers of prefixes, from 0, and the prefix that each continues; shared by all chains of a trace."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parents = np.empty(1024, np.int32)
+
+    def new(self, parent: int) -> int:
+        """The number of a prefix that was not seen before."""
+        if self.count == len(self._parents):
+            self._parents = np.concatenate([self._parents, np.empty_like(self._parents)])
+        self._parents[self.count] = parent
+        self.count += 1
+        return self.count - 1
+
+    def follows(self, number: int, parent: int) -> bool:
+        """Whether a prefix is this parent and one block."""
+        return bool(self._parents[number] == parent)
+
+    def chained(self, numbers: array[int]) -> int:
+        """How many of these, from the first, each continue the one before."""
+        if not numbers:
+            return 0
+        found = np.frombuffer(numbers, np.int32)
+        wrong = np.flatnonzero(self._parents[found[1:]] != found[:-1])
+        return 0 if self._parents[found[0]] != _START else int(wrong[0]) + 1 if len(wrong) else len(found)
+
+
+class Chain:
+    """Ids of one scope, such as a file or a session, as numbers of prefixes.
+
+    Attributes:
+        repeated: ids that were seen behind a second prefix; more than 0: ids stand for content.
+    """
+
+    def __init__(self, numbers: BlockNumbers | None = None) -> None:
+        self.repeated = 0
+        self._numbers = numbers or BlockNumbers()
+        self._first: dict[int | str, int] = {}  # by id, the number of the first prefix that it ended
+        self._others: dict[tuple[int, int | str], int] = {}  # of ids that were seen behind another prefix
+
+    def units(self, ids: Sequence[int | str]) -> array[int]:
+        """The numbers of the prefixes that the blocks of a prompt end."""
+        known: list[Any] = list(map(self._first.get, ids))
+        until = known.index(None) if None in known else len(known)
+        units = array("i", known[:until])
+        right = self._numbers.chained(units)
+        del units[right:]
+        parent = units[-1] if units else _START
+        for block in ids[right:]:
+            parent = self._next(parent, block)
+            units.append(parent)
+        return units
+
+    def said(self) -> str:
+        """What is noted of ids that stand for the content of blocks; nothing where they stand for prefixes."""
+        if not self.repeated:
+            return ""
+        times = f"{self.repeated:,} stood behind a second prefix"
+        return f"ids stand for the content of blocks ({times}): made ids of prefixes"
+
+    def _next(self, parent: int, block: int | str) -> int:
+        first = self._first.get(block)
+        if first is None:
+            number = self._first[block] = self._numbers.new(parent)
+            return number
+        if self._numbers.follows(first, parent):
+            return first
+        number = self._others.get((parent, block), _START)
+        if number == _START:
+            self.repeated += 1
+            number = self._others[parent, block] = self._numbers.new(parent)
+        return number
+
+
+def block_path(units: Sequence[int], block: int, ends: dict[int, range]) -> Path:
+    """Full blocks of one size as a path; ``ends`` remembers the ranges, which many prompts share."""
+    found = ends.get(len(units))
+    if found is None:
+        found = ends[len(units)] = range(block, block * len(units) + 1, block)
+    return Path(units, found)
+
+
+def block_size(prompts: Iterable[tuple[int, int]]) -> int | None:
+    """Tokens of a block, from pairs of a prompt's tokens and its number of ids; the last block may be partly filled.
+
+    512, as in Mooncake's traces, if that fits all of them; else the largest power of two that does; None: none does.
+    """
+    low, high = 1, math.inf  # both are possible sizes
+    for tokens, ids in prompts:
+        if not tokens:
+            continue
+        # Full blocks alone, or the last one too: floor(tokens / size) <= ids <= ceil(tokens / size).
+        low = max(low, tokens // (ids + 1) + 1)
+        high = min(high, math.inf if ids <= 1 else (tokens - 1) // (ids - 1))
+    if low <= _MOONCAKE <= high:
+        return _MOONCAKE
+    powers = [1 << power for power in range(15) if low <= 1 << power <= high]
+    return powers[-1] if powers else None
+
+
+def full_blocks(record: Record, tokens: int, ids: list[int | str], block: int) -> list[int | str]:
+    """The ids of the full blocks of an input.
+
+    Raises:
+        TraceError: there are more or fewer ids than blocks.
+    """
+    full, blocks = tokens // block, -(-tokens // block)
+    if not full <= len(ids) <= blocks:
+        raise bad_field(
+            record, "hash_ids", f"{len(ids)} ids, but {tokens} tokens are {blocks} blocks of {block} (--block-size)"
+        )
+    return ids[:full]

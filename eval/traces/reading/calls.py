@@ -1,0 +1,195 @@
+"""Logs of single calls with their texts: which call continues which, and answers that only a later prompt shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count, takewhile
+
+from eval.traces.arrivals import Stamper
+from eval.traces.reading.chats import Message, extended
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.times import TOKEN_S
+from eval.traces.reading.tokenizer import token_count
+from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+
+__all__ = ["CallLog", "TextCall"]
+
+_FIRST_OWN = 1 << 65  # numbers of units above all hashes: answers whose text nobody knows
+
+
+@dataclass(frozen=True, slots=True)
+class TextCall:
+    """One call. What the log does not tell is None."""
+
+    messages: Sequence[Message]  # the whole prompt, or what it adds to the session's history
+    answer: Sequence[Message] = ()  # empty where it is not in the log
+    adds: bool = False  # the messages are what the prompt adds
+    session: str | None = None
+    start_s: float | None = None
+    end_s: float | None = None
+    delay_s: float | None = None  # from the end of the answer before
+    output_tokens: int | None = None
+    stop: StopReason | None = None
+    model: str | None = None
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A call while its answer may still turn up in a later prompt."""
+
+    call: TextCall
+    conversation: str
+    prompt: Path
+    context: Path
+    stop: StopReason | None
+    number: int
+    messages: tuple[tuple[str, str], ...] = field(default=())
+
+
+class CallLog:
+    """Calls in the order of the log, as conversations.
+
+    A call continues the one whose prompt, and answer where it is known, its own prompt begins with; or the last one of
+    its session, where calls name sessions.
+    """
+
+    def __init__(self, options: Options, notes: Notes) -> None:
+        self._count, self._texts = token_count(options), options.texts
+        self._stamper = Stamper(options.arrivals)
+        self._drafts: list[_Draft] = []
+        self._latest: dict[str, _Draft] = {}  # by conversation
+        self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
+        self._open: dict[int, _Draft] = {}  # without an answer, by the last unit of the prompt
+        self._own = count(_FIRST_OWN)
+        self._notes = notes
+
+    def add(self, call: TextCall) -> None:
+        """The next call of the log; one without messages is nothing."""
+        before = self._latest.get(call.session) if call.session else None
+        base = self._history(before) if call.adds and before else Path((), ())
+        prompt = extended(base, call.messages, self._count)
+        if not prompt.ids:
+            return
+        if not call.adds:
+            self._answers(call.messages, prompt)
+        conversation, known = self._conversation(call, prompt, before)
+        draft = _Draft(call, conversation, prompt, prompt, call.stop, len(self._drafts))
+        if self._texts:
+            # Of a whole prompt, the messages behind the context before it.
+            new = call.messages if call.adds else call.messages[known:]
+            draft.messages = tuple((each.role, each.text) for each in new if each.role != "assistant")
+        if call.answer:
+            self._answer(draft, call.answer)
+        else:
+            self._open[prompt.ids[-1]] = draft
+        self._drafts.append(draft)
+        self._latest[conversation] = self._tails[prompt.ids[-1]] = self._tails[draft.context.ids[-1]] = draft
+
+    def requests(self) -> Iterator[Request]:
+        """All of them, once the log is read."""
+        unknown = sum(draft.context is draft.prompt and draft.call.output_tokens is None for draft in self._drafts)
+        if unknown:
+            self._notes.add("assumed", f"{unknown:,} answers are not in the log: they count as empty")
+        conversations: dict[str, list[_Draft]] = {}
+        for draft in self._drafts:
+            conversations.setdefault(draft.conversation, []).append(draft)
+        drawn = 0
+        for name, drafts in conversations.items():
+            timed = all(draft.call.start_s is not None for draft in drafts)
+            drawn += not timed
+            yield from _requests(name, drafts, self._starts(drafts, timed))
+        if drawn:
+            self._notes.add("drawn", self._stamper.said(f"times of {drawn:,} conversations"))
+
+    def _history(self, before: _Draft) -> Path:
+        """What the next prompt of a session begins with; an unknown answer is a unit of its own."""
+        if before.context is not before.prompt or not before.call.output_tokens:
+            return before.context
+        end = len(before.prompt) + before.call.output_tokens
+        before.context = Path((*before.prompt.ids, next(self._own)), (*before.prompt.ends, end))
+        return before.context
+
+    def _answers(self, messages: Sequence[Message], prompt: Path) -> None:
+        """Find answers of earlier calls within a whole prompt."""
+        for number in range(1, len(messages)):
+            draft = self._open.get(prompt.ids[number - 1])
+            said = tuple(takewhile(lambda each: each.role == "assistant", messages[number:]))
+            if draft is not None and said:
+                del self._open[prompt.ids[number - 1]]
+                self._answer(draft, said)
+                self._tails[draft.context.ids[-1]] = draft
+
+    def _answer(self, draft: _Draft, said: Sequence[Message]) -> None:
+        draft.context = extended(draft.prompt, said, self._count)
+        if draft.stop is None:
+            draft.stop = "tool_calls" if said[-1].calls_tool else "stop"
+
+    def _conversation(self, call: TextCall, prompt: Path, before: _Draft | None) -> tuple[str, int]:
+        """Whose turn a call is, and how many messages of its prompt that conversation has already."""
+        if call.session:
+            known = prompt.common(before.context) if before else 0
+            return call.session, prompt.unit_at(known)
+        for number in range(len(prompt.ids), 0, -1):
+            draft = self._tails.get(prompt.ids[number - 1])
+            if draft is None or number == len(prompt.ids) == len(draft.prompt.ids):
+                continue  # an equal prompt is another user's, or a second attempt
+            if self._latest[draft.conversation] is draft:
+                return draft.conversation, number
+            break
+        return f"#{len(self._drafts)}", 0
+
+    def _starts(self, drafts: Sequence[_Draft], timed: bool) -> list[float]:
+        if timed:
+            return [draft.call.start_s or 0.0 for draft in drafts]
+        stamps = self._stamper.stamp(len(drafts)).times_s
+        starts: list[float] = []
+        for number, draft in enumerate(drafts):
+            at_s = stamps[number]
+            if starts:
+                last = drafts[number - 1]
+                waited_s = stamps[number] - stamps[number - 1]
+                if draft.call.delay_s is not None:
+                    waited_s = draft.call.delay_s + TOKEN_S * _output(last)
+                at_s = starts[-1] + waited_s
+            elif draft.call.start_s is not None:
+                at_s = draft.call.start_s
+            starts.append(at_s)
+        return starts
+
+
+def _requests(name: str, drafts: Sequence[_Draft], starts_s: Sequence[float]) -> Iterator[Request]:
+    ended_s: float | None = None
+    for draft, start_s in zip(drafts, starts_s, strict=True):
+        call = draft.call
+        wait_s = call.delay_s
+        if wait_s is None and ended_s is not None:
+            wait_s = max(start_s - ended_s, 0.0)
+        ended_s = call.end_s
+        yield Request(
+            start_s,
+            name,
+            draft.prompt,
+            draft.context,
+            len(draft.prompt),
+            _output(draft),
+            messages=draft.messages,
+            ending=ending_of(draft.stop),
+            stop=draft.stop,
+            input=_input(call.messages),
+            session=call.session,
+            model=call.model,
+            answer_s=None if call.end_s is None else max(call.end_s - start_s, 0.0),
+            wait_s=wait_s,
+        )
+
+
+def _output(draft: _Draft) -> int:
+    measured = len(draft.context) - len(draft.prompt)
+    return measured if draft.call.output_tokens is None else draft.call.output_tokens
+
+
+def _input(messages: Sequence[Message]) -> InputKind | None:
+    last = messages[-1].role
+    return "tool" if last == "tool" else "user" if last == "user" else None

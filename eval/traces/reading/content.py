@@ -1,0 +1,127 @@
+"""What a message says, out of the shapes that APIs and logs give it: text, or a list of blocks of many types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from eval.traces.reading.chats import Message, Role
+from eval.traces.request import InputKind, StopReason
+
+__all__ = ["block_types", "calls_tool", "input_kind", "message_of", "role_of", "stop_reason", "text_of"]
+
+_IMAGE_CHARACTERS = 4_000
+"""That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
+
+_TEXTS = ("text", "content", "output", "thinking", "reasoning_content", "refusal", "summary", "value", "transcript")
+_CALLS = ("name", "arguments", "input", "function", "action")
+_BINARY = ("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio", "video_url")
+
+_TOOL_CALL_TYPES = {
+    *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call", "local_shell_call"),
+    *("tool_search_call", "web_search_call", "tool_call", "toolCall"),
+}
+_TOOL_RESULT_TYPES = {"tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+
+_ROLES: dict[str, Role] = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard", "model", "ai", "bot"), "assistant"),
+    **dict.fromkeys(("function_call", "tool_call", "tool_calls"), "assistant"),
+    **dict.fromkeys(("tool", "function", "observation", "tool_response", "tool_result", "function_response"), "tool"),
+}
+
+_STOPS: dict[str, StopReason] = {
+    **dict.fromkeys(("tool_use", "tool_calls", "tool_call", "function_call"), "tool_calls"),
+    **dict.fromkeys(("end_turn", "stop", "stop_sequence", "eos", "refusal", "content_filter", "completed"), "stop"),
+    **dict.fromkeys(("length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"), "length"),
+    **dict.fromkeys(("abort", "aborted", "cancelled", "canceled", "error"), "abort"),
+}
+
+
+def stop_reason(name: str | None) -> StopReason | None:
+    """How an answer ended, in one set of terms; None where the name is empty or of no known API."""
+    return _STOPS.get(name.lower()) if name else None
+
+
+def role_of(name: str) -> Role | None:
+    """The role that a name stands for; None if it is of no known format."""
+    return _ROLES.get(name.lower())
+
+
+def input_kind(types: Sequence[str] | None) -> InputKind | None:
+    """What new content is, from the types of its blocks; None where a model's own words are among it."""
+    kinds = set(types or ())
+    if "tool_result" in kinds and kinds <= {"tool_result", "text", "image", "document"}:
+        return "tool"
+    return "user" if kinds and kinds <= {"text", "image", "document"} else None
+
+
+def text_of(content: Any) -> str:
+    """All that a model reads of a content, as text. An image is as many characters as it counts for."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping):
+        return _text_of_block(content)
+    if isinstance(content, Sequence):
+        return "\n".join(filter(None, map(text_of, content)))
+    return str(content)
+
+
+def block_types(content: Any) -> set[str]:
+    """The types of the blocks of a content; text alone is one of type ``text``."""
+    if isinstance(content, str):
+        return {"text"}
+    if not isinstance(content, Sequence):
+        return set()
+    return {str(block.get("type", "text")) for block in content if isinstance(block, Mapping)}
+
+
+def calls_tool(message: Mapping[str, Any]) -> bool:
+    """Whether an answer calls a tool, in any of the shapes of a message."""
+    if message.get("tool_calls") or message.get("function_call"):
+        return True
+    return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or message.get("type") in _TOOL_CALL_TYPES
+
+
+def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Message | None:
+    """A message of an API or an item of a log; None if it has no known role."""
+    kind = str(message.get("type", ""))
+    role: Role | None
+    if kind in _TOOL_CALL_TYPES or kind == "reasoning":
+        role = "assistant"
+    elif kind in _TOOL_RESULT_TYPES:
+        role = "tool"
+    else:
+        role = role_of(str(message.get("role", "")))
+    if role is None:
+        return None
+    if role == "user" and "tool_result" in block_types(message.get("content")):
+        role = "tool"
+    texts = [text_of(message[name]) for name in (*_TEXTS, *_CALLS) if name != "input" and message.get(name)]
+    texts += [text_of(message.get("input")) if role == "assistant" else ""]
+    texts += [text_of(message.get("tool_calls")) if message.get("tool_calls") else ""]
+    text = "\n".join(filter(None, texts))
+    return Message(role, text, time_s, role == "assistant" and calls_tool(message))
+
+
+def _text_of_block(block: Mapping[str, Any]) -> str:
+    kind = str(block.get("type", ""))
+    if kind in _BINARY:
+        digest = blake2b(msgspec.json.encode(block, order="sorted"), digest_size=32).hexdigest()
+        return (digest * (_IMAGE_CHARACTERS // len(digest) + 1))[:_IMAGE_CHARACTERS]
+    named = [text_of(block[name]) for name in (*_TEXTS, *_CALLS) if block.get(name)]
+    # Arguments of a tool are an object of any fields: all of it is read.
+    return "\n".join(filter(None, named)) if named else _any_text(block)
+
+
+def _any_text(block: Mapping[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(block).decode()
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return str(block)

@@ -1,0 +1,266 @@
+"""Opens what somebody has: a file, a folder of files or a data set on the hub, as one stream of records.
+
+A file may be compressed (``.gz``, ``.zst``, told by its first bytes) and begin with a byte-order mark. It holds JSON
+lines, one JSON document (an array, or pretty-printed objects), Parquet, CSV or lines of a log.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import msgspec
+import zstandard
+
+from eval.traces.reading.records import Record
+from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
+from eval.traces.request import TraceError
+
+__all__ = ["Source"]
+
+_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".log", ".txt")
+_PACKED = (".gz", ".zst")
+
+_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+
+_LOG_LINE = re.compile(rb"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+_LOG_HEAD = 200  # lines within which a log of a server shows one with its time
+
+_BLANK = re.compile(r"\s*")
+
+_BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What was named as a trace.
+
+    Attributes:
+        name: as it was given.
+        files: a single file, or those of a folder, sorted by path; none: the name is that of a data set on the hub.
+        folder: the folder that was named, if it was one.
+    """
+
+    name: str
+    files: tuple[Path, ...]
+    folder: Path | None = None
+
+    @classmethod
+    def of(cls, name: str) -> Source:
+        """A source by its path, or by its name on the hub.
+
+        Raises:
+            TraceError: there is no such file, or the folder holds none that can be a trace.
+        """
+        path = Path(name).expanduser()
+        if path.is_dir():
+            files = tuple(sorted(each for each in path.rglob("*") if _readable(each, path)))
+            if not files:
+                raise TraceError(f"trace {name}: the folder holds no file that ends in {', '.join(_SUFFIXES)}")
+            return cls(name, files, path)
+        if path.exists():
+            return cls(name, (path,))
+        if is_hub_name(name) and Path(name).suffix not in (*_SUFFIXES, *_PACKED):
+            return cls(name, ())
+        raise TraceError(f"trace {name}: no such file")
+
+    @property
+    def title(self) -> str:
+        """The name of the trace: that of the file or folder, without suffixes."""
+        if self.folder is not None:
+            return self.folder.resolve().name
+        return _stem(self.files[0]) if self.files else self.name
+
+    def only(self, *files: Path) -> Source:
+        """The same source with some of its files alone."""
+        return Source(self.name, files, self.folder)
+
+    def records(self, data_file: str | None = None) -> Iterator[Record]:
+        """All records, file by file.
+
+        Args:
+            data_file: in the repository on the hub, where it holds more than the data set.
+
+        Raises:
+            TraceError: a file cannot be read as what it is; the hub cannot be reached.
+        """
+        if not self.files:
+            yield from hub_rows(self.name, data_file)
+        for path in self.files:
+            inside = self._inside(path)
+            for record in _records(path, str(path.relative_to(self.folder)) if self.folder else path.name):
+                yield record._replace(file=inside)
+
+    def _inside(self, path: Path) -> str:
+        relative = path.relative_to(self.folder) if self.folder else Path(path.name)
+        return str(relative.with_name(_stem(path)))
+
+
+def _readable(path: Path, folder: Path) -> bool:
+    """Whether a file of a folder can be a trace, by its name."""
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    suffixes = [each for each in path.suffixes if each not in _PACKED]
+    return path.is_file() and not hidden and bool(suffixes) and suffixes[-1] in _SUFFIXES
+
+
+def _stem(path: Path) -> str:
+    """``day.jsonl.gz`` → ``day``."""
+    while path.suffix in (*_SUFFIXES, *_PACKED):
+        path = path.with_suffix("")
+    return path.name
+
+
+def _records(path: Path, shown: str) -> Iterator[Record]:
+    try:
+        with path.open("rb") as raw:
+            head = raw.read(4)
+        if head == _PARQUET or path.suffix == ".parquet":
+            yield from parquet_rows(path)
+            return
+        if head[:1] == b"\x80" or head == b"PK\x03\x04":
+            kind = "an archive: unpack it" if head[:1] == b"P" else "a pickle, which can run code: write JSON instead"
+            raise TraceError(f"trace {path}: is {kind}")
+        yield from _text_records(path, shown)
+    except _BROKEN as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error) or "ends too early"
+        raise TraceError(f"trace {path}: {reason}") from None
+
+
+def _text_records(path: Path, shown: str) -> Iterator[Record]:
+    with _text(path) as file:
+        first = _first_line(file)
+        logged = not first.startswith(b"{") and (bool(_LOG_LINE.match(first)) or _has_log_line(file))
+    if logged:
+        yield from _log_lines(path, shown)
+    elif first.startswith(b"["):
+        with _text(path) as file:
+            items = _json_array(shown, file.read())
+        for number, item in enumerate(items, start=1):
+            yield Record(f"{shown}: record {number}", item)
+    elif not first.startswith(b"{") and (".csv" in path.suffixes or b"tokens," in first.lower()):
+        yield from _csv_rows(path, shown)
+    else:
+        documents = None if _is_json(first) else _documents(path)
+        yield from _json_lines(path, shown) if documents is None else _whole(documents, shown)
+
+
+@contextmanager
+def _text(path: Path) -> Iterator[IO[bytes]]:
+    """The bytes of a text file: unpacked, without a byte-order mark, in UTF-8."""
+    with path.open("rb") as raw:
+        head = raw.read(4)
+        raw.seek(0)
+        stream: Any = raw
+        if head.startswith(_GZIP):
+            stream = gzip.GzipFile(fileobj=raw)
+        elif head == _ZSTD:
+            stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+        elif path.suffix in _PACKED:
+            raise TraceError(f"trace {path}: ends in {path.suffix}, and is not compressed so")
+        mark = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
+        if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            try:
+                stream = io.BytesIO(stream.read().decode("utf-16").encode())
+            except UnicodeDecodeError as error:
+                raise TraceError(f"trace {path}: not UTF-16: {error}") from None
+        elif mark.startswith(codecs.BOM_UTF8):
+            stream.read(len(codecs.BOM_UTF8))
+        yield stream
+
+
+def _first_line(file: IO[bytes]) -> bytes:
+    """The first line that is not blank, without what is around it."""
+    return next((line.strip() for line in file if not line.isspace()), b"")
+
+
+def _has_log_line(file: IO[bytes]) -> bool:
+    return any(_LOG_LINE.match(line) for _, line in zip(range(_LOG_HEAD), file, strict=False))
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        msgspec.json.decode(line, type=msgspec.Raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _documents(path: Path) -> list[Any] | None:
+    """JSON values one after the other, pretty-printed; None if the file does not begin with one of several lines.
+
+    What is no JSON ends the list, as bytes.
+    """
+    with _text(path) as file:
+        text = file.read().decode(errors="surrogateescape")
+    decoder, found = json.JSONDecoder(), list[Any]()
+    position = _behind_blanks(text, 0)
+    while position < len(text):
+        start = position
+        try:
+            value, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            if not found:
+                return None
+            return [*found, text[position:].encode(errors="surrogateescape")]
+        if not found and "\n" not in text[start:position]:
+            return None
+        found.append(value)
+        position = _behind_blanks(text, position)
+    return found
+
+
+def _behind_blanks(text: str, position: int) -> int:
+    found = _BLANK.match(text, position)
+    return found.end() if found else position
+
+
+def _json_lines(path: Path, shown: str) -> Iterator[Record]:
+    with _text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.isspace():
+                yield Record(f"{shown}:{number}", line.rstrip(b"\r\n"))
+
+
+def _whole(documents: list[Any], shown: str) -> Iterator[Record]:
+    for number, value in enumerate(documents, start=1):
+        yield Record(f"{shown}: record {number}", value)
+
+
+def _json_array(shown: str, text: bytes) -> list[Any]:
+    try:
+        return [bytes(item) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        pass
+    # Half a surrogate pair in one of its texts is no reason to refuse the file; and this error names the line.
+    try:
+        return list(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{shown}: not JSON: {error}") from None
+
+
+def _csv_rows(path: Path, shown: str) -> Iterator[Record]:
+    with _text(path) as file:
+        rows = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline=""))
+        try:
+            for row in rows:
+                yield Record(f"{shown}:{rows.line_num}", {name: value for name, value in row.items() if name})
+        except csv.Error as error:
+            raise TraceError(f"{shown}:{rows.line_num}: not CSV: {error}") from None
+
+
+def _log_lines(path: Path, shown: str) -> Iterator[Record]:
+    """Lines of a log as records with one field, ``line``."""
+    with _text(path) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.isspace():
+                yield Record(f"{shown}:{number}", {"line": line.decode(errors="replace").rstrip()})

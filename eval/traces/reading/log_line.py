@@ -1,0 +1,120 @@
+"""One line of a SGLang server's log that says something of a request."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+__all__ = ["LogLine", "logged_line"]
+
+_PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[^\]]*\] ?")
+_TEXT = re.compile(r"(Receive|Finish): obj=\w+\(")
+_TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[\](){},]""")
+_EVENTS: dict[str, Literal["received", "finished"]] = {
+    **dict.fromkeys(("Receive", "request.received"), "received"),
+    **dict.fromkeys(("Finish", "request.finished"), "finished"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """A request that came, or that ended; fields as SGLang names them."""
+
+    event: Literal["received", "finished"]
+    time_s: float | None  # when it was written, since 1970
+    request: Mapping[str, Any]
+    answer: Mapping[str, Any]
+
+    @property
+    def meta(self) -> Mapping[str, Any]:
+        """The ``meta_info`` of the answer."""
+        found = self.answer.get("meta_info")
+        return found if isinstance(found, Mapping) else {}
+
+
+def logged_line(line: str) -> LogLine | None:
+    """What a line says of a request; None where it says nothing of one."""
+    head = _PREFIX.match(line)
+    time_s = _seconds(head[1]) if head else None
+    body = line[head.end() :] if head else line
+    if body.startswith("{"):
+        return _json_line(body, time_s)
+    found = _TEXT.search(body)
+    if found is None:
+        return None
+    request, end = _values(body, found.end())
+    out = body.find("out={", end)
+    answer = _values(body, out + len("out={"))[0] if out >= 0 else {}
+    return LogLine(_EVENTS[found[1]], time_s, request, answer)
+
+
+def _json_line(body: str, time_s: float | None) -> LogLine | None:
+    try:
+        fields = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or (event := _EVENTS.get(str(fields.get("event")))) is None:
+        return None
+    request, answer = fields.get("obj"), fields.get("out")
+    if isinstance(request, dict) and not request.get("rid"):
+        request["rid"] = fields.get("rid")
+    told = fields.get("timestamp")
+    return LogLine(
+        event,
+        _seconds(told) if isinstance(told, str) else time_s,
+        request if isinstance(request, dict) else {},
+        answer if isinstance(answer, dict) else {},
+    )
+
+
+def _values(text: str, start: int) -> tuple[dict[str, Any], int]:
+    """``name=value, …`` or ``'name': value, …`` up to the closing bracket, and where that is.
+
+    A value that is no literal, such as a text that was cut in the middle, is left out.
+    """
+    values: dict[str, Any] = {}
+    depth, begin = 0, start
+    for token in _TOKEN.finditer(text, start):
+        mark = token[0]
+        if mark in "[({":
+            depth += 1
+        elif (mark in "])}" or mark == ",") and depth == 0:
+            _take(text[begin : token.start()], values)
+            begin = token.end()
+            if mark != ",":
+                return values, begin
+        elif mark in "])}":
+            depth -= 1
+    return values, len(text)
+
+
+def _take(pair: str, values: dict[str, Any]) -> None:
+    name, separator, value = pair.strip().partition("=" if not pair.strip().startswith(("'", '"')) else ": ")
+    if separator:
+        try:
+            values[name.strip("'\"")] = _literal(value.strip())
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            return
+
+
+def _literal(text: str) -> Any:
+    if text.startswith("{"):
+        return _values(text, 1)[0]
+    if text.startswith("["):
+        try:
+            return json.loads(text)  # lists of token ids are long, and this is ten times faster
+        except ValueError:
+            pass
+    return ast.literal_eval(text)
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -1,0 +1,119 @@
+"""One record of a file or data set, and its schema: errors name the file, the line and the field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+import msgspec
+
+from eval.traces.request import TraceError
+
+__all__ = ["Count", "Fields", "Name", "Number", "Record", "bad_field", "decode", "fields_of"]
+
+T = TypeVar("T")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A number of tokens, or of milliseconds."""
+
+Number = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
+"""A time in any unit, or a duration; not negative."""
+
+Name = str | int
+"""Of a conversation, session or agent: text or a number."""
+
+
+class Record(NamedTuple):
+    """One row, with the place that an error is to name."""
+
+    where: str  # "trace.jsonl:12", "trace.json: record 12"
+    content: Any  # bytes of JSON, or what they or the row of a table stand for
+    file: str = ""  # of a folder: the file's path within it, without its suffixes
+
+
+class Fields(Mapping[str, Any]):
+    """The fields of a record, decoded one by one when they are looked at; whole records may be large."""
+
+    def __init__(self, raw: Mapping[str, msgspec.Raw]) -> None:
+        self._raw = raw
+
+    def __getitem__(self, name: str) -> Any:
+        return _loads(bytes(self._raw[name]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._raw)
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._raw
+
+
+def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
+    """The record in its schema; fields that the schema does not name are not looked at.
+
+    Args:
+        record: as read.
+        kind: the schema.
+        strict: a number is no text; rows of CSV, where all is text, are read with False.
+
+    Raises:
+        TraceError: one line with file, line and field.
+    """
+    try:
+        if not isinstance(record.content, bytes):
+            return msgspec.convert(record.content, kind, strict=strict)
+        try:
+            return msgspec.json.decode(record.content, type=kind)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            # Half a surrogate pair in a text is no reason to refuse the row.
+            content = _surrogates(record.content, error)
+            return msgspec.convert(content, kind)
+    except msgspec.ValidationError as error:
+        raise TraceError(f"{record.where}: {_by_field(error)}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TraceError(f"{record.where}: not JSON: {error}") from None
+
+
+def fields_of(record: Record) -> Mapping[str, Any]:
+    """The fields of a record whose schema is not known yet.
+
+    Raises:
+        TraceError: it is not JSON, or not an object.
+    """
+    if isinstance(record.content, bytes):
+        return Fields(decode(record, dict[str, msgspec.Raw]))
+    return decode(record, dict[str, Any])
+
+
+def bad_field(record: Record, field: str, reason: str) -> TraceError:
+    """The error of a value that its schema allows and its place does not."""
+    return TraceError(f"{record.where}: {field}: {reason}")
+
+
+def _loads(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _surrogates(content: bytes, error: Exception) -> Any:
+    """JSON as the standard library reads it, if half a surrogate pair is all that is wrong with it."""
+    if b"\\ud" in content.lower():
+        try:
+            return json.loads(content)
+        except (ValueError, RecursionError):
+            pass
+    raise error
+
+
+def _by_field(error: msgspec.ValidationError) -> str:
+    """msgspec's "reason - at `$.field`" with the field first."""
+    reason, _, place = str(error).partition(" - at `$")
+    field = place.rstrip("`").lstrip(".")
+    return f"{field}: {reason}" if field else reason

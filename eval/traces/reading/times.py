@@ -1,0 +1,62 @@
+"""Times as files write them, in seconds: a number in any unit since 1970 or since a start, or ISO text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from eval.traces.reading.records import Record, bad_field
+
+__all__ = ["TOKEN_S", "any_seconds", "count_late", "iso_seconds", "sorted_note"]
+
+TOKEN_S = 0.02
+"""Seconds that a token of an answer is assumed to take where no end of an answer was recorded: 50 tokens a second."""
+
+# Since 1970 in seconds a moment of this century has 10 digits, in ms 13, in µs 16, in ns 19.
+_UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+
+
+def any_seconds(record: Record, field: str, time: float | str | datetime) -> float:
+    """Seconds since 1970 or since the start of a trace; the unit of a number is told by its size.
+
+    Raises:
+        TraceError: a text is neither a number nor an ISO time.
+    """
+    if isinstance(time, datetime):
+        return _since_1970(time)
+    if isinstance(time, str):
+        text = time
+        try:
+            time = float(text)
+        except ValueError:
+            return iso_seconds(record, field, text)
+    if not 0 <= time < 1e20:
+        raise bad_field(record, field, f"{time} is no time")
+    return next((time / per_second for least, per_second in _UNITS if time >= least), float(time))
+
+
+def iso_seconds(record: Record, field: str, time: str) -> float:
+    """Seconds since 1970 of an ISO time, UTC where it names no zone.
+
+    Raises:
+        TraceError: the text is none.
+    """
+    try:
+        return _since_1970(datetime.fromisoformat(time))
+    except ValueError:
+        raise bad_field(record, field, f"{time[:40]!r} is no time, such as 2025-11-25T10:00:00Z") from None
+
+
+def _since_1970(time: datetime) -> float:
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def count_late(times_s: Sequence[float]) -> int:
+    """How many times are before the one above them in the file."""
+    return sum(after < before for before, after in pairwise(times_s))
+
+
+def sorted_note(late: int, rows: int) -> str:
+    """What is noted of rows that were out of order; nothing if none were."""
+    return f"{late:,} of {rows:,} rows came before the row above them: put in order of arrival" if late else ""

@@ -1,0 +1,50 @@
+"""How the tokens of texts are counted: by a tokenizer, or by their length."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from eval.traces.reading.options import Options
+from eval.traces.request import TraceError
+
+__all__ = ["TokenCount", "counted", "load_tokenizer", "token_count"]
+
+TokenCount = Callable[[str], int]
+
+
+def counted(options: Options) -> str:
+    """How the tokens of texts are counted, for the notes of a trace."""
+    by_length = f"length: {options.characters_per_token:g} characters each (--tokenizer NAME counts them)"
+    return f"tokens of texts, counted by {options.tokenizer or by_length}; those of a chat template are left out"
+
+
+def token_count(options: Options) -> TokenCount:
+    """Counts the tokens of a message, at least one.
+
+    Raises:
+        TraceError: the tokenizer cannot be loaded.
+    """
+    if options.tokenizer is None:
+        ratio = options.characters_per_token
+        return lambda text: max(1, math.ceil(len(text) / ratio))
+    tokenize = load_tokenizer(options.tokenizer)
+    return lambda text: max(1, len(tokenize(text)))
+
+
+def load_tokenizer(name: str) -> Callable[[str], Sequence[int]]:
+    """A Hugging Face tokenizer, by its name or path, as a function from a text to token ids.
+
+    Raises:
+        TraceError: it cannot be loaded.
+    """
+    try:
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except ImportError:
+        raise TraceError(f"tokenizer {name}: needs the package transformers") from None
+    except Exception as error:  # of the hub, of the file system, of the tokenizer's own format
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise TraceError(f"tokenizer {name}: {reason}") from None
+    return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

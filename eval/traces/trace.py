@@ -1,0 +1,169 @@
+"""A trace as every command gets it: from a file, a data set, or a generator."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from eval.traces.arrivals import Arrivals
+from eval.traces.generators import GENERATORS
+from eval.traces.readers import READERS
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Note, Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Record, fields_of
+from eval.traces.reading.times import count_late, sorted_note
+from eval.traces.request import Request, TraceError
+
+__all__ = ["FORMATS", "SOURCES", "Trace", "open_trace"]
+
+FORMATS = (*READERS, *GENERATORS)
+
+SOURCES = (
+    f"a file or folder ({', '.join(READERS)}; also .gz or .zst), a name (allenai/WildChat-1M), or what is generated: "
+    f"{', '.join(GENERATORS)}; all but figure1 take parameters (agents:runs=500,seed=1); `eval trace --list` lists them"
+)
+"""What can be named where a trace is wanted, for the help of a flag."""
+
+_LOOKED_AT = 50  # records of a file before it is of no known format: logs begin with other lines
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace as read."""
+
+    name: str
+    format: str
+    requests: list[Request]  # in order of arrival; where they are read, the first one comes at 0 s
+    skipped: int = 0  # records that gave no request: bad ones, and sound ones without any
+    skip_reasons: tuple[str, ...] = ()  # of the first few of them, a line each
+    notes: tuple[Note, ...] = ()  # what is real, and what was rebuilt, sorted, chained or drawn
+
+
+def open_trace(
+    source: str,
+    *,
+    format: str | None = None,
+    limit: int | None = None,
+    skip_bad: bool = False,
+    block_size: int | None = None,
+    tokenizer: str | None = None,
+    characters_per_token: float = 4.0,
+    arrivals: Arrivals | None = None,
+    texts: bool = False,
+) -> Trace:
+    """Read or generate a trace.
+
+    Args:
+        source: a file or folder, the name of a data set on the Hugging Face hub, or of a generator, which takes
+            parameters: ``synthetic:conversations=500,seed=3``.
+        format: one of FORMATS; by default it is told from the first records of a file, or from the name.
+        limit: of requests: only the first to arrive.
+        skip_bad: count bad records instead of stopping at the first.
+        block_size: tokens of a block of a block trace; by default as the file says, or as its lengths tell.
+        tokenizer: name or path of a Hugging Face tokenizer that counts tokens; by default texts are measured.
+        characters_per_token: of texts that are measured.
+        arrivals: when conversations start and turns arrive, for data that does not tell.
+        texts: keep the messages that each turn adds, where the trace has them.
+
+    Raises:
+        TraceError: one line that says what cannot be read, where and why, or which argument is out of range.
+    """
+    options = Options(limit, block_size, tokenizer, characters_per_token, arrivals or Arrivals(), texts)
+    notes = Notes(skip_bad)
+    if format is not None and format not in FORMATS:
+        raise TraceError(f"format {format}: not one of {', '.join(FORMATS)}")
+    head, _, parameters = source.partition(":")
+    if head in GENERATORS and not Path(source).exists():
+        generator = GENERATORS[head]
+        notes.add("drawn", f"all of it: {generator.about}")
+        requests = list(itertools.islice(generator(parameters), limit))
+        return _checked(Trace(source, head, requests), source, notes)
+    if format in GENERATORS:
+        raise TraceError(f"trace {source}: is not made by {format}, whose source is '{format}'")
+    found = Source.of(source)
+    reader, found = (READERS[format], found) if format else _detected(found, notes)
+    stream = reader.read(found, options, notes)
+    requests = list(itertools.islice(stream, limit) if reader.in_order else stream)
+    late = count_late([request.arrival_s for request in requests]) if reader.in_order else 0
+    notes.add("sorted", sorted_note(late, len(requests)))
+    trace = Trace(found.title, reader.name, _in_order(requests)[:limit])
+    return _checked(trace, source, notes)
+
+
+def _checked(trace: Trace, source: str, notes: Notes) -> Trace:
+    """The trace with its notes.
+
+    Raises:
+        TraceError: it holds no request.
+    """
+    if not trace.requests:
+        reasons = f": {notes.reasons[0]}" if notes.reasons else ""
+        raise TraceError(f"trace {source}: holds no request, {notes.skipped} records skipped{reasons}")
+    return replace(trace, skipped=notes.skipped, skip_reasons=tuple(notes.reasons), notes=notes.all())
+
+
+def _in_order(requests: list[Request]) -> list[Request]:
+    """Requests in order of arrival, the first one at 0 s."""
+    requests.sort(key=lambda request: request.arrival_s)
+    if requests and (start_s := requests[0].arrival_s):
+        for number, request in enumerate(requests):
+            requests[number] = replace(request, arrival_s=request.arrival_s - start_s)
+    return requests
+
+
+def _detected(source: Source, notes: Notes) -> tuple[Reader, Source]:
+    """The format of a source, and the source without files of other formats."""
+    if not source.files:
+        return _by_name(source), source
+    if source.folder is None:
+        reader = _reader_of(source.records(), source)
+        return reader, source
+    formats = {}
+    for path in source.files:
+        try:
+            formats[path] = _reader_of(source.only(path).records(), source)
+        except TraceError as error:
+            first_error = error
+    if not formats:
+        raise first_error
+    reader = Counter(formats.values()).most_common(1)[0][0]
+    files = [path for path, other in formats.items() if other is reader]
+    if len(files) < len(source.files):
+        left = len(source.files) - len(files)
+        notes.add("left out", f"{left:,} of {len(source.files):,} files of the folder: not of the format {reader.name}")
+    return reader, source.only(*files)
+
+
+def _by_name(source: Source) -> Reader:
+    """The format of a data set on the hub: its name holds it, or its first row tells."""
+    for name, reader in READERS.items():
+        if name in source.name.lower():
+            return reader
+    return _reader_of(source.records(), source)
+
+
+def _reader_of(records: Iterator[Record], source: Source) -> Reader:
+    """The reader that knows one of the first records.
+
+    Raises:
+        TraceError: there is none; of the records, the first one that could be read is named.
+    """
+    unknown: TraceError | None = None
+    broken: TraceError | None = None
+    for record in itertools.islice(records, _LOOKED_AT):
+        try:
+            fields = fields_of(record)
+        except TraceError as error:
+            broken = broken or error
+            continue
+        for reader in READERS.values():
+            if reader.detects(fields):
+                return reader
+        shown = ", ".join(fields)[:200]
+        unknown = unknown or TraceError(f"{record.where}: of no known format ({', '.join(READERS)}): {shown}")
+    raise unknown or broken or TraceError(f"trace {source.name}: empty")

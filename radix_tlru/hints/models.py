@@ -1,0 +1,129 @@
+"""What hints do: the models of a policy, wrapped so that they believe a client.
+
+Hints are about the tokens that a conversation does not share. No token gets more than four times as dear as it would
+be.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints
+from radix_tlru.policy.models import Group, Leaf, PromptModel, ReturnModel, ReturnModelWrapper
+from radix_tlru.policy.policy import Policy
+
+__all__ = ["DEAREST", "HintedPrompts", "HintedReturns", "factor", "with_hints"]
+
+DEAREST = 4.0
+"""How many times as dear a hint may make a token."""
+
+# Kinds of leaves within a group of the model inside: no hint, a priority, a return at a stated time. Conversations that
+# have ended are one group, whoever they were: of them the longest unused goes first.
+_PLAIN, _PRIORITY, _RETURNS, _ENDED = 0, 1, 102, 127
+_KINDS = 128
+_LEFT_S = tuple(2.0**band for band in range(13))  # time left (s) at which the bands of stated returns begin
+
+
+class HintedReturns(ReturnModelWrapper):
+    """A return model that takes hints. ``leaf.conversation`` is a Conversation; time is its stamps, in s."""
+
+    def __init__(self, returns: ReturnModel) -> None:
+        super().__init__(returns)
+        self._now = 0.0  # in the time of the model inside
+        self._first: tuple[float, float] | None = None  # stamp (s) and time of the model inside, of the first leaf seen
+        self._pace = 1.0  # time of the model inside, by the s
+
+    def stamp(self, leaf: Leaf) -> float:
+        time = self._returns.stamp(leaf)
+        self._now = max(self._now, time)
+        if leaf.conversation is None:
+            return 0.0
+        stamp: float = leaf.conversation.stamp
+        if self._first is None:
+            self._first = stamp, time
+        elif stamp > self._first[0] and time > self._first[1]:
+            self._pace = (time - self._first[1]) / (stamp - self._first[0])
+        return stamp
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        kind, expiry = _kind(leaf, now)
+        if kind == _ENDED:
+            return Group(_ENDED, expiry)
+        group = self._returns.group(leaf, self._now)
+        return Group(group.number * _KINDS + kind, min(group.expiry, expiry))
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        number, kind = divmod(group, _KINDS)
+        if kind == _ENDED:
+            return 0.0
+        rate = self._returns.rate(number, key, self._now)
+        if kind == _PLAIN:
+            return rate
+        if kind < _RETURNS:
+            return rate * factor(kind - _PRIORITY)
+        return min(max(rate, 1.0 / (_LEFT_S[kind - _RETURNS] * self._pace)), DEAREST * rate)
+
+    def floor(self, leaf: Leaf) -> int:
+        floor = super().floor(leaf)
+        hints: Hints | None = leaf.conversation.hints if leaf.conversation is not None else None
+        if hints is None:
+            return floor
+        cuts = (cut for each in hints.retention for cut in (each.start, each.end) if cut is not None)
+        common: int = leaf.conversation.common
+        return max(depth for depth in (0, floor, common, *cuts) if depth < leaf.end)
+
+
+@dataclass(frozen=True, slots=True)
+class HintedPrompts:
+    """A prompt model that believes a client who states how long its next prompt will be."""
+
+    prompts: PromptModel
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        return self.prompts.probabilities
+
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        tokens = self.prompts.next_prompt(leaf, level)
+        hints = leaf.conversation.hints if leaf.conversation is not None else None
+        if tokens is None or hints is None or hints.next_prompt_tokens is None:
+            return tokens
+        stated: int = hints.next_prompt_tokens
+        return stated
+
+
+def with_hints(policy: Policy) -> Policy:
+    """The same policy, taking hints."""
+    return replace(policy, returns=HintedReturns(policy.returns), prompts=HintedPrompts(policy.prompts))
+
+
+def factor(priority: int) -> float:
+    """By which a priority multiplies the return rate: 0 at 0, 1 at 35, 4 at 100."""
+    if priority <= NEUTRAL:
+        return priority / NEUTRAL
+    return 1.0 + (DEAREST - 1.0) * (priority - NEUTRAL) / (HIGHEST - NEUTRAL)
+
+
+def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
+    """Of which kind the last token of a leaf is, and when that expires (s)."""
+    conversation = leaf.conversation
+    hints: Hints | None = conversation.hints if conversation is not None else None
+    if hints is None or leaf.end <= conversation.common:
+        return _PLAIN, math.inf
+    if hints.conversation_ends:
+        return _ENDED, math.inf
+    if hints.returns_in_s is not None:
+        left = conversation.stamp + hints.returns_in_s - now
+        # Late by as long as it was to take, it is not coming.
+        given_up = conversation.stamp + min(2 * hints.returns_in_s, LONGEST_S)
+        if now < given_up:
+            band = max(bisect_left(_LEFT_S, left) - 1, 0)
+            expiry = conversation.stamp + hints.returns_in_s - _LEFT_S[band] if left > _LEFT_S[0] else given_up
+            return _RETURNS + band, max(expiry, math.nextafter(now, math.inf))
+    for each in hints.retention:
+        expiry = conversation.stamp + each.duration_s
+        if each.start < leaf.end <= (leaf.end if each.end is None else each.end) and now < expiry:
+            return _PRIORITY + each.priority, expiry
+    return _PLAIN, math.inf

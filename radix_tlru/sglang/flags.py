@@ -1,0 +1,125 @@
+"""The flags: what they are called, what their help says, and how they become a :class:`~radix_tlru.config.Config`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from radix_tlru.config import (
+    DEFAULT_NEXT_PROMPT,
+    DEFAULT_TTFT_SLO_MS,
+    EXACT_BELOW,
+    FLAGS,
+    LOAD,
+    START_THRESHOLD,
+    TRIMS,
+    Config,
+    ConfigError,
+    PolicyName,
+)
+
+__all__ = ["REMOVED", "add_flags", "config_from", "given_flags", "keyword"]
+
+REMOVED = {"--tlru-target": f"state an objective in ms with {FLAGS['ttft_slo_ms']}, or pin {FLAGS['threshold']}"}
+"""Flags of earlier versions, and what to give instead. They are refused by name."""
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add our flags, in a group of their own, to the parser of SGLang's server."""
+    group = parser.add_argument_group("tail-optimised eviction (radix-tlru)")
+
+    def flag(field: str, text: str, **options: Any) -> None:
+        group.add_argument(FLAGS[field], dest=keyword(FLAGS[field]), default=None, help=text, **options)
+
+    flag(
+        "policy",
+        "Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths beyond "
+        "their safe budget first, page by page, then LRU leaves (arXiv:2510.15152), and learns while serving how long "
+        "next prompts are; 'etlru' takes what is least likely to be missed, and learns, too, which conversations "
+        "return, and when.",
+        # `lru` at page granularity is there for comparisons from Python, not for serving.
+        choices=[name for name in get_args(PolicyName) if name != "lru"],
+    )
+    flag(
+        "ttft_slo_ms",
+        "TTFT objective in milliseconds. How many uncached tokens meet it is learned from the prefills of this server "
+        f"(default {DEFAULT_TTFT_SLO_MS:g}; {START_THRESHOLD} tokens until enough were measured).",
+        metavar="MS",
+    )
+    flag(
+        "threshold",
+        f"Instead of {FLAGS['ttft_slo_ms']}: pin the uncached tokens that still meet the TTFT objective.",
+        metavar="TOKENS",
+    )
+    flag(
+        "next_prompt_estimate",
+        "Pin the tokens that the next prompt of a conversation is expected to add (default: learned from the prompts "
+        f"of this server; {DEFAULT_NEXT_PROMPT} until enough were seen).",
+        metavar="TOKENS",
+    )
+    flag(
+        "median_weight",
+        "From 0 (protect the tail alone) to 1 (no threshold): how much a token counts whether or not its request is in "
+        f"the tail. '{LOAD}': by how many requests wait for what is prefilled (default; 0 for tlru with "
+        f"{FLAGS['next_prompt_estimate']}).",
+        metavar="W",
+    )
+    flag(
+        "trim_chunk",
+        "Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
+        f"(default: 1/{TRIMS} of the pool; 1, no more than asked for, in pools of fewer than {EXACT_BELOW:,}).",
+        metavar="TOKENS",
+    )
+    flag(
+        "host_threshold",
+        "With --enable-hierarchical-cache: the threshold of the host tier's own eviction, in tokens that neither tier "
+        "holds (default: that of the device, pinned or learned).",
+        metavar="TOKENS",
+    )
+    flag(
+        "return_model",
+        f"With {FLAGS['policy']} etlru: a return model of your own instead of the learned rates, as module:attribute.",
+        metavar="MODEL",
+    )
+    for removed in REMOVED:
+        group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
+
+
+def keyword(flag: str) -> str:
+    """The keyword of ``sglang.Engine`` for a flag, which is its name in a namespace, too."""
+    return flag.removeprefix("--").replace("-", "_")
+
+
+def given_flags(namespace: argparse.Namespace) -> dict[str, Any]:
+    """Our flags out of SGLang's namespace, by keyword; None: absent."""
+    return {keyword(flag): getattr(namespace, keyword(flag), None) for flag in (*FLAGS.values(), *REMOVED)}
+
+
+def config_from(given: Mapping[str, Any]) -> Config | None:
+    """The Config of flags by keyword (None: absent), as text or as values; None if stock eviction is asked for.
+
+    Raises:
+        ConfigError: a value that cannot be served, a flag that was removed, or one that needs ``--radix-eviction``.
+    """
+    for flag, instead in REMOVED.items():
+        if given.get(keyword(flag)) is not None:
+            raise ConfigError(f"{flag} {given[keyword(flag)]}: was removed; {instead}")
+    values = {field: given.get(keyword(flag)) for field, flag in FLAGS.items()}
+    if values["policy"] is None:
+        for field, value in values.items():
+            if value is not None:
+                raise ConfigError(f"{FLAGS[field]} {value}: needs {FLAGS['policy']} tlru")
+        return None
+    return Config(**{field: _number(field, value) for field, value in values.items() if value is not None})
+
+
+def _number(field: str, value: Any) -> Any:
+    """A number out of the text of a flag. Other text is left to Config, which says what is allowed."""
+    if field not in ("policy", "return_model") and isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value

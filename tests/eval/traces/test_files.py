@@ -1,0 +1,143 @@
+"""How files open: packed or not, with or without a mark, one document or lines, a table, a folder."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from eval.traces import open_trace
+from tests.helpers.trace_files import lines, refusal, said, write_lines
+
+ROWS = [
+    {"timestamp": 0, "input_length": 1200, "output_length": 30, "hash_ids": [7, 8, 9]},
+    {"timestamp": 1500, "input_length": 1100, "output_length": 40, "hash_ids": [7, 8, 10]},
+]
+RAW = lines(ROWS)
+
+
+def parquet(path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS), path)
+
+
+def pretty(path: Path) -> None:
+    path.write_text("\n\n".join(json.dumps(row, indent=2) for row in ROWS))
+
+
+FORMS: dict[str, Callable[[Path], Any]] = {
+    "t.jsonl": lambda path: path.write_bytes(RAW),
+    "t.jsonl.gz": lambda path: path.write_bytes(gzip.compress(RAW)),
+    "packed.jsonl": lambda path: path.write_bytes(gzip.compress(RAW)),  # the name does not say so
+    "t.jsonl.zst": lambda path: path.write_bytes(zstandard.compress(RAW)),
+    "mark.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + RAW),
+    "mark.jsonl.gz": lambda path: path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + RAW)),
+    "utf16.jsonl": lambda path: path.write_bytes(RAW.decode().encode("utf-16")),
+    "windows.jsonl": lambda path: path.write_bytes(RAW.replace(b"\n", b"\r\n")),
+    "blank.jsonl": lambda path: path.write_bytes(b"\n  \n" + RAW.replace(b"\n", b"\n\n")),
+    "array.json": lambda path: path.write_text(json.dumps(ROWS)),
+    "pretty-array.json": lambda path: path.write_text("\n " + json.dumps(ROWS, indent=4)),
+    "pretty.json": pretty,
+    "no-suffix": lambda path: path.write_bytes(RAW),
+    "t.parquet": parquet,
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str) -> None:
+    plain = open_trace(write_lines(tmp_path / "plain.jsonl", *ROWS)).requests
+    FORMS[name](tmp_path / name)
+    trace = open_trace(str(tmp_path / name))
+    assert trace.requests == plain
+    assert trace.name == name.split(".")[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.jsonl.gz", RAW, "ends in .gz, and is not compressed so"),
+        ("t.jsonl.zst", RAW, "ends in .zst, and is not compressed so"),
+        ("t.jsonl.gz", gzip.compress(RAW)[:40], "Compressed file ended before the end-of-stream marker was reached"),
+        ("t.jsonl.gz", gzip.compress(RAW)[:20] + b"garbage", "Error -3 while decompressing data"),
+        ("t.jsonl.zst", zstandard.compress(RAW)[:30], "t.jsonl.zst:1: not JSON"),
+        ("t.json", b"\xff\xfe\x00", "not UTF-16"),
+        ("t.pkl", b"\x80\x04\x95", "is a pickle, which can run code: write JSON instead"),
+        ("t.zip", b"PK\x03\x04rest", "is an archive: unpack it"),
+        ("t.parquet", b"PAR1 and then nothing", "not a Parquet file that can be read (ArrowInvalid: "),
+        ("t.jsonl", b"", "trace t.jsonl: empty"),
+        ("t.json", b"[]", "trace t.json: empty"),
+        ("t.json", b"[{}", "t.json: not JSON: Expecting ',' delimiter: line 1 column 4 (char 3)"),
+        ("t.jsonl", b'{"a": 1, "b": 2}\n', "t.jsonl:1: of no known format (bailian, mooncake, wildchat, sharegpt, "),
+        ("t.json", b'{\n"a": 1\n}\n{"timest', "t.json: record 1: of no known format"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_bytes(content)
+    assert message in refusal(name)
+
+
+def test_a_broken_document_behind_sound_ones_is_a_bad_record(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(ROWS[0], indent=1) + "\n{broken")
+    assert refusal(str(path)).startswith("t.json: record 2: not JSON")
+    assert open_trace(str(path), skip_bad=True).skipped == 1
+
+
+def test_a_format_is_told_by_the_first_record_that_can_be_read(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", "broken", ROWS[0])
+    assert open_trace(source, skip_bad=True).skipped == 1
+    assert refusal(source).startswith("t.jsonl:1: not JSON")
+
+
+def test_a_folder_is_one_trace(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day" / "b.jsonl", ROWS[1])
+    write_lines(tmp_path / "day" / "deeper" / "a.jsonl", ROWS[0])
+    (tmp_path / "day" / "notes.txt").write_text("of another day")
+    (tmp_path / "day" / ".hidden.jsonl").write_text("not looked at")
+    (tmp_path / "day" / "picture.png").write_bytes(b"\x89PNG")
+    trace = open_trace(str(tmp_path / "day"))
+    assert (trace.name, len(trace.requests)) == ("day", 2)
+    assert [request.arrival_s for request in trace.requests] == [0.0, 1.5]
+    assert said(trace, "left out") == "1 of 3 files of the folder: not of the format mooncake"
+
+
+def test_an_error_in_a_folder_names_the_file_within_it(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day" / "a.jsonl", ROWS[0])
+    write_lines(tmp_path / "day" / "deeper" / "b.jsonl", ROWS[1], "broken")
+    assert refusal(str(tmp_path / "day")).startswith("deeper/b.jsonl:2: not JSON")
+
+
+def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert refusal(str(tmp_path)).endswith(
+        "the folder holds no file that ends in .json, .jsonl, .ndjson, .parquet, .csv, .log, .txt"
+    )
+    (tmp_path / "a.json").write_text('{"a": 1}')
+    assert "a.json:1: of no known format" in refusal(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("source", "arguments", "message"),
+    [
+        ("none.jsonl", {}, "trace none.jsonl: no such file"),
+        ("folder/none.jsonl.gz", {}, "trace folder/none.jsonl.gz: no such file"),
+        ("synthetic", {"limit": 0}, "limit: 0 requests, must be 1 or more"),
+        ("synthetic", {"block_size": 0}, "block_size: 0 tokens, must be 1 or more"),
+        ("synthetic", {"characters_per_token": 0.0}, "characters_per_token: 0.0, must be a number above 0"),
+        ("synthetic", {"format": "csv"}, "format csv: not one of bailian, mooncake, wildchat, sharegpt, "),
+        ("x.jsonl", {"format": "figure1"}, "trace x.jsonl: is not made by figure1, whose source is 'figure1'"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_with_what_can(
+    source: str, arguments: dict[str, Any], message: str
+) -> None:
+    assert message in refusal(source, **arguments)
