@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eval.live.replay.arms import Arm, Facts, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import Facts, facts
 
 POOL, THRESHOLD = 20_480, 600
 

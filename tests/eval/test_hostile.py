@@ -10,8 +10,8 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.cells import Cell
+from eval.studies.figures import figures
 from eval.studies.hostile import ANSWER, NEXT_PROMPT, Attack, attacks, damage, requests_of
-from eval.studies.later import figures
 from eval.traces import open_trace
 
 CAPACITY, THRESHOLD, NEXT_PROMPT_ESTIMATE, PAGE = 16_384, 768, 128, 16

@@ -13,10 +13,10 @@ import pytest
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.simulate.command import Rows
+from eval.simulate.rows import Rows
 from eval.simulate.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
 from eval.studies.paper import command, sources
-from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batches
+from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batch
 from eval.studies.paper.published import HEADLINE, SHAREGPT, TABLES, WILDCHAT
 from eval.studies.paper.sheet import per_cent
 from eval.studies.paper.sources import Reading, Source, load, prompt_lengths, stand_in
@@ -38,8 +38,8 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 def finished(tmp_path: Path, study: Study) -> Results:
     cells = Rows(tmp_path / "cells.jsonl")
-    for batch in run_batches(missing([study], cells), jobs=1):
-        for row in batch:
+    for batch in missing([study], cells):
+        for row in run_batch(batch):
             cells.append(row)
     return Results(study, cells)
 

@@ -8,7 +8,7 @@ from eval.__main__ import main
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
-from eval.simulate.command import cache_for
+from eval.simulate.evaluate import cache_for
 from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request

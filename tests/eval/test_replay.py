@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from eval.live.replay.arms import Facts
+from eval.live.replay.facts import Facts
 from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part, Row, Run
-from eval.live.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
+from eval.live.replay.summary import NoResultError, summarise
+from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
 from eval.simulate.timing import Timing
 from radix_tlru.config import LOAD
 

@@ -11,9 +11,10 @@ import pytest
 from eval.__main__ import main
 from eval.live import disaggregated, replay, router
 from eval.live.replay import command
-from eval.live.replay.arms import STARTUP_S, Arm, default_arms, parse_arm, parse_url
-from eval.live.replay.command import run_of
+from eval.live.replay.arms import Arm, default_arms, parse_arm, parse_url
+from eval.live.replay.hosts import STARTUP_S
 from eval.live.replay.load import Conversation, Load, Segment, Turn
+from eval.live.replay.plan import run_of
 from eval.live.replay.rows import Folder, Run
 from tests.eval.test_replay import RUN, played, row
 

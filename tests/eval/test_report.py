@@ -13,11 +13,11 @@ from typing import Any
 
 import matplotlib.image
 import pytest
-from eval.render.report.style import compact, percent, spread
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.__main__ import main
+from eval.render.looks import compact, percent, spread
 from eval.render.report.grids import heat_maps
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import Missing, Scene, groups

@@ -11,7 +11,8 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.cells import Cell, Outcome
-from eval.studies.tune import Setting, choose, flags_of
+from eval.studies.tune import choose, flags_of
+from eval.studies.tune_figure import Setting
 from radix_tlru import Config
 from radix_tlru.config import FLAGS
 

@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from eval.live.disaggregated import Disaggregated
-from eval.live.replay.arms import Arm, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import facts
 from eval.live.server import Server, live_members
 from radix_tlru.objective.calibration import EVERY
 from tests.helpers.servers import (

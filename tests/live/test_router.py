@@ -19,7 +19,8 @@ import requests
 
 import eval.live.server
 from eval.caches.prefix_aware import CacheAware, PrefixAware
-from eval.live.replay.arms import Arm, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import facts
 from eval.live.router import Router
 from eval.live.server import ServerError, live_members
 from tests.helpers.random_traces import branching

@@ -18,9 +18,10 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from eval.__main__ import main
 from eval.soak import command
-from eval.soak.audit import AuditedCache, Shape
+from eval.soak.audit import AuditedCache
 from eval.soak.command import SHAPES, steps_of
 from eval.soak.hybrids import audited as audited_cache
+from eval.soak.shape import Shape
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline.caches import Core
