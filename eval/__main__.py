@@ -35,7 +35,7 @@ COMMANDS = {
     "unseen": Command("studies.unseen", "policies against lru on generated traces of many kinds and seeds"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
-    "constants": Command("studies.constants", "every tuned constant, and what happens at half and at twice its value"),
+    "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),
     "picture": Command("render.picture", "the picture of the README, from what the real caches keep"),
     "bench": Command("cost.command", "what an eviction and a request cost, as ratios to stock of one run"),

@@ -77,6 +77,7 @@ class Progress:
         self._console = Console(file=stream or sys.stderr, highlight=False, markup=False)
         self._every_s = every_s
         self._start = self._printed = time.monotonic()
+        self._shown = 0  # steps of the last line
         self._bars: Bars | None = None
         if self._console.is_terminal:
             self._bars = Bars(
@@ -101,7 +102,7 @@ class Progress:
     ) -> None:
         if self._bars is not None:
             self._bars.stop()
-        elif self._printed > self._start:
+        elif self._printed > self._start and self._shown < self.done:
             self._line()
 
     def advance(self, steps: int = 1) -> None:
@@ -121,7 +122,7 @@ class Progress:
             self._line()
 
     def _line(self) -> None:
-        self._printed = time.monotonic()
+        self._printed, self._shown = time.monotonic(), self.done
         seconds = self._printed - self._start
         line = f"{self.title}: {self.done:,} of {self.total:,}{self._unit}, {seconds:.0f} s"
         self._console.print(line, soft_wrap=True)

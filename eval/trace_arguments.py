@@ -9,7 +9,7 @@ from eval.arguments import number, one_of, whole
 from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, open_trace
 from eval.traces.parameters import parse
 
-__all__ = ["TraceSource", "add_text_arguments", "add_trace_arguments", "trace_source"]
+__all__ = ["TraceSource", "add_reading_arguments", "add_text_arguments", "add_trace_arguments", "trace_source"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,20 @@ class TraceSource:
     tokenizer: str | None = None
     characters_per_token: float = 4.0
     arrivals: Arrivals = field(default_factory=Arrivals)
+
+    @classmethod
+    def of(cls, source: str, args: argparse.Namespace) -> TraceSource:
+        """The trace of that name, read as the flags of :func:`add_reading_arguments` say."""
+        return cls(
+            source,
+            args.format,
+            args.limit,
+            args.skip_bad,
+            args.block_size,
+            args.tokenizer,
+            args.characters_per_token,
+            args.arrivals,
+        )
 
     def open(self, *, texts: bool = False) -> Trace:
         """Read or generate it.
@@ -71,8 +85,13 @@ def add_trace_arguments(
     if positional is not None:
         parser.add_argument("positional_trace", nargs="?", metavar=positional, help="the same as --trace")
     required = default is None and positional is None
+    parser.add_argument("--trace", required=required, default=default, metavar="PATH_OR_NAME", help=SOURCES)
+    add_reading_arguments(parser)
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say how a trace is read, whichever flag names it."""
     add = parser.add_argument
-    add("--trace", required=required, default=default, metavar="PATH_OR_NAME", help=SOURCES)
     add("--format", type=one_of(FORMATS), metavar="F", help=f"if not detected: {', '.join(FORMATS)}")
     add_text_arguments(parser)
     add(
@@ -103,16 +122,7 @@ def trace_source(args: argparse.Namespace) -> TraceSource:
     source = args.trace if positional is None else positional
     if source is None:
         raise ValueError("--trace: is required")
-    return TraceSource(
-        source,
-        args.format,
-        args.limit,
-        args.skip_bad,
-        args.block_size,
-        args.tokenizer,
-        args.characters_per_token,
-        args.arrivals,
-    )
+    return TraceSource.of(source, args)
 
 
 def _arrivals(text: str) -> Arrivals:

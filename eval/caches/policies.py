@@ -156,7 +156,8 @@ def simulated_cache(
         return SimulatedCache(definition.build(given), capacity, page_size, knowledge=known, forced=forced)
     if name not in SERVER_POLICIES:
         raise ValueError(f"--policy {name}: must be one of {', '.join(POLICIES)}")
-    asked = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)
+    weight = None if name == "lru" else median_weight  # Config takes none for lru
+    asked = Config(name, threshold, next_prompt_estimate, weight, trim_chunk=trim_chunk)
     config = asked.for_pool(capacity)
     is_pinned = next_prompt_estimate is not None and not isinstance(median_weight, str)
     learns = name == "etlru" or (name == "tlru" and not is_pinned)

@@ -19,7 +19,7 @@ from typing import Any
 
 from eval.traces import Trace
 
-__all__ = ["CELLS", "COMMANDS", "REFERENCES", "Rows", "check_same_trace", "note_command"]
+__all__ = ["CELLS", "COMMANDS", "REFERENCES", "Rows", "check_same_trace", "digest_of", "note_command"]
 
 CELLS, REFERENCES, TRACE, COMMANDS = "cells.jsonl", "references.jsonl", "trace.json", "commands.txt"
 
@@ -75,14 +75,19 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
     Raises:
         ValueError: it holds cells of another trace, or of one that has changed since.
     """
-    digest = hashlib.sha256()
-    for request in trace.requests:
-        digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
-    facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest.hexdigest()[:16]}
+    facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest_of(trace)}
     path = folder / TRACE
     if path.exists() and (known := json.loads(path.read_text())) != facts:
         raise ValueError(f"--out {folder}: holds results of {known['trace']} as it was then; give another folder")
     path.write_text(json.dumps(facts) + "\n")
+
+
+def digest_of(trace: Trace) -> str:
+    """Sixteen characters that change when an arrival or a length of the trace does."""
+    digest = hashlib.sha256()
+    for request in trace.requests:
+        digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def note_command(folder: Path, command_line: str | None) -> None:
