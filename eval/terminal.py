@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
+from rich.text import Text
 
 __all__ = ["Progress", "show", "table", "track"]
 
@@ -34,7 +35,7 @@ def table(title: str, columns: Sequence[str], *, texts: int = 1) -> Table:
     """
     result = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", padding=(0, 1), pad_edge=False)
     for number, name in enumerate(columns):
-        result.add_column(name, justify="left" if number < texts else "right", no_wrap=True)
+        result.add_column(Text(name), justify="left" if number < texts else "right", no_wrap=True)
     return result
 
 

@@ -66,4 +66,4 @@ def test_a_server_without_metrics_has_a_pool_and_no_threshold() -> None:
     host = FakeHost({})
     host.metrics = {}
     found = facts(host, Arm("ours"))
-    assert (found.pool, found.threshold, found.policy) == (POOL, None, "ours")
+    assert (found.pool, found.threshold, found.policy) == (POOL, None, "radix_tlru")

@@ -74,7 +74,7 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
         (["--only", "eviction", "--samples", "0"], "--samples 0: must be 1 or more"),
         (["--only", "eviction", "--leaves", "10", "0"], "--leaves 0: must be 1 or more"),
         (["--only", "simulator", "--turns", "9"], "--turns 9: must be 10 or more"),
-        (["--only", "served", "--capacity", "511"], "--capacity 511: must be 512 or more"),
+        (["--only", "served", "--capacity", "511"], "--capacity 511: must be at least one page, --page-size 512"),
         (["--only", "decision", "--page-size", "0"], "--page-size 0: must be 1 or more"),
         (["--only", "scheduler", "--aging", "-1"], "--aging -1: must be 0 or more"),
     ],

@@ -94,7 +94,7 @@ def test_a_weight_may_follow_the_load(capsys: pytest.CaptureFixture[str]) -> Non
         (["--strength", "nan"], "--strength nan: must be more than 0"),
         (["--page-size", "4k"], "--page-size 4000: must be 1 to a 64th"),
         (["--trace", SMALL, "--limit", "1"], "lasts no time"),
-        (["--threshold", "100", "--policy", "tlru"], "--tlru-threshold 100: must be more than"),
+        (["--threshold", "100", "--policy", "tlru"], "--threshold 100: must be more than --next-prompt-estimate 128"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(wrong: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -280,5 +280,5 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
     ],
 )
 def test_what_no_simulator_is_like_is_not_predicted(folder: Folder, said: dict[str, Any], reason: str | None) -> None:
-    facts = Facts(**{**FACTS, "policy": "ours", **said})
+    facts = Facts(**{**FACTS, "policy": "radix_tlru", **said})
     assert refusal(facts, folder, "ours") == reason

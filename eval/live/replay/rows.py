@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from eval.live.replay.arms import Arm
-from eval.live.replay.facts import Facts
+from eval.live.replay.facts import PLUGIN, Facts
 from eval.live.replay.play import Sent
 
 __all__ = ["Folder", "FolderError", "Part", "PartName", "Row", "RowFile", "Run", "risen"]
@@ -223,7 +223,10 @@ class Folder:
 
     def facts(self, arm: str) -> Facts | None:
         """What the server of an arm said of itself; None before it was played."""
-        return next((Facts(**part.facts) for part in self.parts if part.arm == arm), None)
+        found = next((dict(part.facts) for part in self.parts if part.arm == arm), None)
+        if found is not None and found["policy"] == "ours":  # as it was called in earlier folders
+            found["policy"] = PLUGIN
+        return None if found is None else Facts(**found)
 
     def _read(self, path: Path, kind: type[Any]) -> Iterator[Any]:
         if not path.is_file():
