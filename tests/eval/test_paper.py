@@ -276,7 +276,7 @@ def test_the_headline_names_the_best_cell_of_ours(source: Source, tmp_path: Path
         (["--alpha", "0.1", "--beta", "250"], "200 ms: cannot be met"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--limit", "0"], "--limit 0: must be 1 or more"),
-        (["--page-size", "4k"], "--capacity 2000: must be at least one page of 4000 tokens"),
+        (["--page-size", "4k"], "--capacity 2000: must be at least one page, --page-size 4000"),
         (["--trace", "nowhere.jsonl"], "trace nowhere.jsonl: no such file"),
     ],
 )
