@@ -86,7 +86,7 @@ def test_where_contexts_are_lines_there_is_nothing_to_know_but_of_their_ends() -
 
 
 def test_a_policy_that_is_not_there_and_knowledge_that_is_missing_are_said() -> None:
-    with pytest.raises(ValueError, match="--policy mru: must be one of lru, threshold-lru, tlru"):
+    with pytest.raises(ValueError, match="--policy mru: must be one of lru, tlru, etlru, threshold-lru"):
         simulated_cache("mru", 100, threshold=1, next_prompt_estimate=0)
     for name in ("etlru-given", *ORACLES):
         with pytest.raises(ValueError, match=f"--policy {name}: needs knowledge of the trace"):
