@@ -49,12 +49,13 @@ def _set(module: ModuleType, name: str, value: Any, before: list[_Old]) -> None:
     setattr(module, name, value)
     for importer, alias in _importers(module.__name__, name):
         _set(importer, alias, value, before)
-    for statement in _assignments(module):
-        if name in _names(statement, ast.Load):
-            found = dict(vars(module))
-            exec(compile(ast.Module([statement], []), str(module.__file__), "exec"), found)
-            for computed in _names(statement, ast.Store):
-                _set(module, computed, found[computed], before)
+    for statement in _tree(module).body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and name in _names(statement, ast.Load):
+            computed = dict(vars(module))
+            exec(compile(ast.Module([statement], []), str(module.__file__), "exec"), computed)
+            for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+                for other in _names(target, ast.Store):
+                    _set(module, other, computed[other], before)
 
 
 def _importers(module: str, name: str) -> list[tuple[ModuleType, str]]:
@@ -69,12 +70,8 @@ def _importers(module: str, name: str) -> list[tuple[ModuleType, str]]:
     return found
 
 
-def _assignments(module: ModuleType) -> list[ast.stmt]:
-    return [each for each in _tree(module).body if isinstance(each, ast.Assign | ast.AnnAssign)]
-
-
-def _names(statement: ast.stmt, context: type[ast.Load] | type[ast.Store]) -> set[str]:
-    return {each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, context)}
+def _names(part: ast.AST, context: type[ast.Load] | type[ast.Store]) -> set[str]:
+    return {each.id for each in ast.walk(part) if isinstance(each, ast.Name) and isinstance(each.ctx, context)}
 
 
 def _tree(module: ModuleType) -> ast.Module:
