@@ -1,4 +1,4 @@
-"""Arguments that several commands take: numbers within bounds, names, policies, page sizes, renamed flags.
+"""Arguments that several commands take: numbers within bounds, names, policies and page sizes.
 
 A type raises ``ArgumentTypeError`` as "VALUE: must be …"; :class:`~eval.command.Parser` puts the flag before it.
 """
@@ -6,7 +6,6 @@ A type raises ``ArgumentTypeError`` as "VALUE: must be …"; :class:`~eval.comma
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -17,7 +16,6 @@ __all__ = [
     "Several",
     "add_page_size",
     "add_policies",
-    "add_renamed",
     "check_page_sizes",
     "median_weight",
     "number",
@@ -159,17 +157,3 @@ def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int], flag:
     """
     if (least := min(capacities)) < (most := max(page_sizes)):
         raise ValueError(f"{flag} {least}: must be at least one page, --page-size {most}")
-
-
-def add_renamed(parser: argparse.ArgumentParser, old: str, new: str, **settings: Any) -> None:
-    """Keep the old spelling of a flag for a release: it sets what ``new`` sets, and says so on standard error."""
-
-    class Renamed(argparse.Action):
-        def __call__(
-            self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-        ) -> None:
-            print(f"{parser.prog.removeprefix('python -m ')}: {old} is now {new}", file=sys.stderr)
-            setattr(namespace, self.dest, values)
-
-    dest = new.lstrip("-").replace("-", "_")
-    parser.add_argument(old, action=Renamed, dest=dest, default=argparse.SUPPRESS, help=argparse.SUPPRESS, **settings)

@@ -66,9 +66,16 @@ def execute(name: str, command: CommandModule, words: Sequence[str], description
         print(f"eval {name}: {error}", file=sys.stderr)
         return 1
     except (ValueError, OSError) as error:
-        text = _in_flags_of(args, str(error)) if isinstance(error, ConfigError) else str(error)
+        text = _in_flags_of(args, str(error)) if isinstance(error, ConfigError) else _text(error)
         print(f"eval {name}: {' '.join(text.split())}", file=sys.stderr)
         return 2
+
+
+def _text(error: Exception) -> str:
+    """What went wrong; of a file, after its name."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def _in_flags_of(args: argparse.Namespace, message: str) -> str:

@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import Several, add_page_size, number, tokens, whole
+from eval.arguments import Several, add_page_size, number, one_of, tokens, whole
 from eval.command import execute
 from eval.errors import RunError
 from eval.live.calibrate import LENGTHS, calibrate
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model and the objective; the rest has defaults for a 7B model on one GPU."""
     add = parser.add_argument
     add("--model", type=Path, help="default: random weights in the shape of Llama-7B, written here")
-    add("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try the command without a GPU")
+    add("--device", type=one_of(("gpu", "cpu")), default="gpu", metavar="D", help="gpu, or cpu to try the command")
     add("--slo", type=number(above=0), default=200.0, metavar="MS", help="TTFT objective (default: 200)")
     add("--pool", type=whole(1), default=100_000, metavar="TOKENS", help="KV pool (default: 100k)")
     add_page_size(parser, default=16)

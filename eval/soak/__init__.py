@@ -8,5 +8,6 @@
 | `ledger.py` | a real cache, a dictionary beside it, and the audit | – → nothing, or an AssertionError |
 | `audit.py` | steps of a scheduler, each followed by an audit | numbers → steps |
 | `hybrids.py` | the same for models with windows and states | – |
-| `command.py` | the shapes, random steps, requests by the million | flags → tables |
+| `steps.py` | the shapes, random steps, requests by the million | counts, seed → tables |
+| `command.py` | – | flags |
 """

@@ -95,7 +95,7 @@ def test_another_value_reaches_all_who_imported_it_and_what_is_computed_from_it(
         assert bands.WIDTHS[0] == hazards.WIDTHS[0] == value[1] - value[0]
         assert hazards._RECENCY[1] == 1 / value[2]
         assert returns._ENDS[:-1] == value
-    assert (bands.BANDS, bands.WIDTHS, hazards._RECENCY, returns._ENDS) == before
+    assert before == (bands.BANDS, bands.WIDTHS, hazards._RECENCY, returns._ENDS)
     assert hazards.BANDS is bands.BANDS
 
 

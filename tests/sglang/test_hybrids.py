@@ -19,9 +19,9 @@ from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from eval.caches.real import Kind, RealCache
-from eval.soak.command import HYBRIDS, steps_of
 from eval.soak.hybrids import AuditedHybrid
 from eval.soak.shape import Shape
+from eval.soak.steps import HYBRIDS, steps_of
 from eval.traces import open_trace
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.prompt_lengths import NextPrompts

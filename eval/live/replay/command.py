@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from eval.arguments import add_page_size, number, tokens, whole
+from eval.arguments import add_page_size, number, one_of, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
 from eval.live.replay.plan import Plan, machine_facts, plan_of
@@ -34,7 +34,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--arm", type=parse_arm, action="append", default=[], metavar="NAME=FLAGS", help="a server to start; repeatable"
     )
     add("--url", type=parse_url, action="append", default=[], metavar="NAME=URL", help="one that runs; repeatable")
-    add("--device", choices=("cpu", "gpu"), default="cpu", help="of servers that are started")
+    add(
+        "--device",
+        type=one_of(("cpu", "gpu")),
+        default="cpu",
+        metavar="D",
+        help="of servers that are started: cpu, gpu",
+    )
     add("--model", type=Path, help="of servers that are started (default: the tiny demo model)")
     add("--pool", type=whole(1), metavar="TOKENS", help="KV pool (default: 20,480 on a cpu, else all there is)")
     add("--server-flags", type=shlex.split, default=[], metavar="FLAGS", help="further ones, of all arms")
@@ -48,10 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="requests name their conversation, and its client closes it where the trace says so; servers with "
         "--enable-session-radix-cache heed it",
     )
-    add("--api", choices=("generate", "chat"), default="generate", help="tokens, or chat completions")
+    add("--api", type=one_of(("generate", "chat")), default="generate", metavar="API", help="generate (tokens) or chat")
     add(
         "--loop",
-        choices=("ordered", "open", "closed"),
+        type=one_of(("ordered", "open", "closed")),
+        metavar="LOOP",
         default="open",
         help="ordered: the trace's order, --users at once, its clock waits for the server; open: by its times; "
         "closed: --users one conversation after another (default: %(default)s)",
