@@ -75,7 +75,7 @@ def failing(error: Exception) -> SimpleNamespace:
         (
             FileNotFoundError(2, "No such file or directory", "t.jsonl"),
             2,
-            "eval x: [Errno 2] No such file or directory",
+            "eval x: t.jsonl: No such file or directory",
         ),
         (RunError("the server died"), 1, "eval x: the server died"),
     ],
