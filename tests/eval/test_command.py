@@ -7,11 +7,13 @@ import importlib
 import io
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.table import Table
 
+import eval
 from eval.__main__ import COMMANDS, main
 from eval.arguments import Several, add_policies, number, one_of, whole
 from eval.command import Parser, execute
@@ -39,6 +41,12 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     shown = capsys.readouterr().out
     assert all(f"\n  {name} " in shown for name in COMMANDS)
+
+
+def test_the_readme_has_every_command() -> None:
+    readme = (Path(eval.__file__).parent / "README.md").read_text()
+    assert [name for name in COMMANDS if f"| `{name}" not in readme] == []
+    assert readme.count("\n") <= 120
 
 
 @pytest.mark.parametrize(
