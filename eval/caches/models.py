@@ -27,6 +27,7 @@ class LongEnough(Recency):
     threshold: int
 
     def key(self, leaf: Leaf) -> float:
+        """The time of the last use; −∞ for a short history, which goes first."""
         return leaf.last_access if leaf.history >= self.threshold else -math.inf
 
 
@@ -35,6 +36,7 @@ class Unended(Recency):
     """Recency until the conversation ends, then λ = 0 (paper, section 5.3: End-Aware)."""
 
     def key(self, leaf: Leaf) -> float:
+        """The time of the last use; −∞ once the conversation has ended."""
         return -math.inf if math.isinf(leaf.conversation.at) else leaf.last_access
 
 
@@ -43,9 +45,11 @@ class NextUse(SingleGroup):
     """λ = 1 / time to the next use, in requests (Belady)."""
 
     def key(self, leaf: Leaf) -> float:
+        """Minus the number of the request that uses it next: the latest goes first."""
         return -float(leaf.conversation.at)
 
     def rate(self, group: int, key: float, now: float) -> float:
+        """λ, 1 / requests until the next use."""
         return 1.0 / max(-key - now, 1.0)
 
 
@@ -55,10 +59,10 @@ class TrueNextPrompt:
 
     estimate: int
     probabilities = (0.0, 1.0)
-    usual = 0
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-        if step:
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        """Q (tokens) at level 0, which ends at the true next prompt; level 1 reaches to the root."""
+        if level:
             return None
         return self.estimate if math.isinf(leaf.conversation.at) else leaf.conversation.prompt_tokens - leaf.history
 
@@ -75,10 +79,12 @@ class Exponential(SingleGroup):
     origin_s: float = 0.0  # rates are stated as of this time, in s
 
     def key(self, leaf: Leaf) -> float:
+        """log λ as of ``origin_s``, which orders leaves at any time."""
         rate, last_turn = leaf.conversation
         return float(math.log(rate) + self.death_rate * (last_turn - self.origin_s))
 
     def rate(self, group: int, key: float, now: float) -> float:
+        """λ in 1/s as of ``origin_s``; e^−700 is the least that a float holds."""
         return math.exp(max(key, -700.0))
 
 
@@ -94,13 +100,11 @@ class StepPrompt:
         middles = (np.arange(steps) + 0.5) / steps
         return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
 
-    @property
-    def usual(self) -> int:
-        return len(self.quantiles) // 2
-
     @cached_property
     def probabilities(self) -> tuple[float, ...]:
+        """P(Q > ·) at each level, rising in equal steps from 0 to 1."""
         return tuple(np.linspace(0.0, 1.0, len(self.quantiles) + 1).tolist())
 
-    def next_prompt(self, leaf: Leaf, step: int) -> int | None:
-        return self.quantiles[step] if step < len(self.quantiles) else None
+    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+        """The quantile (tokens) at which a level ends; the last level reaches to the root."""
+        return self.quantiles[level] if level < len(self.quantiles) else None

@@ -58,6 +58,7 @@ class RoundRobin:
         self._sent = 0
 
     def route(self, request: Request, in_flight: Sequence[int]) -> int:
+        """Index of the replica whose turn it is."""
         self._sent += 1
         return (self._sent - 1) % len(in_flight)
 
@@ -69,6 +70,7 @@ class LeastLoaded:
         self._sent: Counter[int] = Counter()
 
     def route(self, request: Request, in_flight: Sequence[int]) -> int:
+        """Index of the least loaded replica."""
         chosen = min(range(len(in_flight)), key=lambda replica: (in_flight[replica], self._sent[replica]))
         self._sent[chosen] += 1
         return chosen

@@ -2,14 +2,12 @@
 
 Everything but the client's clock is read from SGLang's own metrics: evictions, their time and their tokens, forward
 passes, CPU time of the scheduler's process (in whole seconds). All servers are up at once, asleep except the one that
-is played, so that what the machine does within minutes it does to all. Each repeat plays every arm, another one first,
-and ratios are of arms in one repeat. Stock lru has two servers: the ratio between them shows what the machine alone
-does to a ratio.
+is played. So drift of the machine within minutes meets all of them. Each repeat plays every arm, another one first, and
+ratios are of arms in one repeat. Stock lru has two servers: the ratio between them shows what the machine alone does.
 
-A pool that was just filled with prompts has its free slots in long runs. After decoded tokens have been evicted for a
-while, one of each user at a time, free slots are scattered under any policy, and attention takes longer to gather KV
-from them. Under lru that takes longest to happen, as it evicts the oldest first. So pools are aged before anything is
-measured.
+A pool that was just filled with prompts has its free slots in long runs. When decoded tokens have been evicted for a
+while, free slots are scattered, and attention takes longer to gather KV from them. Under lru that takes longest, as it
+evicts the oldest first. So pools are aged before anything is measured.
 """
 
 from __future__ import annotations

@@ -64,10 +64,12 @@ class _Progress:
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # (ms since sending, tokens so far)
 
     def arrived(self, sent: float, tokens: int) -> None:
+        """So many tokens of the answer have come by now; ``sent``: when the request was sent, s."""
         self.tokens = tokens
         self.arrivals.append((_ms_since(sent), tokens))
 
     def inter_token_ms(self) -> tuple[float, ...]:
+        """Time a token between two arrivals, for each pair of them."""
         pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
         return tuple(round((late - early) / (more - less), 3) for (early, less), (late, more) in pairs if more > less)
 

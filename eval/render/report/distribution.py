@@ -23,6 +23,8 @@ _STEPS = 600
 
 
 class Curve(NamedTuple):
+    """The distribution of a cell's requests."""
+
     row: Row
     values: NDArray[np.float64]  # uncached tokens or TTFT in ms of each request, rising
 

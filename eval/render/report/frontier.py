@@ -38,6 +38,8 @@ _OFFSETS = [
 
 
 class Point(NamedTuple):
+    """A variant, and what it changes against lru: −0.1 is a tenth less."""
+
     variant: Variant
     x: float  # change of p50 against lru
     y: float  # change of the tail

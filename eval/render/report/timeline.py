@@ -21,6 +21,8 @@ _UNITS = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "days"}
 
 
 class Binned(NamedTuple):
+    """Tokens that each phase evicted, by time."""
+
     times: NDArray[np.float64]  # middle of each bin, in s
     tel_safe: NDArray[np.float64]  # tokens
     lru: NDArray[np.float64]

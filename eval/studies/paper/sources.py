@@ -46,6 +46,7 @@ class Source:
 
     @property
     def requests(self) -> list[Request]:
+        """Those of the trace, in order of arrival."""
         return self.trace.requests
 
     @property
