@@ -219,7 +219,7 @@ def test_a_thousand_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape:
     audited = AuditedHybrid(shape)
     for step in steps_of(audited, seed=2, count=1_000):
         step()
-    assert audited.steps["beside"] > 30
+    assert audited.steps["evict hybrid"] > 30
     assert min(audited.cache.tail.counts[phase] for phase in ("tel_safe", "lru")) > 30
     assert audited.cache.tail.counts["splits"] == 0
 
