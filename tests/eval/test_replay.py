@@ -243,6 +243,14 @@ def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
     assert "etlru [load]" in captured.get()
 
 
+def test_a_folder_that_calls_the_plugin_ours_is_read(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    folder.finish(Part(arm="ours", repeat=0, seconds=1.0, facts={**FACTS, "policy": "ours"}, metrics={}))
+    found = Folder(tmp_path, RUN).facts("ours")
+    assert found is not None
+    assert found.policy == "radix_tlru"
+
+
 def test_of_nothing_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert summarise(Folder(tmp_path, RUN)) == []
 

@@ -274,7 +274,7 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
         assert min(leaves) > 0
         assert router.get_metrics()["sglang:tlru_evictable_leaves"] == sum(leaves)
         said = facts(router, Arm("ours", ours))
-        assert (said.policy, said.threshold, said.replicas, said.pool) == ("ours", THRESHOLD, 2, 2 * POOL)
+        assert (said.policy, said.threshold, said.replicas, said.pool) == ("radix_tlru", THRESHOLD, 2, 2 * POOL)
         info = router.server_info()
         assert [worker["page_size"] for worker in info["workers"]] == [info["page_size"]] * 2 == [1, 1]
 
