@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tokens, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, number, one_of, tokens, whole
 from eval.parallel import in_parallel
 from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import Rows, digest_of
-from eval.studies.constants.measure import LOAD_OF_LRU, Setting, line_of, measured, name_of
+from eval.studies.constants.measure import Setting, line_of, measured, name_of
 from eval.studies.constants.table import CONSTANTS, Constant, changed_value
 from eval.studies.figures import Figures
 from eval.terminal import show, table
@@ -77,6 +77,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help="ξ, likewise")
     add_page_size(parser, default=16)
+    add(
+        "--load", type=number(above=0, below=1), default=0.8, metavar="SHARE", help="of the time that lru is busy (0.8)"
+    )
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
     add("--out", type=Path, default=Path(".out/constants"), metavar="DIR", help="a run that was cut off goes on there")
 
@@ -116,16 +119,16 @@ def settings_of(args: argparse.Namespace) -> list[Setting]:
         if values is not None and len(values) not in (1, count):
             raise ValueError(f"{flag} {' '.join(map(str, values))}: must be one value, or one for each --trace")
     settings = []
-    for number, name in enumerate(args.trace):
+    for index, name in enumerate(args.trace):
         source = TraceSource.of(name, args)
-        capacity = _value(args.capacity, number) or facts(trace_of(source).requests).distinct_tokens // SHARE_CACHED
-        settings.append(Setting(source, capacity, _value(args.threshold, number), args.page_size))
+        capacity = _value(args.capacity, index) or facts(trace_of(source).requests).distinct_tokens // SHARE_CACHED
+        settings.append(Setting(source, capacity, _value(args.threshold, index), args.page_size, args.load))
     check_page_sizes([args.page_size], [setting.capacity for setting in settings])
     return settings
 
 
-def _value(values: Sequence[int] | None, number: int) -> int:
-    return 0 if values is None else values[number % len(values)]
+def _value(values: Sequence[int] | None, index: int) -> int:
+    return 0 if values is None else values[index % len(values)]
 
 
 def fill(settings: Sequence[Setting], rows: Sequence[Rows], chosen: Sequence[Constant], jobs: int) -> None:
@@ -159,7 +162,7 @@ def changes(setting: Setting, rows: Rows, chosen: Sequence[Constant]) -> Table:
     """Two rows for each constant: the figures against those with the value as it is."""
     result = table(
         f"{setting.title}: {setting.capacity:,} tokens, ξ = {setting.threshold:,}, page {setting.page_size}, "
-        f"lru busy for {LOAD_OF_LRU:.0%}",
+        f"lru busy for {setting.load:.0%}",
         ("constant", "value", "instead", "TEL", "p50", "p95", "over ξ", "hits (points)"),
     )
     for one, factor in itertools.product([one for one in chosen if not one.unmeasured], FACTORS):

@@ -21,10 +21,10 @@ from eval.studies.queue import Line, line_for, serve
 from eval.trace_arguments import TraceSource
 from radix_tlru.config import LOAD
 
-__all__ = ["BETA_MS", "LOAD_OF_LRU", "Setting", "line_of", "measured", "name_of"]
+__all__ = ["BETA_MS", "Setting", "line_of", "measured", "name_of"]
 
-LOAD_OF_LRU, BETA_MS = 0.8, 20.0
-"""Share of the time that lru is busy, and β of every prefill (ms)."""
+BETA_MS = 20.0
+"""β of every prefill, ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Setting:
     capacity: int
     threshold: int  # ξ
     page_size: int
+    load: float  # share of the time that lru is busy
 
     @property
     def title(self) -> str:
@@ -55,7 +56,7 @@ class Setting:
 
 
 def line_of(setting: Setting) -> Line:
-    """The server on which lru is busy for :data:`LOAD_OF_LRU` of the time.
+    """The server on which lru is busy for that share of the time.
 
     Raises:
         TraceError: the trace cannot be read.
@@ -63,7 +64,7 @@ def line_of(setting: Setting) -> Line:
     """
     requests = trace_of(setting.source).requests
     uncached = uncached_tokens(requests, simulate(setting.cache("lru"), requests))
-    return line_for(LOAD_OF_LRU, BETA_MS, requests, int(uncached.sum()))
+    return line_for(setting.load, BETA_MS, requests, int(uncached.sum()))
 
 
 def measured(setting: Setting, line: Line, policy: str, constant: Constant | None, factor: float) -> dict[str, Any]:
