@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from eval.traces.wildchat import WAIT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.traces import Arrivals, TraceError, open_trace
+from eval.traces.readers.wildchat import WAIT_S
 from radix_tlru.tools.demo_model import write_demo_model
 
 # ---- schemas ----
