@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import zstandard
+import pyarrow as pa
 
 from eval.traces.reading.records import Record
 from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
@@ -38,7 +38,7 @@ _LOG_HEAD = 200  # lines within which a log of a server shows one with its time
 
 _BLANK = re.compile(r"\s*")
 
-_BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+_BROKEN = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,8 @@ def _text(path: Path) -> Iterator[IO[bytes]]:
         if head.startswith(_GZIP):
             stream = gzip.GzipFile(fileobj=raw)
         elif head == _ZSTD:
-            stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+            # Not by the package zstandard: its reader takes a file that was cut off for a whole one.
+            stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
         elif path.suffix in _PACKED:
             raise TraceError(f"trace {path}: ends in {path.suffix}, and is not compressed so")
         mark = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
