@@ -104,7 +104,7 @@ def test_a_return_that_waits_is_certain_until_it_was_not_heard_of_for_a_while() 
     assert returns.group(leaf, 1_060.0).number == returns.group(Leaf(0, 500, 500, 1.0, conversation), 1_060.0).number
     assert returns.rate(returns.group(leaf, 1_060.0).number, 1.0, 1_060.0) < 0.01
     before = RecentTurns().key(leaf)
-    conversation.served = 7.5
+    conversation.turn_index = 7.5
     assert RecentTurns().key(leaf) == 7.5 > before
 
 

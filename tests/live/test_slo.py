@@ -1,4 +1,4 @@
-"""Real servers that learn their threshold: from the times of their prefills, or from what requests prefill."""
+"""Real servers that learn their threshold, from the times of their prefills."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from eval.studies.paper.timing import Point, Timing, fit
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.objective.calibration import EVERY, time_for_prefill
 from radix_tlru.objective.prefill_latency import Line
-from radix_tlru.objective.threshold import UncachedQuantile
 from radix_tlru.tools.demo_model import VOCABULARY
 from tests.helpers.servers import ALL_CHECKS, REAL_WEIGHTS, flags
 
@@ -36,13 +35,6 @@ def serve(model: Path, name: str, *ours: str) -> Server:
 def slo_server(weighted_model: Path) -> Iterator[Server]:
     """With overlap scheduling, as by default."""
     with serve(weighted_model, "test-slo", "--tlru-ttft-slo", f"{SLO_MS:g}") as server:
-        yield server
-
-
-@pytest.fixture
-def target_server(weighted_model: Path) -> Iterator[Server]:
-    """Without overlap scheduling."""
-    with serve(weighted_model, "test-target", "--tlru-target", "p90", "--disable-overlap-schedule") as server:
         yield server
 
 
@@ -116,21 +108,3 @@ def test_the_threshold_becomes_what_a_client_measures(slo_server: Server) -> Non
     log = slo_server.log_path.read_text(errors="replace")
     assert f"radix_tlru: evicting by tlru (ttft_slo={SLO_MS:g} ms, next_prompt_estimate={NEXT_PROMPT} tokens" in log
     assert "Traceback" not in log
-
-
-def test_the_threshold_follows_the_percentile_of_what_clients_prefilled(target_server: Server) -> None:
-    assert target_server.get_metrics()["sglang:tlru_threshold_tokens"] == START_THRESHOLD
-    rng, quantile = random.Random(4), UncachedQuantile(90.0)
-    fresh = prompts_of([rng.randrange(50, 1_400) for _ in range(2 * EVERY)], seed=5)
-    prompts = [prompt for one in fresh for prompt in (one, one + one[:40])]  # a second turn, of which most is cached
-    answered = send(target_server, prompts)
-    for result in answered:
-        quantile.add(result.uncached_tokens)
-    assert any(result.cached_tokens for result in answered)
-    expected = quantile.threshold()
-    assert expected is not None
-    metrics = target_server.get_metrics()
-    # SGLang's warm-up and the last batches since it was looked at make a little difference, and it moves in tenths.
-    assert metrics["sglang:tlru_threshold_tokens"] == pytest.approx(expected, rel=0.15)
-    assert expected < 0.8 * START_THRESHOLD, "the start value would have passed"
-    assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(prompts), abs=8)
