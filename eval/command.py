@@ -6,7 +6,7 @@ import argparse
 from decimal import Decimal
 from typing import Any
 
-from eval.traces import SOURCES, Arrivals, TraceError
+from eval.traces import SOURCES, Arrivals
 from eval.traces.parameters import parse
 from radix_tlru.config import LOAD, MedianWeight
 
@@ -87,22 +87,18 @@ def add_trace_arguments(
     parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
     parser.add_argument(
         "--arrivals",
-        type=_arrivals,
-        default=Arrivals(),
+        default="",
         metavar="KEY=VALUE,…",
         help="when sessions start, where the trace does not tell: birth_rate (a second), turn_rate, seed, …",
     )
 
 
-def _arrivals(text: str) -> Arrivals:
-    try:
-        return parse(Arrivals, text)
-    except TraceError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
 def trace_options(args: argparse.Namespace) -> TraceOptions:
-    """What ``open_trace`` is to be called with."""
+    """What ``open_trace`` is to be called with.
+
+    Raises:
+        TraceError: a value of ``--arrivals`` is unknown or out of range.
+    """
     positional = getattr(args, "positional_trace", None)
     return (
         ("source", positional if args.trace is None else args.trace),
@@ -112,5 +108,5 @@ def trace_options(args: argparse.Namespace) -> TraceOptions:
         ("block_size", args.block_size),
         ("tokenizer", args.tokenizer),
         ("characters_per_token", args.characters_per_token),
-        ("arrivals", args.arrivals),
+        ("arrivals", parse(Arrivals, args.arrivals)),
     )

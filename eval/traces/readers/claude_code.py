@@ -19,7 +19,7 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, decode
+from eval.traces.reading.records import Count, Record, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
@@ -30,10 +30,10 @@ _MAIN = "0"
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    output_tokens: Count | None = None
 
 
 class _Message(msgspec.Struct):
@@ -208,14 +208,14 @@ class _Answer:
     def logged(self, count: TokenCount) -> Logged:
         usage = self._usage
         parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-        known = sum(max(part or 0, 0) for part in parts)
+        known = sum(part or 0 for part in parts)
         stop = stop_reason(self._stop) or ("tool_calls" if self._calls_tool else None)
         return Logged(
             self._added,
             piece(Message("assistant", "\n".join(self._texts)), count),
             known or None,
             usage.output_tokens or None,
-            max(usage.cache_read_input_tokens or 0, 0),
+            usage.cache_read_input_tokens or 0,
             self._start_s,
             self._end_s,
             stop,

@@ -11,13 +11,14 @@ One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.api import CONTAINERS, answer_of, call_of, is_call, response_of, rows_of
 from eval.traces.reading.calls import CallLog, TextCall
-from eval.traces.reading.chats import Chat, extended, requests, turns
+from eval.traces.reading.chats import Chat, requests, turns
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
@@ -115,23 +116,21 @@ class _Chats:
         chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)
         made = requests(chat, self._count, self._texts)
         if own is None and call.session is None:
-            made = self._new(made, call.messages)
+            made = self._new(made)
         yield from made
 
-    def _new(self, made: list[Request], messages: Any) -> list[Request]:
+    def _new(self, made: list[Request]) -> list[Request]:
         """Of a row without an id, the turns that no earlier row had."""
-        from dataclasses import replace
-
-        path = extended(made[0].prompt.__class__((), ()), messages, self._count)
-        for request in reversed(made):
-            found = self._ends.pop(request.context.ids[-1], None)
-            if found is not None and request is not made[-1]:
+        for number in range(len(made) - 2, -1, -1):
+            found = self._ends.pop(made[number].context.ids[-1], None)
+            if found is not None:
                 name, ended_s = found
-                later = made[made.index(request) + 1 :]
-                shift_s = max(ended_s - request.arrival_s, 0.0)
+                shift_s = max(ended_s - made[number].arrival_s, 0.0)
+                later = made[number + 1 :]
                 made = [replace(each, conversation=name, arrival_s=each.arrival_s + shift_s) for each in later]
                 break
-        self._ends[path.ids[-1]] = made[-1].conversation or "", made[-1].arrival_s
+        last = made[-1]
+        self._ends[last.context.ids[-1]] = last.conversation or "", last.arrival_s
         return made
 
 

@@ -22,7 +22,7 @@ from typing import IO, Any
 import msgspec
 import pyarrow as pa
 
-from eval.traces.reading.records import Record
+from eval.traces.reading.records import Record, as_bytes
 from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
 from eval.traces.request import TraceError
 
@@ -196,14 +196,14 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _documents(path: Path) -> list[Any] | None:
+def _documents(path: Path) -> list[bytes] | None:
     """JSON values one after the other, pretty-printed; None if the file does not begin with one of several lines.
 
-    What is no JSON ends the list, as bytes.
+    What is no JSON ends the list.
     """
     with _text(path) as file:
-        text = file.read().decode(errors="surrogateescape")
-    decoder, found = json.JSONDecoder(), list[Any]()
+        text = file.read().decode(errors="replace")
+    decoder, found = json.JSONDecoder(), list[bytes]()
     position = _behind_blanks(text, 0)
     while position < len(text):
         start = position
@@ -212,10 +212,10 @@ def _documents(path: Path) -> list[Any] | None:
         except (ValueError, RecursionError):
             if not found:
                 return None
-            return [*found, text[position:].encode(errors="surrogateescape")]
+            return [*found, text[position:].encode(errors="replace")]
         if not found and "\n" not in text[start:position]:
             return None
-        found.append(value)
+        found.append(as_bytes(value))
         position = _behind_blanks(text, position)
     return found
 
@@ -232,19 +232,19 @@ def _json_lines(path: Path, shown: str) -> Iterator[Record]:
                 yield Record(f"{shown}:{number}", line.rstrip(b"\r\n"))
 
 
-def _whole(documents: list[Any], shown: str) -> Iterator[Record]:
+def _whole(documents: list[bytes], shown: str) -> Iterator[Record]:
     for number, value in enumerate(documents, start=1):
         yield Record(f"{shown}: record {number}", value)
 
 
-def _json_array(shown: str, text: bytes) -> list[Any]:
+def _json_array(shown: str, text: bytes) -> list[bytes]:
     try:
         return [bytes(item) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     # Half a surrogate pair in one of its texts is no reason to refuse the file; and this error names the line.
     try:
-        return list(json.loads(text))
+        return [as_bytes(item) for item in json.loads(text)]
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{shown}: not JSON: {error}") from None
 
