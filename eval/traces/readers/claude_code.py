@@ -8,6 +8,7 @@ read once. After a compaction the history is a summary. A user who edits an earl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -87,7 +88,7 @@ class _Log:
 
     def add(self, record: Record, line: _Line) -> Iterator[Request]:
         """The next line; an answer is complete when the next one begins."""
-        session = line.session_id or record.file
+        session = line.session_id or _nameless(record.file)
         agent = self._agent(session, self._number(line))
         if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
             at_s = iso_seconds(record, "timestamp", line.timestamp)
@@ -118,6 +119,11 @@ class _Log:
             log = AgentLog(session, number, parent, self._repairs)
             found = self._agents[session, number] = _Agent(log, self._count, self._answered)
         return found
+
+
+def _nameless(file: str) -> str:
+    """A name for the session of a file whose lines name none; paths of projects hold names of people."""
+    return blake2b(file.encode(errors="replace"), digest_size=6).hexdigest()
 
 
 class _Agent:

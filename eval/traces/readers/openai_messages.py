@@ -4,7 +4,8 @@ A row is one of:
 - a conversation: ``messages`` that end with an answer; each answer in it is a call;
 - a call: ``messages`` (or ``prompt``, or ``input`` with ``instructions``) that end with a user or a tool, alone or
   beside its ``response``; in ``body`` (batches), ``request`` or ``payload`` (logs);
-- a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it.
+- a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
+- a list of messages; or a single message: all of a file are one conversation then.
 One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
 """
 
@@ -24,7 +25,7 @@ from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, decode
+from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
 
@@ -32,7 +33,7 @@ __all__ = ["OPENAI_MESSAGES"]
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    if is_call(record) or response_of(record):
+    if is_call(record) or response_of(record) or record.keys() >= {"role", "content"}:
         return True
     return any(
         isinstance(record.get(name), list) and any(isinstance(row, Mapping) and is_call(row) for row in rows_of(record))
@@ -44,6 +45,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log, chats = CallLog(options, notes), _Chats(options, notes)
     answers: list[Call] = []
     by_id: dict[str, dict[str, Any]] = {}
+    alone: dict[str, list[Mapping[str, Any]]] = {}  # by file, single messages
     notes.add("real", f"messages; {counted(options)}")
     for record, row in _rows(source, notes):
         custom = row.get("custom_id")
@@ -55,15 +57,21 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
                     continue
                 yield from _taken(record, row, log, chats)
             elif isinstance(custom, str) and custom in by_id:
-                yield from _taken(record, by_id.pop(custom) | {"response": row.get("response")}, log, chats)
+                yield from _taken(record, by_id.pop(custom) | {"response": response}, log, chats)
+            elif "role" in row:
+                alone.setdefault(record.file, []).append(row)
             elif response:
                 answers.append(answer_of(record, response))
             else:
                 notes.left_out(f"{record.where}: neither messages nor a response")
         except TraceError as error:
             notes.bad(error)
-    for row in by_id.values():
-        yield from _taken(Record(source.title, row), row, log, chats)
+    loose = [*by_id.values(), *({"messages": messages} for messages in alone.values())]
+    for row in loose:
+        try:
+            yield from _taken(Record(source.title, row), row, log, chats)
+        except TraceError as error:
+            notes.bad(error)
     yield from log.requests()
     if answers:
         notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
@@ -74,7 +82,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, Any]]]:
     for record in source.records():
         try:
-            for row in rows_of(decode(record, dict[str, Any])):
+            for row in rows_of(dict(fields_of(record))):
                 yield record, row
         except TraceError as error:
             notes.bad(error)

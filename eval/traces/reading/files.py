@@ -140,9 +140,11 @@ def _text_records(path: Path, shown: str) -> Iterator[Record]:
     with _text(path) as file:
         first = _first_line(file)
         logged = not first.startswith(b"{") and (bool(_LOG_LINE.match(first)) or _has_log_line(file))
+    with _text(path) as file:
+        more = bool(_first_line(file) and _first_line(file))  # another line, so that each may be a record
     if logged:
         yield from _log_lines(path, shown)
-    elif first.startswith(b"["):
+    elif first.startswith(b"[") and not (more and _is_json(first)):
         with _text(path) as file:
             items = _json_array(shown, file.read())
         for number, item in enumerate(items, start=1):

@@ -88,9 +88,13 @@ def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
 def fields_of(record: Record) -> Mapping[str, Any]:
     """The fields of a record whose schema is not known yet.
 
+    A list stands for the messages of a conversation: they are its only field.
+
     Raises:
-        TraceError: it is not JSON, or not an object.
+        TraceError: it is not JSON, or neither an object nor a list.
     """
+    if isinstance(record.content, bytes) and record.content.startswith(b"["):
+        return {"messages": decode(record, list[Any])}
     if isinstance(record.content, bytes):
         return Fields(decode(record, dict[str, msgspec.Raw]))
     return decode(record, dict[str, Any])

@@ -44,7 +44,7 @@ def test_blocks_that_go_on_make_rows_whole_prompts(tmp_path: Path) -> None:
     assert [request.prompt_tokens for request in trace.requests] == [9176, 9500]
     assert second.prompt.common(first.prompt) == len(first.prompt) == 17 * 512
     assert second.arrival_s == pytest.approx(142 * TOKEN_S + 0.5)
-    assert "starts of 1 sessions: 1,800 an hour, seed 0" in said(trace, "drawn")
+    assert "starts of 1 sessions without a timestamp: 1,800 an hour, seed 0" in said(trace, "drawn")
 
 
 def test_fresh_blocks_make_rows_what_a_turn_adds(tmp_path: Path) -> None:
@@ -76,6 +76,14 @@ def test_rows_without_ids_or_sessions_are_lengths_alone(tmp_path: Path) -> None:
     assert said(trace, "rebuilt") == "2 rows have neither ids nor a session: nothing in them can be reused"
 
 
+def test_rows_without_times_start_as_drawn(tmp_path: Path) -> None:
+    rows = [{"input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}] * 3
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert len({request.arrival_s for request in trace.requests}) == 3
+    assert trace.requests[0].prompt.common(trace.requests[1].prompt) == 1024
+    assert "starts of 3 sessions without a timestamp" in said(trace, "drawn")
+
+
 def test_texts_are_cut_into_blocks_that_prompts_share(tmp_path: Path) -> None:
     shared = "x" * 640
     rows = [{"timestamp": n, "text_input": shared + str(n) * 70, "output_length": 4} for n in range(2)]
@@ -96,7 +104,7 @@ def test_sessions_start_as_drawn_from_the_seed(tmp_path: Path) -> None:
     [
         (
             {"input_length": 5, "output_length": 1},
-            "timestamp: missing (ms); or session_id, and delay (ms) in its later rows",
+            "timestamp: some rows have one (ms) and some have none: all or none",
         ),
         ({"session_id": "a", "hash_ids": [1]}, "input_length: missing; or text_input"),
         ({"timestamp": 1, "input_length": -5}, "input_length: Expected `int` >= 0"),

@@ -170,6 +170,29 @@ def test_rows_that_repeat_the_conversation_so_far_add_only_their_new_turns(tmp_p
     assert len(apart.requests) == 4
 
 
+@pytest.mark.parametrize("form", ["lines of messages", "array of messages", "lines of lists", "array of lists"])
+def test_messages_without_anything_around_them_are_conversations(tmp_path: Path, form: str) -> None:
+    messages = [SYSTEM, QUESTION, ANSWER, MORE, ANSWER]
+    content = {
+        "lines of messages": "\n".join(map(json.dumps, messages)),
+        "array of messages": json.dumps(messages, indent=1),
+        "lines of lists": "\n".join([json.dumps(messages)] * 2),
+        "array of lists": json.dumps([messages, messages]),
+    }
+    (tmp_path / "t.json").write_text(content[form])
+    trace = open_trace(str(tmp_path / "t.json"))
+    assert (trace.format, {request.prompt_tokens for request in trace.requests}) == ("openai", {6, 10})
+
+
+def test_a_batch_of_anthropic_and_its_results_are_joined(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day" / "batch.jsonl", {"custom_id": "r1", "params": body(QUESTION, system="s" * 8)})
+    message = {"role": "assistant", "content": [{"type": "text", "text": "done"}], "stop_reason": "end_turn"}
+    result = {"type": "succeeded", "message": message | {"usage": {"input_tokens": 4, "output_tokens": 9}}}
+    write_lines(tmp_path / "day" / "results.jsonl", {"custom_id": "r1", "result": result})
+    (request,) = open_trace(str(tmp_path / "day")).requests
+    assert (request.prompt_tokens, request.output_tokens, request.stop) == (4, 9, "stop")
+
+
 def test_the_agentic_trace_of_sglang_is_read(tmp_path: Path) -> None:
     turns = [{"messages": [SYSTEM, QUESTION], "prompt_tokens": 99}, {"messages": [MORE], "prompt_tokens": 400}]
     (tmp_path / "t.json").write_text(json.dumps({"metadata": {}, "conversations": [turns, turns[:1]]}))

@@ -353,6 +353,12 @@ def test_sharegpt_without_an_id_is_named_by_its_place(tmp_path: FilePath) -> Non
     assert {request.conversation for request in trace.requests} == {"s.json: record 1", "s.json: record 2"}
 
 
+def test_sharegpt_in_the_names_of_messages_is_read_too(tmp_path: FilePath) -> None:
+    said = [{"role": "user", "content": "12345678"}, {"role": "assistant", "content": "123456789"}]
+    trace = open_trace(write_json(tmp_path / "s.json", [{"id": "a_0", "conversations": said}]))
+    assert (trace.format, list(trace.requests[0].context.ends)) == ("sharegpt", [2, 5])
+
+
 def test_sharegpt_with_tools_has_a_call_for_each_answer(tmp_path: FilePath) -> None:
     said = [("human", "12345678"), ("function_call", "1234"), ("observation", "1" * 40), ("gpt", "done")]
     talk = {"system": "1" * 16, "tools": "1" * 8, "conversations": [{"from": who, "value": text} for who, text in said]}
