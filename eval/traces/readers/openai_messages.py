@@ -42,41 +42,59 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
-    log, chats = CallLog(options, notes), _Chats(options, notes)
-    answers: list[Call] = []
-    by_id: dict[str, dict[str, Any]] = {}
+    log, chats, batches = CallLog(options, notes), _Chats(options, notes), _Batches()
     alone: dict[str, list[Mapping[str, Any]]] = {}  # by file, single messages
+    answers: list[Call] = []
     notes.add("real", f"messages; {counted(options)}")
-    for record, row in _rows(source, notes):
-        custom = row.get("custom_id")
-        response = response_of(row)
+
+    def take(record: Record, row: Mapping[str, Any]) -> Iterator[Request]:
         try:
             if is_call(row):
-                if isinstance(custom, str) and not response:
-                    by_id[custom] = dict(row)  # its response may be in another file
-                    continue
                 yield from _taken(record, row, log, chats)
-            elif isinstance(custom, str) and custom in by_id:
-                yield from _taken(record, by_id.pop(custom) | {"response": response}, log, chats)
-            elif "role" in row:
-                alone.setdefault(record.file, []).append(row)
-            elif response:
+            elif response := response_of(row):
                 answers.append(answer_of(record, response))
             else:
                 notes.left_out(f"{record.where}: neither messages nor a response")
         except TraceError as error:
             notes.bad(error)
-    loose = [*by_id.values(), *({"messages": messages} for messages in alone.values())]
-    for row in loose:
-        try:
-            yield from _taken(Record(source.title, row), row, log, chats)
-        except TraceError as error:
-            notes.bad(error)
+
+    for record, row in _rows(source, notes):
+        if "role" in row:
+            alone.setdefault(record.file, []).append(row)
+        elif (joined := batches.joined(record, row)) is not None:
+            yield from take(record, joined)
+    for record, row in batches.unjoined():
+        yield from take(record, row)
+    for messages in alone.values():
+        yield from take(Record(source.title, messages), {"messages": messages})
     yield from log.requests()
     if answers:
         notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
         units = count(1 << 66)
         yield from (one for answer in answers for one in rebuilt(None, [answer], units, True))
+
+
+class _Batches:
+    """Requests of batches and their results, which lie in two files, in any order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Record, Mapping[str, Any]]] = {}
+
+    def joined(self, record: Record, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A row with its other half, or as it is if it has no other; None: the other half is still to come."""
+        name = row.get("custom_id")
+        if not isinstance(name, str) or (is_call(row) and response_of(row)):
+            return row
+        _, other = self._waiting.pop(name, (record, None))
+        if other is None or is_call(other) == is_call(row):
+            self._waiting[name] = record, row
+            return other
+        asked, answered = (row, other) if is_call(row) else (other, row)
+        return dict(asked) | {"response": response_of(answered)}
+
+    def unjoined(self) -> list[tuple[Record, Mapping[str, Any]]]:
+        """What has no other half."""
+        return list(self._waiting.values())
 
 
 def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, Any]]]:

@@ -113,10 +113,11 @@ def test_starts_and_ends_of_logs_give_waits(tmp_path: Path) -> None:
     assert (first.answer_s, first.wait_s, second.answer_s, second.wait_s) == (3.0, None, 2.5, 7.0)
 
 
-def test_a_batch_and_its_results_are_joined(tmp_path: Path) -> None:
+@pytest.mark.parametrize("results_file", ["results.jsonl", "answers.jsonl"])
+def test_a_batch_and_its_results_are_joined_in_any_order(tmp_path: Path, results_file: str) -> None:
     write_lines(tmp_path / "day" / "batch.jsonl", *({"custom_id": f"r{n}", "body": body(QUESTION)} for n in (1, 2)))
     results = [{"id": "b", "custom_id": "r1", "response": {"status_code": 200, "body": completion(finish="length")}}]
-    write_lines(tmp_path / "day" / "results.jsonl", *results)
+    write_lines(tmp_path / "day" / results_file, *results)
     trace = open_trace(str(tmp_path / "day"))
     assert sorted((str(request.stop), request.output_tokens) for request in trace.requests) == [
         ("None", 0),
