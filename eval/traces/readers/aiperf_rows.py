@@ -114,7 +114,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
         except TraceError as error:
             notes.bad(error)
             continue
-        kinds.add("texts" if row.text_input is not None else "blocks" if path else "lengths")
+        kinds.add("texts" if row.text_input is not None else "blocks" if path is not None else "lengths")
         whole = None if row.context_mode is None else row.context_mode == _WHOLE
         turn = _Turn(_seconds(row.timestamp), _seconds(row.delay), tokens, row.output_length or 0, path, whole)
         found.setdefault(_Lone(number) if row.session_id is None else row.session_id, []).append(turn)
