@@ -92,7 +92,7 @@ def _top(url: str, interval_s: float, once: bool) -> int:
     try:
         from radix_tlru.tools.top import watch
     except ModuleNotFoundError as error:
-        print(f"radix-tlru: error: top needs {error.name}: pip install 'radix-tlru[top]'", file=sys.stderr)
+        print(f"radix-tlru: error: top needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
         return 2
     return watch(url, interval_s, once=once)
 

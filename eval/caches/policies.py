@@ -253,7 +253,8 @@ def simulated_cache(
         returns, prompt_model, weight = models[name]
         policy = Policy(returns, prompt_model, threshold, weight)
     elif name in get_args(PolicyName):
-        asked = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)  # type: ignore[arg-type]
+        weight_of = None if name == "lru" else median_weight
+        asked = Config(name, threshold, next_prompt_estimate, weight_of, trim_chunk=trim_chunk)  # type: ignore[arg-type]
         config = asked.for_pool(capacity)
         pinned = next_prompt_estimate is not None and not isinstance(median_weight, str)
         learns = name == "etlru" or (name == "tlru" and not pinned)

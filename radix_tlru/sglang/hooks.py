@@ -1,4 +1,4 @@
-"""Functions of SGLang that we stand beside, put in place through its own registry, once in a process."""
+"""Hooks at functions of SGLang, put in place through its own registry, once in a process."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from radix_tlru.config import ConfigError
 __all__ = ["hook"]
 
 _placed: set[str] = set()
-"""Functions that ours are in place at, in this process."""
+"""Functions that are hooked in this process."""
 
 
 def hook(target: str, function: Callable[..., Any], without: str, kind: Literal["after", "around"] = "after") -> None:
     """Have ``function`` called after ``target`` (dotted path), or around it.
 
     Raises:
-        ConfigError: SGLang did not take the hook; the message begins with ``without``, what there is not then.
+        ConfigError: SGLang did not take the hook. The message begins with ``without``: what is missing then.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookSource, HookType
 
     if target in _placed:
         return
     source = HookSource("radix_tlru", "radix-tlru")
-    if target in HookRegistry._patched:  # by another plugin: SGLang's registry would pass over what comes later
+    if target in HookRegistry._patched:  # by another plugin: SGLang's registry skips later hooks
         HookRegistry._apply_target(target, [(HookType(kind), function, source)])
     else:
         HookRegistry.register(target, function, HookType(kind), source=source)

@@ -129,7 +129,7 @@ def _tokenizer() -> str:
         from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     except ImportError as error:
         raise ImportError(
-            "the tokenizer of the demo model needs the package `tokenizers`: pip install 'radix-tlru[serve]'"
+            "the tokenizer of the demo model needs the package `tokenizers`: in a checkout, pip install '.[serve]'"
         ) from error
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     # Ids that no text encodes to, only random weights draw: letters, so that an answer is something to look at.

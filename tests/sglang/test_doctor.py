@@ -145,7 +145,7 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
 def test_without_sglang_it_says_what_to_install() -> None:
     report = _doctor("-S", PYTHONPATH="")  # no site-packages: the checkout and nothing else
     assert report.returncode == 1
-    assert _line(report, "FAIL sglang") == "FAIL sglang not installed: pip install 'radix-tlru[serve]'"
+    assert _line(report, "FAIL sglang") == "FAIL sglang not installed: in a checkout, pip install '.[serve]'"
     assert report.stderr == ""
 
 

@@ -52,6 +52,15 @@ def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk
     assert Config(trim_chunk=7).for_pool(pool) == Config(trim_chunk=7)
 
 
+@pytest.mark.parametrize(("pool", "largest"), [(1_000, 512), (8_192, 512), (2_000_000, 125_000)])
+def test_a_trim_chunk_is_a_small_part_of_the_pool(pool: int, largest: int) -> None:
+    assert Config(trim_chunk=largest).for_pool(pool).trim_chunk == largest
+    with pytest.raises(
+        ConfigError, match=f"--tlru-trim-chunk {largest + 1}: must be at most {largest} tokens in a pool"
+    ):
+        Config(trim_chunk=largest + 1).for_pool(pool)
+
+
 def test_what_is_not_given_is_200_until_it_is_learned() -> None:
     assert (Config().next_prompt, Config("etlru").next_prompt, Config("etlru", next_prompt_estimate=0).next_prompt) == (
         200,
@@ -88,6 +97,11 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         (
             {"host_threshold": 100},
             "--tlru-host-threshold 100: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
+        ),
+        ({"policy": "lru", "ttft_slo_ms": 90}, "--tlru-ttft-slo 90: must be left out for lru, which has no threshold"),
+        (
+            {"policy": "lru", "median_weight": "load"},
+            "--tlru-median-weight load: must be left out for lru, whose weight is 1",
         ),
         ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
         ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),

@@ -138,6 +138,6 @@ def test_without_tokenizers_the_command_says_what_to_install(tmp_path: Path) -> 
     assert ended.returncode == 2
     assert ended.stderr.splitlines() == [
         "radix-tlru: error: the tokenizer of the demo model needs the package `tokenizers`: "
-        "pip install 'radix-tlru[serve]'"
+        "in a checkout, pip install '.[serve]'"
     ]
     assert not (tmp_path / "model").exists()

@@ -18,7 +18,7 @@ from radix_tlru.tools.demo_model import write_demo_model
 __all__ = ["examine"]
 
 _NEEDED = ("sglang", "torch", "tokenizers")
-_INSTALL = "not installed: pip install 'radix-tlru[serve]'"
+_INSTALL = "not installed: in a checkout, pip install '.[serve]'"
 _PATIENCE_S = 600.0  # importing SGLang takes 10 s, and minutes on a busy machine with a cold disk
 
 
