@@ -16,9 +16,9 @@ from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["AgentLoop", "Step", "agent_calls", "drawn_result", "nothing", "one_tool"]
+__all__ = ["AgentLoop", "Action", "agent_calls", "drawn_result", "nothing", "one_tool"]
 
-Step = Callable[[Talk, Generator], Iterable[Request]]
+Action = Callable[[Talk, Generator], Iterable[Request]]
 """Moves a conversation on; yields the requests that it makes on the way."""
 
 
@@ -57,7 +57,7 @@ class AgentLoop:
 
 
 def nothing(talk: Talk, rng: Generator) -> Iterable[Request]:
-    """A step that does nothing."""
+    """An action that does nothing."""
     del talk, rng
     return ()
 
@@ -67,9 +67,9 @@ def agent_calls(
     talk: Talk,
     rng: Generator,
     *,
-    tools: Step,
-    before: Step = nothing,
-    back: Step = nothing,
+    tools: Action,
+    before: Action = nothing,
+    back: Action = nothing,
 ) -> Iterator[Request]:
     """All calls of one session.
 
@@ -101,7 +101,7 @@ def agent_calls(
             yield from tools(talk, rng)
 
 
-def one_tool(agents: AgentLoop) -> Step:
+def one_tool(agents: AgentLoop) -> Action:
     """An answer calls one tool."""
 
     def run(talk: Talk, rng: Generator) -> Iterable[Request]:

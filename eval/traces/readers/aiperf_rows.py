@@ -72,7 +72,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         calls = _calls(turns, stamper)
         whole = _whole(turns)
         added += not whole and len(turns) > 1
-        conversation = None if isinstance(name, _Lone) else str(name)
+        conversation = None if isinstance(name, _Nameless) else str(name)
         if whole and all(turn.path is not None for turn in turns):
             yield from _of_blocks(conversation, turns, calls)
         elif whole or turns[0].path is None:
@@ -83,7 +83,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         notes.add("rebuilt", f"contexts of {added:,} sessions: their rows give what a turn adds to the history")
 
 
-class _Lone(int):
+class _Nameless(int):
     """Stands for the session of a row that names none."""
 
 
@@ -117,7 +117,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
         kinds.add("texts" if row.text_input is not None else "blocks" if path is not None else "lengths")
         whole = None if row.context_mode is None else row.context_mode == _WHOLE
         turn = _Turn(_seconds(row.timestamp), _seconds(row.delay), tokens, row.output_length or 0, path, whole)
-        found.setdefault(_Lone(number) if row.session_id is None else row.session_id, []).append(turn)
+        found.setdefault(_Nameless(number) if row.session_id is None else row.session_id, []).append(turn)
     _say(notes, options, kinds, block, found)
     notes.add("chained", chain.said)
     return found
@@ -131,9 +131,9 @@ def _say(notes: Notes, options: Options, kinds: set[str], block: int, found: Map
         notes.add("real", counted(options))
     if "lengths" in kinds:
         notes.add("real", "lengths")
-        lone = sum(isinstance(name, _Lone) for name in found)
-        if lone:
-            notes.add("rebuilt", f"{lone:,} rows have neither ids nor a session: nothing in them can be reused")
+        nameless = sum(isinstance(name, _Nameless) for name in found)
+        if nameless:
+            notes.add("rebuilt", f"{nameless:,} rows have neither ids nor a session: nothing in them can be reused")
 
 
 def _seconds(milliseconds: float | None) -> float | None:

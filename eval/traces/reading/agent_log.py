@@ -126,11 +126,11 @@ class AgentLog:
         """The system prompt and the tools: what the provider had cached of them is shared with other sessions."""
         if call.prompt_tokens is None:
             return Path((), ())
-        rest = max(call.prompt_tokens - estimate, 0)
-        shared = min(call.cached_tokens, rest)
+        hidden = max(call.prompt_tokens - estimate, 0)
+        shared = min(call.cached_tokens, hidden)
         path = self._and(Path((), ()), (Piece((call.model or "").encode(), 1),), shared) if shared else Path((), ())
         own = Piece(self.conversation.encode(), 1)
-        return self._and(path, (own,), rest - shared) if rest > shared else path
+        return self._and(path, (own,), hidden - shared) if hidden > shared else path
 
     def _next(self, call: Logged, total: int, estimate: int) -> Path:
         """A later prompt of so many tokens: as much of the history as fits."""

@@ -49,7 +49,7 @@ def logged(
         for handler in target.handlers:
             handler.flush()
     (path,) = folder.glob("*.log")
-    # What a server says besides.
+    # Other lines of a server.
     path.write_text(
         "[2026-11-25 12:00:00] server_args=ServerArgs(model='m')\n" + path.read_text() + "INFO: GET /health\n"
     )
