@@ -1,8 +1,9 @@
 """From a trace to what is sent: conversations of turns, each with what it adds to the real history.
 
-A trace that names its conversations is played with real answers: the prompt of a turn is the whole history, the
-server's own answers included, and then what the user adds. A block trace (Mooncake) does not know its answers, so its
-prompts are the trace's own tokens, and blocks tell which request continues which.
+A conversation in which every prompt begins with the context before it is played with the real answers: the prompt of a
+turn is all that was said before, the server's own answers included, and then what the user adds. Other prompts are the
+trace's own tokens: those of a block trace, which does not know its answers, and of a history that was cut or replaced.
+Where the trace names no conversations, blocks tell which request continues which.
 
 Where the trace has no text, tokens are drawn from a seed: equal units become equal tokens.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -114,10 +116,11 @@ def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256)
 
 def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
     before: Request | None = None
+    whole = chain[0].conversation is None or not all(after.continues(last) for last, after in pairwise(chain))
     for number, request in enumerate(chain):
         yield Turn(
-            segments=_segments(request, before, own=(1 << 64) + (index << 24) + number),
-            whole=request.conversation is None,
+            segments=_segments(request, None if whole else before, own=(1 << 64) + (index << 24) + number),
+            whole=whole,
             output_tokens=max(request.output_tokens, 1),
             wait_s=request.arrival_s - before.arrival_s if before else 0.0,
             messages=request.messages,
@@ -127,11 +130,11 @@ def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
 
 
 def _segments(request: Request, before: Request | None, own: int) -> tuple[Segment, ...]:
-    """Units of the prompt after the context of the turn before; of a block trace, all units.
+    """Units of the prompt after the context of the turn before, or all of them.
 
     A partial block at the end belongs to no other request: its unit is ``own``.
     """
-    known = len(before.context.ids) if before is not None and request.conversation is not None else 0
+    known = len(before.context.ids) if before is not None else 0
     ends = list(request.prompt.ends)
     starts = [0, *ends]
     segments = [
