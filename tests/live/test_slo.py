@@ -13,7 +13,7 @@ import pytest
 from eval.live.replay.client import Request, RequestResult, session
 from eval.live.replay.client import send as send_one
 from eval.live.server import Server
-from eval.studies.paper.timing import Point, Timing, fit
+from eval.simulate.timing import Point, Timing, fit
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.objective.calibration import EVERY, time_for_prefill
 from radix_tlru.objective.prefill_latency import Line
