@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 
 import numpy as np
 
-__all__ = ["BANDS", "GROUPS", "GROUP_OF", "MIDDLES", "band_of"]
+__all__ = ["AGES", "BANDS", "GROUPS", "GROUP_OF", "MIDDLES", "age_step"]
 
 _FIRST_S = 4.0  # nobody but a program returns earlier
 _HALF_OCTAVES = 28  # up to 13 hours
@@ -25,6 +26,14 @@ MIDDLES = np.append(2.0, np.sqrt(np.array(BANDS[1:]) * np.array([*BANDS[2:], 2.0
 """An age in the middle of each band, s."""
 
 
-def band_of(age_s: float) -> int:
-    """The band of an age (s); of a negative one, the first."""
-    return max(bisect_right(BANDS, age_s) - 1, 0)
+AGES: tuple[float, ...] = (
+    0.0,
+    *(_FIRST_S * 2.0 ** (quarter / 4) for quarter in range(2 * _HALF_OCTAVES)),
+    math.inf,
+)
+"""Ages at which the price of a leaf is looked at again, s: quarter-octaves, half a band each."""
+
+
+def age_step(age_s: float) -> int:
+    """The number of the last of ``AGES`` that is not above an age (s); of a negative one, 0."""
+    return max(bisect_right(AGES, age_s) - 1, 0)

@@ -77,6 +77,7 @@ class Conversations:
         conversation = self._next_record(turn, before, found.prompt)
         if before is None:
             self._begin(turn, context, conversation, found.prefixes)
+        conversation.features = features_of(conversation)
         self._prefixes.count_uses(conversation)
         self._users.count_use(context, conversation)
         if is_leaf:
@@ -119,15 +120,10 @@ class Conversations:
             conversation = Conversation(stamp, self._begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
             conversation.new_len = turn.prompt_len - conversation.shared_len
         else:
-            # If most of the prompt is new, another conversation may have taken up a document or template. So who
-            # returns is learned as of a first turn. What was cached of it was cached for either.
-            known = min(before.context_len, before.context_len + before.known_next_tokens)
-            turns = before.turn + 1 if 2 * known > turn.prompt_len else 0
-            conversation = Conversation(stamp, before.number, turns, turn.context_len, before.shared_len)
+            conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
             conversation.prefix = before.prefix
             conversation.new_len = max(turn.prompt_len - (before.context_len if prompt is None else prompt.end), 0)
-            if turns:
-                conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
+            conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
         conversation.ending = ending_of(turn.finish, self._endings.number_of(turn.answer_ids))
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
         conversation.thought_len, conversation.session = turn.thought_len, turn.session
@@ -179,6 +175,7 @@ class Conversations:
 
     def _mark_superseded(self, conversation: Conversation, how: Supersession) -> None:
         conversation.superseded = how
+        conversation.features = features_of(conversation)
         self._log.write_supersession(conversation.log_serial, how)
 
     # ---- what prompts add ----
@@ -224,7 +221,7 @@ class Conversations:
             self._remember_prompt(conversation, context, turn.prompt_len)
         if chain_start is not None:
             self._remember_prompt(conversation, context, chain_start.end)
-        conversation.log_serial = self._log.write_turn(features_of(conversation), conversation.stamp)
+        conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
         if conversation.session is not None:
             self._sessions.pop(conversation.session, None)
             self._sessions[conversation.session] = conversation

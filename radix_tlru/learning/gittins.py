@@ -6,12 +6,14 @@ will soon be high. The index looks ahead, over the time for which it pays best.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from radix_tlru.learning.age_bands import BANDS
 
-__all__ = ["gittins"]
+__all__ = ["by_age_steps", "gittins"]
 
 _WIDTHS = np.diff(BANDS)[::-1]  # s, of all bands but the last, which never ends; from the last to the first
 
@@ -43,3 +45,15 @@ def gittins(hazards: NDArray[np.float64]) -> list[float]:
         blocks.append((hit, held, stays))
         index.append(hit / held if held > 0.0 else hazard)
     return index[::-1]
+
+
+def by_age_steps(index: Sequence[float]) -> list[float]:
+    """The index of each band, interpolated to ``age_bands.AGES`` in the logarithms of both."""
+    steps = [index[0]]
+    for band in range(1, len(index)):
+        own, cubed = index[band], index[band] ** 3
+        steps += [
+            (cubed * index[band - 1]) ** 0.25,
+            (cubed * index[band + 1]) ** 0.25 if band + 1 < len(index) else own,
+        ]
+    return steps

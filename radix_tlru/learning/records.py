@@ -101,6 +101,8 @@ class Conversation:
     wait_before: float = field(default=-1.0, init=False)
     """The wait before that one."""
     superseded: Supersession = field(default=Supersession.NONE, init=False)
+    features: tuple[int, ...] = field(default=(), init=False)
+    """What returns are predicted by (``turn_features``)."""
     log_serial: int = field(default=-1, init=False)
     """Of its last turn in the log; -1: nobody watches whether it returns."""
     prompt_kind: int = field(init=False)  # by which the length of its next prompt is judged

@@ -9,22 +9,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from radix_tlru.learning.age_bands import BANDS, band_of
-from radix_tlru.learning.gittins import gittins
+from radix_tlru.learning.age_bands import AGES, age_step
+from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Conversation, SharedPrefix
 from radix_tlru.learning.shared_prefixes import prefixes_of, reuse_rate
-from radix_tlru.learning.turn_features import NOTHING_KNOWN, Features, features_of
+from radix_tlru.learning.turn_features import NOTHING_KNOWN, Features
 from radix_tlru.policy.models import Group, Leaf, Recency
 
 __all__ = ["LearnedReturns", "RecentTurns"]
 
 _QUEUED = 1 << 20  # the group of what a queued request waits for, beyond all others
 _QUEUED_RATE = 10.0  # of that group, 1 / s
-_STEPS = 4.0  # groups to a factor of e: rates that differ by less than a quarter are one group
-_LOWEST = -256  # group 0: rates of e^-64 / s and less
-_FARTHEST = 4  # bands, two octaves of age, that a leaf may keep a group that is too low for it
-_ENDS = (*BANDS[1:], math.inf)
+_STEPS = 8.0  # groups to a factor of e: rates that differ by less than an eighth are one group
+_LOWEST = -512  # group 0: rates of e^-64 / s and less
+_RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(640)]  # by group, 1 / s
+_FARTHEST = 8  # quarter-octaves of age, two octaves, that a leaf may keep a group that is too low for it
 
 
 class RecentTurns(Recency):
@@ -45,9 +45,9 @@ class RecentTurns(Recency):
 class LearnedReturns:
     """The Gittins index of a conversation by its last turn and its age, and what others do with what they share.
 
-    The index is that of the model in force when the conversation enters a band of ages. Rates that differ by less than
-    a quarter are one group. What a queued request waits for returns for certain, and at once. It goes after all else
-    that costs something.
+    The index is that of the model in force when the conversation enters a quarter-octave of age. Rates that differ by
+    less than an eighth are one group. What a queued request waits for returns for certain, and at once. It goes after
+    all else that costs something.
 
     ``leaf.conversation`` is the :class:`Conversation` whose turn was the last use of the leaf. Where others share the
     leaf, the rate at which they use it is added.
@@ -59,7 +59,7 @@ class LearnedReturns:
 
     def __init__(self) -> None:
         self._model = HazardModel()
-        self._rows: dict[Features, list[float]] = {}  # indexes by band, 1 / s
+        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s
 
     def use_model(self, model: HazardModel) -> None:
         """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
@@ -87,20 +87,20 @@ class LearnedReturns:
         if now < conversation.queued_until:
             return Group(_QUEUED, conversation.queued_until)
         prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
-        return self._group(self._index(features_of(conversation)), prefix, conversation.stamp, now, least)
+        return self._group(self._index(conversation.features), prefix, conversation.stamp, now, least)
 
     def _group(
         self, index: Sequence[float], prefix: SharedPrefix | None, stamp: float, now: float, least: float
     ) -> Group:
         """The group by an index and the time since ``stamp``, for as long as it is worth ``least`` (1 / s)."""
-        band = band_of(now - stamp)
-        until = stamp + _ENDS[band]
+        step = age_step(now - stamp)
+        until = stamp + AGES[step + 1]
         if until <= now:  # by rounding
-            band += 1
-            until = stamp + _ENDS[band]
-        rate = index[band] if prefix is None else index[band] + reuse_rate(prefix, until)
-        for later in range(band + 1, min(band + _FARTHEST, len(index))):
-            further = stamp + _ENDS[later]
+            step += 1
+            until = stamp + AGES[step + 1]
+        rate = index[step] if prefix is None else index[step] + reuse_rate(prefix, until)
+        for later in range(step + 1, min(step + _FARTHEST, len(index))):
+            further = stamp + AGES[later + 1]
             lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
             if min(lower, rate) < least:
                 break
@@ -124,7 +124,7 @@ class LearnedReturns:
     def _index(self, features: Features) -> list[float]:
         row = self._rows.get(features)
         if row is None:
-            row = self._rows[features] = gittins(self._model.hazards(features))
+            row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
         return row
 
 
@@ -137,7 +137,3 @@ def _shared_at(end: int, conversation: Conversation) -> SharedPrefix | None:
                 break
             found = prefix
     return found
-
-
-_RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(320)]
-"""By group, 1 / s."""

@@ -215,7 +215,7 @@ class EvictionOrder:
             self._to_reprice = _cheapest_last(before, self._now)
         self._pricings.append(Pricing(policy, before.number + 1))
         self._version, self._last_cost = policy.returns.version, 0.0
-        if policy.returns is not before.policy.returns:  # whose time may be another
+        if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
             self._expiry, self._expiries = {}, []
         self._price_buckets()
@@ -256,7 +256,7 @@ class EvictionOrder:
         """The buckets whose prices are in one measure: those by the return model in force."""
         returns = self.policy.returns
         for pricing in self._pricings:
-            if pricing.policy.returns is returns:
+            if pricing.policy.returns == returns:
                 yield from pricing.buckets.values()
 
     def _move_expired(self) -> None:
@@ -323,8 +323,9 @@ class EvictionOrder:
         An old entry never costs more than its leaf does, because keys only grow. ``usable_without`` only falls while a
         leaf is in the order. So it suffices to check the cheapest entry.
         """
-        now, rate_of = self._now, self.policy.returns.rate
+        rate_of = self.policy.returns.rate
         while True:
+            now = self._now  # which a leaf that was used since moves
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
             for bucket in self._comparable_buckets():
