@@ -15,7 +15,7 @@ from eval.live.replay.arms import STARTUP_S, Arm, default_arms, parse_arm, parse
 from eval.live.replay.command import run_of
 from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.rows import Folder, Run
-from tests.eval.test_replay import RUN, played, row
+from tests.helpers.replays import RUN, played, row
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], text: str, out: Path) -> tuple[int, str]:

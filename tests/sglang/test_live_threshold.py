@@ -25,7 +25,7 @@ from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.paths import REPOSITORY
 from tests.helpers.reference import PageTrie
-from tests.sglang.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
 
 # ---- the order ----
 
