@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Iterator
-from heapq import heappop, heappush
+from heapq import heappop, heappush, merge
+from itertools import islice
 
 __all__ = ["MonotoneQueue"]
 
@@ -33,18 +34,19 @@ class MonotoneQueue:
         self._heap: list[tuple[float, int]] = []
         self.first = None
 
-    def __iter__(self) -> Iterator[tuple[float, int]]:
-        """All entries, in no order that means anything."""
-        yield from self._heap
-        yield from zip(self._keys[self._taken :], self._ids[self._taken :], strict=True)
+    def __len__(self) -> int:
+        return len(self._keys) - self._taken + len(self._heap)
 
-    def copy(self) -> MonotoneQueue:
-        """Another queue with the same entries."""
-        other = MonotoneQueue()
-        other._keys, other._ids, other._taken = self._keys[:], self._ids[:], self._taken
-        other._last = self._last
-        other._heap, other.first = self._heap.copy(), self.first
-        return other
+    def in_order(self) -> Iterator[tuple[float, int]]:
+        """All entries, the least first. The queue must not change meanwhile."""
+        line = zip(islice(self._keys, self._taken, None), islice(self._ids, self._taken, None), strict=True)
+        return merge(sorted(self._heap), line)
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self._keys, self._ids = array("d"), array("q")
+        self._taken, self._last, self.first = 0, _LEAST, None
+        self._heap.clear()
 
     def push(self, key: float, leaf_id: int) -> bool:
         """Add an entry. Returns whether it is the first now."""

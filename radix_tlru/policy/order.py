@@ -6,12 +6,15 @@ and the simulator ask the same object.
 
 Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group of the return model and each price level
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
-compares the buckets by their first leaf.
+compares the buckets by their first leaf. What keeps that right:
 
-- A leaf whose group expires is moved to its next bucket then and there, because its price falls.
-- Entries are lazy. A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose
-  price has risen. An old entry is dropped or corrected when it is the first of the cheapest bucket.
-- A decision is O(log buckets + log leaves), amortised.
+- *Expiry.* A leaf whose group expires gets a new price then and there, because its price may have fallen.
+- *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
+  has risen. An old entry never costs more than its leaf, so it is corrected when it is the first of the cheapest
+  bucket.
+- *Another policy.* When ξ, w or a model moves, leaves keep their prices and get new ones a few at each decision.
+
+A decision is O(log buckets + log leaves), amortised.
 
 A leaf is trimmed page by page, each page at its own price. A leaf with ``usable_without`` set (hybrid models) is
 evicted whole. Its price is that of the middle token of what becomes unusable.
@@ -23,18 +26,23 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
-from itertools import chain
 from typing import Literal, NamedTuple
 
-from radix_tlru.policy.models import Group, Leaf
-from radix_tlru.policy.monotone_queue import MonotoneQueue
+from radix_tlru.policy.buckets import Bucket, Price, Pricing
+from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import round_up
 
 __all__ = ["EvictionOrder", "Phase", "Victim"]
 
 _SLACK = 1024
-"""Rebuild the buckets when entries > 2 · leaves + SLACK. Enter pending leaves when there are more than SLACK."""
+"""Drop old entries when entries > 2 · leaves + SLACK."""
+
+_MOST_PENDING = 256
+"""Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
+
+_REPRICED = 32
+"""Leaves that get a new price at each decision after the policy has changed. 200,000 leaves take 6,250 decisions."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -59,79 +67,70 @@ class EvictionOrder:
         page_size: tokens in a page; leaves begin and end on page boundaries and are trimmed there.
         leaf_of: the leaf of that id as it is now, or None if it is not evictable (any more). Ids are never reused.
             Between :meth:`add_leaf` and :meth:`remove_leaf` a leaf's end, history, ``usable_without`` and next prompt
-            must not change. They may change while it is away if its key or its group changes, too.
+            must not change.
     """
 
     def __init__(self, policy: Policy, page_size: int, leaf_of: Callable[[int], Leaf | None]) -> None:
         self._page_size = page_size
         self._leaf_of = leaf_of
-        self._leaves = 0
-        self._over_budget = 0  # tokens, of the leaves that have an entry
         self._pending: dict[int, None] = {}  # leaves that have no entry yet, in the order they were added
-        self._start(policy)
-
-    def _start(self, policy: Policy) -> None:
-        """Empty buckets for a policy."""
-        self._policy, self._returns = policy, policy.returns
-        self._probabilities, self._level_costs = policy.prompts.probabilities, policy.level_costs
-        self._levels = len(self._level_costs)
-        self._level_end = policy.prompts.next_prompt
-        self._first_level: Callable[[Leaf, int], int] | None = getattr(policy.prompts, "first_level", None)
-        self._last_free = self._probabilities.count(0.0) - 1  # the last level that is free at the tail; -1: none
+        # Of the leaves that have an entry, by id. Numbers in dictionaries are nothing to the garbage collector.
+        self._bucket: dict[int, Bucket] = {}
+        self._key: dict[int, float] = {}
+        self._expiry: dict[int, float] = {}  # where it is finite
+        self._safe: dict[int, int] = {}  # tokens that cost nothing at the tail, where there are any
+        self._over_budget = 0  # tokens, the sum of those
+        self._queued_entries = 0  # in the buckets, old ones included
+        self._expiries: list[tuple[float, int]] = []  # heap of (time, leaf), old ones included
         self._now = 0.0  # in the time of the return model
-        self._buckets: dict[int, MonotoneQueue] = {}  # by group · levels + level
-        self._entries = 0
-        self._victim: tuple[int, Leaf] | None = None  # its id and the leaf, until it is removed
-        self._victim_bucket = 0
-        self._prices: list[tuple[float, float, int]] = []  # heap of (cost, rate, bucket), one for each priced bucket
-        self._priced: set[int] = set()  # every bucket that is not empty, if the return model is timeless
+        self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
+        self._pricings = [Pricing(policy, 0)]  # the one in force last
         self._version = policy.returns.version
-        self._expiries: list[tuple[float, int]] = []  # heap of (time, bucket): its first leaf's group expires then
-        self._expiry: dict[int, float] = {}  # the one entry of a bucket that counts
+        self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
 
     def __len__(self) -> int:
         """Evictable leaves."""
-        return self._leaves
+        return len(self._pending) + len(self._bucket)
 
     @property
     def policy(self) -> Policy:
         """The models that price a token."""
-        return self._policy
+        return self._pricings[-1].policy
 
     @property
     def over_budget(self) -> int:
-        """Tokens that could go now at no cost to the tail; a shared token counts for each of its leaves."""
+        """Tokens that could go now at no cost to the tail, by the prices of the leaves. A shared token counts often."""
         # A look must not enter pending leaves: that moves the clock, and one rank of several may be looked at.
         return self._over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
 
     @property
     def entries(self) -> int:
         """Entries held, old ones included."""
-        return self._entries + len(self._expiries)
+        return self._queued_entries + len(self._expiries)
+
+    def tel_safe_tokens(self, leaf: Leaf) -> int:
+        """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
+        return self._pricings[-1].tel_safe_tokens(leaf, self._page_size)
+
+    # ---- leaves ----
 
     def add_leaf(self, leaf_id: int) -> None:
         """A leaf became evictable."""
-        self._leaves += 1
         self._pending[leaf_id] = None
-        if len(self._pending) > _SLACK:
+        if len(self._pending) > _MOST_PENDING:
             self._enter_pending()
 
     def remove_leaf(self, leaf_id: int) -> None:
-        """A leaf that was added will not be evictable any more. Call it before the leaf changes."""
-        self._leaves -= 1
+        """A leaf that was added will not be evictable any more."""
         if leaf_id in self._pending:  # most are used again before anything is evicted
             del self._pending[leaf_id]
             return
-        if self._victim is None or self._victim[0] != leaf_id:
-            self._over_budget -= self.tel_safe_tokens(self._leaf(leaf_id))
-            return
-        if self._victim_bucket % self._levels <= self._last_free:
-            self._over_budget -= self.tel_safe_tokens(self._victim[1])
-        self._victim = None
-        queue = self._buckets[self._victim_bucket]
-        if queue.first is not None and queue.first[1] == leaf_id:
-            queue.pop()
-            self._entries -= 1
+        bucket = self._forget(leaf_id)
+        if self._victim is not None and self._victim[0] == leaf_id:
+            self._victim = None
+            if bucket.first is not None and bucket.first[1] == leaf_id:
+                bucket.pop()
+                self._queued_entries -= 1
 
     def advance_clock(self, now: float) -> float:
         """A leaf of another order was used at ``now``. Returns the newest use that is known, of these leaves too."""
@@ -139,25 +138,117 @@ class EvictionOrder:
         self._now = max(self._now, now)
         return self._now
 
-    def switch_policy(self, policy: Policy) -> None:
-        """Order the same leaves by another policy.
+    def _enter_pending(self) -> None:
+        """Give the pending leaves their entries."""
+        if not self._pending:
+            return
+        for leaf_id in self._pending:
+            self.push(leaf_id, self._leaf(leaf_id))
+        self._pending.clear()
+        if self.entries > 2 * len(self._bucket) + _SLACK:
+            self._drop_old_entries()
 
-        If only the weight w differs, the buckets get other prices. Otherwise every leaf is put into a bucket anew, and
-        old entries are gone.
-        """
+    def _leaf(self, leaf_id: int) -> Leaf:
+        """A leaf that was added and not removed."""
+        leaf = self._leaf_of(leaf_id)
+        assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
+        return leaf
+
+    def push(self, leaf_id: int, leaf: Leaf) -> None:
+        """Price a leaf, put it into its bucket, and count its use as the newest if it is."""
+        pricing = self._pricings[-1]
+        returns, stamp = pricing.policy.returns, pricing.policy.returns.stamp(leaf)
+        if stamp > self._now:
+            self._now = stamp
+        group, expiry = returns.group(leaf, self._now)
+        level = pricing.level_of(leaf, self._page_size)
+        safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
+        bucket, key = pricing.bucket(group, level), returns.key(leaf)
+        self._bucket[leaf_id], self._key[leaf_id] = bucket, key
+        if safe_tokens:
+            self._safe[leaf_id] = safe_tokens
+            self._over_budget += safe_tokens
+        pricing.leaves += 1
+        self._queued_entries += 1
+        if bucket.push(key, leaf_id) and returns.timeless and not bucket.is_priced:
+            bucket.is_priced = True
+            heappush(self._prices, bucket.price(self._now))
+        if expiry < math.inf:
+            self._expiry[leaf_id] = expiry
+            heappush(self._expiries, (expiry, leaf_id))
+
+    def _forget(self, leaf_id: int) -> Bucket:
+        """A leaf has no entry any more, or its entry is an old one. Returns its bucket."""
+        bucket = self._bucket.pop(leaf_id)
+        del self._key[leaf_id]
+        self._expiry.pop(leaf_id, None)
+        self._over_budget -= self._safe.pop(leaf_id, 0)
+        bucket.pricing.leaves -= 1
+        return bucket
+
+    def _push_again(self, leaf_id: int, leaf: Leaf) -> None:
+        """Another price for a leaf that has an entry, which becomes an old one."""
+        self._forget(leaf_id)
+        self.push(leaf_id, leaf)
+
+    # ---- prices ----
+
+    def switch_policy(self, policy: Policy) -> None:
+        """Order the same leaves by another policy: the next ones at once, the others a few at each decision."""
+        before = self._pricings[-1]
+        if policy is before.policy:
+            return
         self._enter_pending()
-        before = self._policy
-        if policy is not before and replace(policy, median_weight=before.median_weight) == before:
-            self._policy, self._level_costs = policy, policy.level_costs
+        if replace(policy, median_weight=before.policy.median_weight) == before.policy:  # the same buckets
+            before.policy, before.level_costs = policy, policy.level_costs
             self._price_buckets()
             return
-        entries = sorted(chain.from_iterable(self._buckets.values()))
-        self._start(policy)
-        self._over_budget = 0
-        for leaf_id in dict.fromkeys(leaf_id for _, leaf_id in entries):
-            leaf = self._leaf_of(leaf_id)
-            if leaf is not None:
-                self._enter(leaf_id, leaf)
+        self._pricings.append(Pricing(policy, before.number + 1))
+        self._version = policy.returns.version
+        self._price_buckets()
+        self._reprice_some()
+
+    def _reprice_some(self) -> None:
+        """Price some leaves of the earliest policy by the one in force."""
+        left, earliest = _REPRICED, self._pricings[0]
+        while left and earliest is not self._pricings[-1]:
+            if not earliest.buckets or not earliest.leaves:
+                self._queued_entries -= sum(map(len, earliest.buckets.values()))
+                earliest.buckets.clear()
+                del self._pricings[0]
+                earliest = self._pricings[0]
+                continue
+            place, bucket = next(iter(earliest.buckets.items()))
+            if bucket.first is None:
+                del earliest.buckets[place]
+                continue
+            key, leaf_id = bucket.first
+            is_current = self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
+            bucket.pop()
+            self._queued_entries -= 1
+            left -= 1
+            if is_current:
+                self._push_again(leaf_id, self._leaf(leaf_id))
+
+    def _price_buckets(self) -> None:
+        """Sort the buckets whose leaves all cost the same by what that is now."""
+        self._prices = []
+        for pricing in self._pricings:
+            for bucket in pricing.buckets.values():
+                bucket.is_priced = pricing.policy.returns.timeless and bucket.first is not None
+                if bucket.is_priced:
+                    self._prices.append(bucket.price(self._now))
+        heapify(self._prices)
+
+    def _move_expired(self) -> None:
+        """Price the leaves whose group has expired."""
+        expiries = self._expiries
+        while expiries and expiries[0][0] <= self._now:
+            time, leaf_id = heappop(expiries)
+            if self._expiry.get(leaf_id) == time:
+                self._push_again(leaf_id, self._leaf(leaf_id))
+
+    # ---- decisions ----
 
     def choose_victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
@@ -168,194 +259,92 @@ class EvictionOrder:
         A victim may hold fewer tokens than asked for, because what follows in its leaf costs more. Then ask again.
         """
         self._enter_pending()
-        if self._version != self._returns.version:
-            self._follow_rates()
+        if len(self._pricings) > 1:
+            self._reprice_some()
+        returns = self._pricings[-1].policy.returns
+        if self._version != returns.version:
+            self._version = returns.version
+            self._price_buckets()
         if self._expiries and self._expiries[0][0] <= self._now:
             self._move_expired()
-        found = self._cheapest_bucket() if self._returns.timeless else self._cheapest_first_leaf()
+        found = self._cheapest_bucket() if returns.timeless else self._cheapest_first_leaf()
         if found is None:
             return None
         bucket, leaf_id, leaf = found
-        self._victim_bucket, self._victim, level = bucket, (leaf_id, leaf), bucket % self._levels
+        pricing = bucket.pricing
+        self._victim = leaf_id, bucket
         keep = leaf.start
         if leaf.usable_without is None:
-            page = self._page_size
+            page, policy = self._page_size, pricing.policy
             keep = max(
                 keep,
-                self._policy.keep(leaf, level, page),
-                self._returns.floor(leaf) // page * page,
-                leaf.end - round_up(max(tokens, self._policy.trim_chunk), page),
+                policy.keep(leaf, bucket.level, page),
+                policy.returns.floor(leaf) // page * page,
+                leaf.end - round_up(max(tokens, policy.trim_chunk), page),
             )
-        return Victim(leaf_id, leaf, keep, "lru" if level > self._last_free else "tel_safe")
+        return Victim(leaf_id, leaf, keep, "lru" if bucket.level > pricing.last_free else "tel_safe")
 
-    def _cheapest_bucket(self) -> tuple[int, int, Leaf] | None:
+    def _cheapest_bucket(self) -> tuple[Bucket, int, Leaf] | None:
         """For timeless rates: all leaves of a bucket cost the same, and a heap has the buckets by that price."""
         while self._prices:
-            bucket = self._prices[0][2]
-            if self._buckets[bucket].first is None:
+            bucket = self._prices[0].bucket
+            if bucket.first is None:
                 heappop(self._prices)
-                self._priced.discard(bucket)
+                bucket.is_priced = False
                 continue
             first = self._current_first(bucket)
             if first is not None:  # otherwise an entry was corrected, and may be in a cheaper bucket now
                 return bucket, *first
         return None
 
-    def _cheapest_first_leaf(self) -> tuple[int, int, Leaf] | None:
+    def _cheapest_first_leaf(self) -> tuple[Bucket, int, Leaf] | None:
         """For rates that change with time: the first entries of the buckets are compared.
 
         An old entry never costs more than its leaf does, because keys only grow. ``usable_without`` only falls while a
         leaf is in the order. So it suffices to check the cheapest entry.
         """
-        rate_of, costs, levels, now = self._returns.rate, self._level_costs, self._levels, self._now
         while True:
-            least, cheapest, found = math.inf, (math.inf, _NO_ENTRY), -1
-            for bucket, queue in self._buckets.items():
-                first = queue.first
-                if first is None:
-                    continue
-                rate = rate_of(bucket // levels, first[0], now)
-                cost = rate * costs[bucket % levels]
-                # Of two that cost nothing, take the one that returns later.
-                if cost < least or (cost == least and (rate, first) < cheapest):
-                    least, cheapest, found = cost, (rate, first), bucket
-            if found < 0:
+            now = self._now
+            least, cheapest = math.inf, (math.inf, _NO_ENTRY)
+            found: Bucket | None = None
+            for pricing in self._pricings:
+                rate_of, costs = pricing.policy.returns.rate, pricing.level_costs
+                for bucket in pricing.buckets.values():
+                    first = bucket.first
+                    if first is None:
+                        continue
+                    rate = rate_of(bucket.group, first[0], now)
+                    cost = rate * costs[bucket.level]
+                    # Of two that cost nothing, take the one that returns later.
+                    if cost < least or (cost == least and (rate, first) < cheapest):
+                        least, cheapest, found = cost, (rate, first), bucket
+            if found is None:
                 return None
             leaf = self._current_first(found)
             if leaf is not None:
                 return found, *leaf
-            now = self._now
 
-    def _bucket_price(self, bucket: int) -> tuple[float, float, int]:
-        rate = self._returns.rate(bucket // self._levels, 0.0, self._now)
-        return rate * self._level_costs[bucket % self._levels], rate, bucket
-
-    def price_level(self, leaf: Leaf) -> int:
-        """The level of the leaf's last page, or of the middle token of what becomes unusable without the leaf."""
-        depth = leaf.end - self._page_size
-        if leaf.usable_without is not None:
-            depth = leaf.usable_without + max(leaf.end - leaf.usable_without, 0) // 2
-            depth = depth // self._page_size * self._page_size
-        # The level keeps ⌈(L + Q - ξ)⁺⌉ whole pages. It ends above this depth if and only if Q is at most this.
-        longest = self._policy.threshold - leaf.history + depth
-        if self._first_level is not None:
-            return self._first_level(leaf, longest)
-        for level in range(self._levels):
-            tokens = self._level_end(leaf, level)
-            if tokens is None or tokens <= longest:
-                return level
-        raise AssertionError(f"the last level of a prompt model must end at the root, above {leaf}")
-
-    def tel_safe_tokens(self, leaf: Leaf) -> int:
-        """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
-        if self._last_free < 0:
-            return 0
-        if leaf.usable_without is not None:
-            return leaf.end - leaf.start if self.price_level(leaf) <= self._last_free else 0
-        return max(leaf.end - self._policy.keep(leaf, self._last_free, self._page_size), 0)
-
-    def _enter_pending(self) -> None:
-        """Give the pending leaves their entries."""
-        if not self._pending:
-            return
-        for leaf_id in self._pending:
-            self._enter(leaf_id, self._leaf(leaf_id))
-        self._pending.clear()
-        if self._entries + len(self._expiries) > 2 * self._leaves + _SLACK:
-            self.switch_policy(self._policy)
-
-    def _leaf(self, leaf_id: int) -> Leaf:
-        """A leaf that was added and not removed."""
-        leaf = self._leaf_of(leaf_id)
-        assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
-        return leaf
-
-    def _enter(self, leaf_id: int, leaf: Leaf) -> None:
-        """Count a leaf, and put it into its bucket."""
-        level = self.price_level(leaf)
-        if level <= self._last_free:
-            self._over_budget += self.tel_safe_tokens(leaf)
-        self.push(leaf_id, leaf, level)
-
-    def push(self, leaf_id: int, leaf: Leaf, level: int) -> None:
-        """Put a leaf at that price level into its bucket, and count its use as the newest if it is."""
-        returns, stamp = self._returns, self._returns.stamp(leaf)
-        if stamp > self._now:
-            self._now = stamp
-        self._push(leaf_id, returns.key(leaf), returns.group(leaf, self._now), level)
-
-    def _push(self, leaf_id: int, key: float, group: Group, level: int) -> None:
-        number, expiry = group
-        bucket = number * self._levels + level
-        queue = self._buckets.get(bucket)
-        if queue is None:
-            queue = self._buckets[bucket] = MonotoneQueue()
-        self._entries += 1
-        if not queue.push(key, leaf_id):
-            return
-        if self._returns.timeless and bucket not in self._priced:  # it was empty
-            self._priced.add(bucket)
-            heappush(self._prices, self._bucket_price(bucket))
-        if expiry < math.inf:
-            self._schedule_expiry(bucket, expiry)
-
-    def _current_first(self, bucket: int) -> tuple[int, Leaf] | None:
+    def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
-        queue = self._buckets[bucket]
-        assert queue.first is not None, f"bucket {bucket} is empty"
-        key, leaf_id = queue.first
-        leaf, group = self._leaf_of(leaf_id), None
-        if leaf is not None and self._returns.key(leaf) == key:
-            group = self._returns.group(leaf, self._now)
-            if group.number == bucket // self._levels:  # then its level is unchanged, too
+        assert bucket.first is not None, "an empty bucket has no first leaf"
+        key, leaf_id = bucket.first
+        if self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key:
+            leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
+            if returns.key(leaf) == key and returns.group(leaf, self._now).number == bucket.group:
                 return leaf_id, leaf
-        queue.pop()
-        self._entries -= 1
-        if leaf is not None and group is not None:
-            self._push(leaf_id, key, group, self.price_level(leaf))
-        elif leaf is not None:  # used since
-            self.push(leaf_id, leaf, self.price_level(leaf))
+            self._push_again(leaf_id, leaf)  # used since, or worth more by now
+        bucket.pop()
+        self._queued_entries -= 1
         return None
 
-    def _price_buckets(self) -> None:
-        self._prices = [self._bucket_price(bucket) for bucket in self._priced]
-        heapify(self._prices)
-
-    def _follow_rates(self) -> None:
-        """The return model has other rates. A price may have fallen anywhere, so every bucket is looked at."""
-        self._version = self._returns.version
+    def _drop_old_entries(self) -> None:
+        """Rebuild the buckets of the entries that count. The prices stay."""
+        for pricing in self._pricings:
+            for bucket in pricing.buckets.values():
+                bucket.clear()
+        for key, leaf_id in sorted((key, leaf_id) for leaf_id, key in self._key.items()):
+            self._bucket[leaf_id].push(key, leaf_id)
+        self._queued_entries = len(self._bucket)
+        self._expiries = [(expiry, leaf_id) for leaf_id, expiry in self._expiry.items()]
+        heapify(self._expiries)
         self._price_buckets()
-        self._expiry = dict.fromkeys(self._priced, self._now)
-        self._expiries = sorted((self._now, bucket) for bucket in self._priced)
-
-    def _schedule_expiry(self, bucket: int, time: float) -> None:
-        """Look at the first leaf of a bucket at that time, or before."""
-        if time < self._expiry.get(bucket, math.inf):
-            self._expiry[bucket] = time
-            heappush(self._expiries, (time, bucket))
-
-    def _move_expired(self) -> None:
-        """Move the leaves whose group has expired into their next buckets."""
-        while self._expiries and self._expiries[0][0] <= self._now:
-            time, bucket = heappop(self._expiries)
-            if self._expiry.get(bucket) == time:
-                del self._expiry[bucket]
-                self._move_first_leaves(bucket)
-
-    def _move_first_leaves(self, bucket: int) -> None:
-        """Move the first leaves of a bucket, up to one that still belongs there."""
-        number, queue = bucket // self._levels, self._buckets[bucket]
-        group_of, key_of, now = self._returns.group, self._returns.key, self._now
-        while queue.first is not None:
-            key, leaf_id = queue.first
-            leaf = self._leaf_of(leaf_id)
-            if leaf is None or key_of(leaf) != key:
-                self._current_first(bucket)
-                continue
-            group = group_of(leaf, now)
-            if group.number == number:
-                self._schedule_expiry(bucket, group.expiry)
-                return
-            queue.pop()
-            self._entries -= 1
-            self._push(leaf_id, key, group, self.price_level(leaf))

@@ -1,13 +1,14 @@
-"""What an order would evict next, and why: chosen in a copy, so that a look changes nothing."""
+"""What an order would evict next, and why: chosen in a small order of its own, so that a look changes nothing."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.buckets import Bucket
+from radix_tlru.policy.models import Leaf, ReturnModel
 from radix_tlru.policy.order import EvictionOrder, Victim
 
 __all__ = ["PreviewedVictim", "preview"]
@@ -28,7 +29,8 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
     """The next ``count`` victims of these orders, one order after the other, if nothing is used meanwhile.
 
     Each victim gives all that costs the same. What stays of a leaf may be a victim again, under the id of the leaf. A
-    node that becomes a leaf once all below it is gone is not seen. The copies take some ns an entry.
+    node that becomes a leaf once all below it is gone is not seen. While leaves wait for new prices after a change of
+    policy, they are judged by the policy in force.
     """
     found: list[PreviewedVictim] = []
     for order in orders:
@@ -38,34 +40,67 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
 
 
 def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
-    ahead = _copy(order)
-    fronts: dict[int, Leaf] = {}  # what stays of a victim, under an id of its own
-    origin: dict[int, int] = {}  # of such an id: the leaf that it is of
-    evicted: set[int] = set()
-    leaf_of = order._leaf_of
-    ahead._leaf_of = lambda leaf_id: None if leaf_id in evicted else fronts.get(leaf_id) or leaf_of(leaf_id)
+    returns = copy.copy(order.policy.returns)  # it may keep what it finds
+    leaves = _candidates(order, count, returns)  # by id; later also what stays of a victim, under an id of its own
+    origin = dict(zip(leaves, leaves, strict=True))  # of each: the leaf that it is of
+    ahead = EvictionOrder(replace(order.policy, returns=returns), order._page_size, leaves.get)
+    for leaf_id in leaves:
+        ahead.add_leaf(leaf_id)
+    ahead.advance_clock(order._now)
     found: list[PreviewedVictim] = []
     while len(found) < count and (victim := ahead.choose_victim(_ALL)) is not None:
-        leaf_id, leaf, keep, _ = victim
-        group, level = ahead._returns.group(leaf, ahead._now), ahead.price_level(leaf)
-        rate = ahead._returns.rate(group.number, ahead._returns.key(leaf), ahead._now)
-        named = victim._replace(leaf_id=origin.get(leaf_id, leaf_id))
-        found.append(PreviewedVictim(named, rate, ahead._probabilities[level], rate * ahead._level_costs[level]))
-        evicted.add(leaf_id)
-        if keep > leaf.start:
+        bucket = ahead._bucket[victim.leaf_id]
+        cost, rate, *_ = bucket.price(ahead._now)
+        exceed = order.policy.prompts.probabilities[bucket.level]
+        found.append(PreviewedVictim(victim._replace(leaf_id=origin[victim.leaf_id]), rate, exceed, cost))
+        ahead.remove_leaf(victim.leaf_id)
+        leaf = leaves.pop(victim.leaf_id)
+        if victim.keep > leaf.start:
             front_id = _ALL + len(found)  # greater than all there are, as the ids of a cache are for what is new
-            origin[front_id], fronts[front_id] = named.leaf_id, leaf._replace(end=keep)
-            ahead.push(front_id, fronts[front_id], ahead.price_level(fronts[front_id]))
+            origin[front_id], leaves[front_id] = origin[victim.leaf_id], leaf._replace(end=victim.keep)
+            ahead.add_leaf(front_id)
     return found
 
 
-def _copy(order: EvictionOrder) -> EvictionOrder:
-    """The same order with containers of its own, and a return model of its own, which may count what it is asked."""
-    ahead = copy.copy(order)
-    for name, value in vars(order).items():
-        if isinstance(value, list | dict | set):
-            setattr(ahead, name, value.copy())
-    ahead._buckets = {bucket: queue.copy() for bucket, queue in order._buckets.items()}
-    ahead._returns = copy.copy(order._returns)
-    ahead._policy = replace(order._policy, returns=ahead._returns)
-    return ahead
+def _candidates(order: EvictionOrder, count: int, returns: ReturnModel) -> dict[int, Leaf]:
+    """Leaves, by id, among which the next ``count`` victims are: few, whatever the size of the order."""
+    found = {leaf_id: order._leaf(leaf_id) for leaf_id in (*order._pending, *_expired(order))}
+    left = count
+    for bucket in sorted(_buckets(order), key=lambda bucket: bucket.price(order._now)):
+        certain = 0  # leaves that cost what the bucket does
+        for key, leaf_id, leaf in _leaves_in(order, bucket):
+            found[leaf_id] = leaf
+            if returns.key(leaf) == key and returns.group(leaf, order._now).number == bucket.group:
+                certain += 1
+                if certain == count:
+                    break
+        left -= certain
+        if returns.timeless and left <= 0:  # every other leaf costs more
+            break
+    return found
+
+
+def _buckets(order: EvictionOrder) -> Iterator[Bucket]:
+    for pricing in order._pricings:
+        yield from (bucket for bucket in pricing.buckets.values() if bucket.first is not None)
+
+
+def _leaves_in(order: EvictionOrder, bucket: Bucket) -> Iterator[tuple[float, int, Leaf]]:
+    """The leaves of a bucket, each with its key when it was priced and its id, the least key first."""
+    seen: set[int] = set()
+    for key, leaf_id in bucket.in_order():
+        if order._bucket.get(leaf_id) is bucket and order._key[leaf_id] == key and leaf_id not in seen:
+            seen.add(leaf_id)
+            yield key, leaf_id, order._leaf(leaf_id)
+
+
+def _expired(order: EvictionOrder) -> Iterator[int]:
+    """Leaves whose group has expired, and that have no new price yet."""
+    positions, heap = [0], order._expiries  # what is below a later time in the heap is later
+    while positions:
+        position = positions.pop()
+        if position < len(heap) and heap[position][0] <= order._now:
+            time, leaf_id = heap[position]
+            if order._expiry.get(leaf_id) == time:
+                yield leaf_id
+            positions += [2 * position + 1, 2 * position + 2]

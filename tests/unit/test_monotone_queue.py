@@ -24,12 +24,11 @@ def test_it_gives_what_a_heap_gives(steps: list[float | None]) -> None:
             heappop(heap)
             queue.pop()
         assert queue.first == (heap[0] if heap else None)
-        assert sorted(queue) == sorted(heap)
-    copied = queue.copy()
-    while queue.first is not None:
-        queue.pop()
-    assert sorted(copied) == sorted(heap)
-    assert copied.first == (heap[0] if heap else None)
+        assert list(queue.in_order()) == sorted(heap)
+    queue.clear()
+    assert queue.first is None
+    assert list(queue.in_order()) == []
+    assert queue.push(0, 0), "as new"
 
 
 def test_the_line_moves_up_and_nobody_loses_a_place() -> None:
@@ -40,7 +39,7 @@ def test_the_line_moves_up_and_nobody_loses_a_place() -> None:
             assert queue.first == (left, left)
             queue.pop()
             left += 1
-    assert [leaf_id for _, leaf_id in queue] == list(range(left, 10_000))
+    assert [leaf_id for _, leaf_id in queue.in_order()] == list(range(left, 10_000))
     queue.push(left - 1, left - 1)  # out of turn
     assert queue.first == (left - 1, left - 1)
     for number in range(left - 1, 10_000):

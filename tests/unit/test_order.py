@@ -218,10 +218,16 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
     def state() -> list[object]:
-        given = ("_first_level", "_leaf_of", "_policy", "_level_end")
-        values = [value for name, value in sorted(vars(leaves.order).items()) if name not in given]
-        as_they_are = {id(leaf.conversation): leaf.conversation for leaf in leaves.values()}
-        return copy.deepcopy([value for value in values if value is not returns] + [vars(returns)], as_they_are)
+        order = leaves.order
+        buckets = [
+            (place, list(bucket.in_order()), bucket.is_priced)
+            for pricing in order._pricings
+            for place, bucket in pricing.buckets.items()
+        ]
+        entries = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in order._bucket.items()]
+        numbers = dict(order._key), dict(order._expiry), dict(order._safe)
+        others = list(order._pending), list(order._expiries), order._now, order._over_budget, len(order._prices)
+        return [buckets, entries, numbers, others, copy.deepcopy(vars(returns))]
 
     before = state()
     assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)
@@ -354,3 +360,32 @@ def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
             leaves.appear(leaf_id, leaf._replace(last_access=leaf_count * (round_ + 1) + leaf_id))
     assert leaves.order.entries <= 2 * leaf_count + 1025
     assert leaves.order.choose_victim(1).leaf_id == 0  # type: ignore[union-attr]
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 60)), min_size=40, max_size=150),
+    moves=st.lists(st.integers(120, 4_000), min_size=1, max_size=4),
+    decisions=st.integers(1, 8),
+)
+def test_a_threshold_that_moves_prices_a_few_leaves_at_a_time_and_the_cheapest_goes_meanwhile(
+    sizes: list[tuple[int, int]], moves: list[int], decisions: int
+) -> None:
+    leaves = Leaves(TLRU, PAGE)
+    for leaf_id, (end, trimmed) in enumerate(sizes):
+        leaves.appear(leaf_id, Leaf(0, end * PAGE, (end + trimmed) * PAGE, float(leaf_id)))
+    leaves.order.choose_victim(1)
+    for threshold in moves:
+        leaves.order.switch_policy(Policy(Recency(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0))
+        for _ in range(decisions):
+            victim = leaves.order.choose_victim(10**6)
+            assert victim is not None
+            bucket, key = leaves.order._bucket, leaves.order._key
+            assert victim.leaf_id == min(bucket, key=lambda each: (bucket[each].level, key[each]))
+            leaves.carry_out(victim)
+    for _ in range(len(leaves) // 32 + 1):
+        leaves.order.choose_victim(1)
+    assert len(leaves.order._pricings) == 1, "all leaves have been priced by the last policy"
+    expected = sum(
+        max(leaf.end - keep_within_budget(leaf.history, NEXT_PROMPT, threshold, PAGE), 0) for leaf in leaves.values()
+    )
+    assert leaves.order.over_budget == expected
