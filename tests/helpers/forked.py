@@ -13,6 +13,9 @@ from multiprocessing import connection, context, forkserver, popen_forkserver, p
 from pathlib import Path
 from typing import Any
 
+SET_BY_IMPORTS: dict[str, str] = {}
+"""Variables of the environment that importing SGLang sets."""
+
 
 def become(words: Sequence[str], environment: Mapping[str, str], directory: str, log: Path) -> None:
     """In a fork of the preloaded process: run a module as ``python -m`` would. Returns when it does."""
@@ -81,5 +84,5 @@ def _redirect(fd: int, path: str | Path, flags: int) -> None:
 
 def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(SET_BY_IMPORTS | dict(environment))
     tempfile.tempdir = None  # looked up again
