@@ -10,8 +10,9 @@ All that a server does after its imports is its own: plugins, flags, environment
 is forked off the spawner, a copy of the preloaded process that ends with the launcher and passes signals on to it.
 
 Two things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order of
-a set are not found out; and that the plugin is there before SGLang's modules cannot be shown. ``servers.ColdServer`` is
-for those. ``--cold-start`` of pytest starts every server as a user does.
+a set are not found out: `rank.py` has two that do not. And SGLang's modules are there before the plugin is: what a user
+starts is started as he does it by the tests of ``sglang.Engine``, of the launcher's refusals and of ``eval replay``.
+``--cold-start`` of pytest starts every server so.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pytest
 from eval.live.replay.arms import Arm, facts
 from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, write_weighted_model
+from tests.helpers.plugins import write_plugin
 from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
 from tests.helpers.servers import POOL
 
@@ -117,19 +118,8 @@ def register():
 '''
 
 
-@pytest.fixture
-def fault(tmp_path: Path) -> str:
-    """A plugin of SGLang that makes one rank evict one token too many, once; the path that it is found on."""
-    (tmp_path / "fault_of_one_rank.py").write_text(FAULT)
-    packaged = tmp_path / "fault_of_one_rank-1.0.dist-info"
-    packaged.mkdir()
-    (packaged / "METADATA").write_text("Metadata-Version: 2.1\nName: fault-of-one-rank\nVersion: 1.0\n")
-    (packaged / "entry_points.txt").write_text("[sglang.srt.plugins]\nfault = fault_of_one_rank:register\n")
-    return str(tmp_path)
-
-
-def test_a_rank_that_evicts_one_token_more_is_found_out(fault: str) -> None:
-    with two_ranks("test-ranks-fault", PYTHONPATH=fault) as server:
+def test_a_rank_that_evicts_one_token_more_is_found_out(tmp_path: Path) -> None:
+    with two_ranks("test-ranks-fault", PYTHONPATH=write_plugin(tmp_path, FAULT)) as server:
         asyncio.run(replay(server, 120))
         deadline = time.monotonic() + 60
         while server.alive() and time.monotonic() < deadline:

@@ -39,7 +39,7 @@ def server(weighted_model: Path) -> Iterator[Server]:
         *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
     ]
     longer = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    with Server(given, name="test-sessions", environment={**ALL_CHECKS, **longer}) as server:
+    with Server(given, name="test-sessions", environment={**ALL_CHECKS, **longer}, grace_s=0) as server:
         yield server
         log = server.log_path.read_text(errors="replace")
         assert [complaint for complaint in COMPLAINTS if complaint in log] == []
