@@ -22,7 +22,7 @@ def become(words: Sequence[str], environment: Mapping[str, str], directory: str,
     os.setsid()
     os.chdir(directory)
     _redirect(0, os.devnull, os.O_RDONLY)
-    _redirect(1, log, os.O_WRONLY | os.O_APPEND)
+    _redirect(1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(1, 2)
     _set_environment(environment)
     process._parent_process = None  # it is nobody's child, as far as SGLang looks

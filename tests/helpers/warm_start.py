@@ -20,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
 from eval.live import server
-from eval.live.server import CPU_PLATFORM, ENVIRONMENT, LAUNCH_COMMAND
+from eval.live.server import CPU_PLATFORM, ENVIRONMENT
 from tests.helpers.forked import become
 
 PRELOADED = "tests.helpers.preloaded"
@@ -48,7 +49,7 @@ def preload() -> None:
 
 
 class WarmProcess:
-    """The first process of a server, as far as `eval.live.server.Server` asks."""
+    """A fork that runs a module; of a server, its first process."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         preload()
@@ -64,11 +65,12 @@ class WarmProcess:
 
 
 def start_process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> server.Process:
-    """In place of `eval.live.server.start_process`; what is no server on this platform starts as it does there."""
-    launched = len(LAUNCH_COMMAND)
-    if tuple(command[:launched]) != LAUNCH_COMMAND or not CPU_PLATFORM.items() <= environment.items():
+    """In place of `eval.live.server.start_process`; what is not of SGLang on this platform starts as it does there."""
+    python, *words = command
+    if words[0] != "-m" or not words[1].startswith("sglang.") or not CPU_PLATFORM.items() <= environment.items():
         return server.start_process(command, environment, log)
-    return WarmProcess(command[launched - 1 :], environment, log)
+    assert python == sys.executable
+    return WarmProcess(words[1:], environment, log)
 
 
 @contextlib.contextmanager
