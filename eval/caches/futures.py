@@ -1,4 +1,4 @@
-"""What only hindsight knows of a context: when each of its tokens is looked up next, and by how long a prompt."""
+"""The future of a context: when each of its tokens is looked up next, and by how long a prompt. For oracles."""
 
 from __future__ import annotations
 
@@ -13,25 +13,26 @@ __all__ = ["NEVER", "Future", "futures"]
 
 
 class Future(NamedTuple):
-    """The next use of a token: the number of that request (the first is 1) and the tokens of its prompt."""
+    """The next use of a token."""
 
-    at: float
-    prompt_tokens: int
+    at: float  # number of the request that uses it; the first request is 1; infinity: never
+    prompt_tokens: int  # of that request
 
 
 NEVER = Future(math.inf, 0)
+"""The future of a token that is not used again."""
 
 
 def futures(requests: Sequence[Request]) -> list[list[Span]]:
-    """For each request the futures of its context once it has been served, from its start to its end.
+    """For each request, the futures of its context after it has been served, span by span from the start.
 
-    A token deeper in a context is never used sooner than one above it, so the spans' uses come later and later.
+    A token deeper in a context is never used sooner than one above it, so the uses of the spans come later and later.
     """
     seen: dict[int, Future] = {}
     spans: list[list[Span]] = []
     for number in range(len(requests), 0, -1):
         request = requests[number - 1]
-        spans.append(_merge(request, seen))
+        spans.append(_spans(request, seen))
         now = Future(number, request.prompt_tokens)
         for unit in request.prompt.ids:
             seen[unit] = now
@@ -39,7 +40,8 @@ def futures(requests: Sequence[Request]) -> list[list[Span]]:
     return spans
 
 
-def _merge(request: Request, seen: dict[int, Future]) -> list[Span]:
+def _spans(request: Request, seen: dict[int, Future]) -> list[Span]:
+    """The context of a request in spans of one future each."""
     spans: list[Span] = []
     for unit, end in zip(request.context.ids, request.context.ends, strict=True):
         future = seen.get(unit, NEVER)

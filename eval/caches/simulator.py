@@ -1,14 +1,14 @@
-"""A radix cache without KV: the tree of the server, on paths of units, under the server's own EvictionOrder.
+"""A radix cache without KV: a tree of contexts under the server's own ``EvictionOrder``.
 
-One request costs some tens of microseconds, whatever the length of its context. Semantics are those of SGLang's cache:
-only whole pages are cached, the path of the request being served cannot be evicted, only leaves give up tokens, from
-their tails. Time is logical: the number of the request.
+It behaves as SGLang's cache does. Only whole pages are cached. The path of the request that is being served cannot be
+evicted. Only leaves give up tokens, from their tails. Time is logical: the number of the request. A request costs some
+tens of microseconds, whatever the length of its context, because a context is a few units and not thousands of tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from eval.traces.request import Path, Request
@@ -17,22 +17,22 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
 from radix_tlru.objective.load_weight import PrefillLoad
 
-__all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "simulate"]
+__all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
 
 
 class Span(NamedTuple):
-    """What a policy knows of the tokens of a context from the end of the span before to ``end``."""
+    """What a policy is told of a part of a context, which begins where the span before ends."""
 
-    end: int
-    known: Any
+    end: int  # tokens from the start of the context
+    known: Any  # becomes ``Leaf.known``
 
 
 Knowledge = Callable[[int], Sequence[Span]]
-"""From the number of a request to what is known of its context once it has been served, span by span."""
+"""From the number of a request, from 0, to what is known of its context after it has been served, span by span."""
 
 
 class Cache(Protocol):
-    """Anything that requests can be served through."""
+    """Anything that serves requests one after the other."""
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
@@ -43,6 +43,11 @@ def simulate(cache: Cache, requests: Iterable[Request]) -> list[int]:
     return [cache.request(request) for request in requests]
 
 
+def known_prefix(names: Sequence[int], known: Container[int]) -> int:
+    """How many of the names are known before the first that is not."""
+    return next((index for index, name in enumerate(names) if name not in known), len(names))
+
+
 class _Node:
     __slots__ = ("children", "conversation", "end", "history", "last_access", "leaf_id", "parent", "path", "start")
 
@@ -50,7 +55,7 @@ class _Node:
         self.path = path  # of the request that brought the tokens: they are path[start:end]
         self.start, self.end = start, end
         self.parent = parent
-        self.children: dict[int, _Node] = {}  # by the id of the unit that holds the last token of the first page
+        self.children: dict[int, _Node] = {}  # by the unit that holds the last token of a child's first page
         self.history = end
         self.last_access = 0.0
         self.conversation: Any = None  # or what is known of the future
@@ -58,15 +63,15 @@ class _Node:
 
 
 class SimulatedCache:
-    """Tokens that would be cached, under a policy.
+    """What a server's cache would hold under a policy.
 
     Args:
-        policy: as the server's component has it, or what learns one while it serves.
+        policy: a policy, or a learner that changes its policy while it serves.
         capacity: tokens of the pool, rounded down to pages.
         page_size: tokens.
-        knowledge: what the policy knows beyond recency and history; oracles know the future.
-        forced: every context is cached as it is served (SGLang); else a context may be trimmed at once (the paper's
-            optional caching).
+        knowledge: what the policy is told of each context beyond recency and history. Oracles are told the future.
+        forced: every context is cached as it is served, as SGLang does. If false, a context may be trimmed as soon as
+            it has been served (the paper's optional caching).
     """
 
     def __init__(
@@ -85,13 +90,13 @@ class SimulatedCache:
         self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
         self._root = _Node(Path((), ()), 0, 0, None)
-        self._in_use = self._root  # end of the path that is being served
+        self._in_use = self._root  # deepest node of the path that is being served
         self._leaves: dict[int, _Node] = {}
         self._last_id = 0
         self._served = self._touched = 0
 
     def request(self, request: Request) -> int:
-        """Serve one request."""
+        """Serve one request; returns the tokens of its prompt that were cached."""
         path = self._match(request.context)
         deepest = path[-1]
         cached = min(deepest.end, len(request.prompt) // self.page_size * self.page_size)
@@ -105,7 +110,7 @@ class SimulatedCache:
         if end > deepest.end:
             deepest = self._append(deepest, request.context, end)
             path.append(deepest)
-        # L is the whole context, also where the pool is too small for it.
+        # The history L is the whole context, even if the pool is too small for it.
         deepest.history = max(deepest.history, len(request.context) // self.page_size * self.page_size)
         self._served += 1
         self._touched = 0
@@ -113,7 +118,7 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if self._learner is not None and end:  # a server hears of what is in the tree
+        if self._learner is not None and end:  # as in a server, only turns that are in the tree
             self._tell(self._learner, request, path, cached)
         if not deepest.children and deepest is not self._root:
             self._offer(deepest)
@@ -122,7 +127,7 @@ class SimulatedCache:
         return cached
 
     def touch(self, request: Request) -> None:
-        """A request has come and waits: what is cached of its prompt is used, as SGLang has it while others prefill."""
+        """Mark what is cached of a waiting request's prompt as used. SGLang does so while other requests prefill."""
         node, prompt = self._root, request.prompt
         while (child := self._next(node, prompt)) is not None and self._covers(prompt, child):
             node = child
@@ -134,7 +139,7 @@ class SimulatedCache:
             self._learner.mark_queued(node.conversation)
 
     def count_prefill(self, load: PrefillLoad) -> None:
-        """A prefill starts."""
+        """Tell the learner of a prefill that starts."""
         if self._learner is not None:
             self._learner.count_prefill(load)
             self._follow(self._learner.policy)
@@ -142,7 +147,7 @@ class SimulatedCache:
     # ---- the tree ----
 
     def _match(self, context: Path) -> list[_Node]:
-        """Nodes from the root to the end of the longest cached prefix, which is made the end of a node."""
+        """The nodes of the longest cached prefix, from the root. A node that goes on beyond it is split there."""
         page = self.page_size
         node, path = self._root, [self._root]
         while (child := self._next(node, context)) is not None:
@@ -156,17 +161,17 @@ class SimulatedCache:
         return path
 
     def _next(self, node: _Node, context: Path) -> _Node | None:
-        """The node below that a context goes on into, with a page at least."""
+        """The child that shares at least the next page with a context."""
         end = node.end + self.page_size
         return node.children.get(context.ids[context.unit_at(end - 1)]) if end <= len(context) else None
 
     def _covers(self, context: Path, node: _Node) -> bool:
-        """Whether a context that goes on into a node goes down to its end."""
+        """Whether a context that shares a node's first page shares all of it."""
         last = node.path.unit_at(node.end - 1)
         return node.end <= len(context) and last < len(context.ids) and node.path.ids[last] == context.ids[last]
 
     def _split(self, node: _Node, depth: int) -> _Node:
-        """Cut a node in two and return the upper half. The lower keeps the identity, the history and the recency."""
+        """Split a node and return the upper half. The lower half keeps identity, history and recency."""
         upper = _Node(node.path, node.start, depth, node.parent)
         upper.last_access, upper.conversation = node.last_access, node.conversation
         self._adopt(upper)
@@ -187,7 +192,7 @@ class SimulatedCache:
         return node.path.ids[node.path.unit_at(node.start + self.page_size - 1)]
 
     def _learn(self, path: list[_Node], spans: Sequence[Span]) -> None:
-        """Write what is known onto the nodes of a path, cutting them where it changes."""
+        """Write what is known onto the nodes of a path, splitting nodes where it changes."""
         position = 0
         for node in path[1:]:
             while position < len(spans) - 1 and spans[position].end < node.end:
@@ -198,7 +203,7 @@ class SimulatedCache:
             node.conversation = spans[position].known if spans else None
 
     def _tell(self, learner: Learner, request: Request, path: list[_Node], cached: int) -> None:
-        """Let the learner know of the turn, and note what it says on the path."""
+        """Tell the learner of a turn, and write what it returns onto the nodes of the path."""
         ids, unit_at = request.context.ids, request.context.unit_at
         turn = Turn(
             request.arrival_s,
@@ -226,13 +231,14 @@ class SimulatedCache:
         return None if node is None else _leaf(node)
 
     def _offer(self, node: _Node) -> None:
-        """To the order, as a leaf that could be evicted."""
+        """Give a node to the order as an evictable leaf."""
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
         self.order.add_leaf(node.leaf_id)
 
     def _withdraw(self, node: _Node) -> None:
+        """Take a leaf out of the order."""
         self.order.remove_leaf(node.leaf_id)
         del self._leaves[node.leaf_id]
         node.leaf_id = 0

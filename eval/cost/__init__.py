@@ -1,20 +1,16 @@
 """`python -m eval bench`: what things cost. Ratios within a run can be compared; times of two runs cannot.
 
-| file | what is timed | beside |
+| file | what is measured | compared with |
 |---|---|---|
-| `simulator.py` | the cache side of a request, and a simulated one | stock lru's, on either tree core |
-| `served.py` | the same with all tokens and all that is learned | stock lru's |
-| `decision.py` | a decision of the order | one of tlru's |
-| `eviction.py` | one eviction, among up to a million leaves | stock lru's |
-| `decode.py` | a decoded token, in a full pool | stock lru's |
-| `trim.py` | nothing: what coarser trims cost the tail | trims to the page |
-| `memory.py` | bytes of a leaf | stock lru's |
-| `scheduler.py` | eviction in the steps of live servers, inter-token latency | stock lru's |
-| `command.py` | flags | – |
+| `simulator.py` | a simulated request, and the cache's part of a real one | stock lru, on either tree core |
+| `served.py` | the cache's part of a request with all tokens, learning included | stock lru |
+| `decision.py` | one decision of the eviction order | tlru |
+| `eviction.py` | one eviction, among up to a million leaves | stock lru |
+| `decode.py` | a decoded token in a full pool | stock lru |
+| `trim.py` | TEL and percentiles with coarser trims | trims to the page |
+| `memory.py` | bytes of a leaf | stock lru |
+| `scheduler.py` | eviction in the steps of live servers, inter-token latency | stock lru |
+| `command.py` | – | flags |
+
+A section is a module with ``run(args)``, which measures and prints its tables.
 """
-
-from __future__ import annotations
-
-from eval.cost.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

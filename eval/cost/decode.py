@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
-
 from eval.cost.eviction import BASELINE
+from eval.terminal import show, table, track
 
 CHUNKS = (1, 16, 64, 256, None)  # None: the default, a share of the pool
 DECODED, BATCH, CONVERSATIONS, HISTORY = 4_000, 8, 64, 4_000
 
 
-def run(console: Console) -> None:
-    """Print the table: a page of one token is missing for each, step by step."""
+def run(args: argparse.Namespace) -> None:
+    """Print the table. At each step every request of the batch needs a page of one token."""
     title = (
         f"{DECODED:,} decoded tokens in batches of {BATCH}, page size 1, into a pool full of {CONVERSATIONS} "
         f"conversations of {HISTORY:,} tokens"
     )
-    result = Table(title=title, title_justify="left")
-    for column in ("cache", "evictions / 1,000 tokens", "cuts / 1,000 tokens", "CPU µs / token", f"× {BASELINE}"):
-        result.add_column(column, justify="left" if column == "cache" else "right")
+    columns = ("cache", "evictions / 1,000 tokens", "splits / 1,000 tokens", "CPU µs / token", f"× {BASELINE}")
+    result = table(title, columns)
     caches = decoding_caches()
     spent, evictions = dict.fromkeys(caches, 0.0), dict.fromkeys(caches, 0)
-    for _ in track(range(DECODED // BATCH), description="decode", console=Console(stderr=True), transient=True):
+    for _ in track(range(DECODED // BATCH), "decode"):
         for name, cache in caches.items():
             evictions[name] += cache.allocator.available_size() < BATCH
             start = time.thread_time()
-            cache.allocate(BATCH)  # and kept: the running requests hold what they decode
+            cache.allocate(BATCH)  # and not freed: the running requests hold what they decode
             spent[name] += time.thread_time() - start
     for name, cache in caches.items():
         tail = getattr(cache.cache, "tail", None)
-        cuts = f"{1000 * tail.counts['splits'] / DECODED:.1f}" if tail else "–"
+        splits = f"{1000 * tail.counts['splits'] / DECODED:.1f}" if tail else "–"
         micro = spent[name] / DECODED * 1e6
         ratio = f"{spent[name] / spent[BASELINE]:.2f}"
-        result.add_row(name, f"{1000 * evictions[name] / DECODED:.1f}", cuts, f"{micro:.2f}", ratio)
-    console.print(result)
+        result.add_row(name, f"{1000 * evictions[name] / DECODED:.1f}", splits, f"{micro:.2f}", ratio)
+    show(result)
 
 
 def decoding_caches() -> dict[str, Any]:
-    """Full caches by name: stock, and ours with one trim chunk after another."""
+    """Full caches by name: stock, and radix-tlru with each trim chunk."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache

@@ -1,14 +1,14 @@
 """What one eviction costs, beside stock SGLang, as a function of the number of leaves.
 
-Every arm is a real cache that holds the same leaves. A sample is one eviction of 64 tokens, as long as a leaf, and
-then one new leaf in its place, so that the number of leaves stays. Arms take turns, some samples at a time: what
-disturbs the machine disturbs all of them, and the ratios of one run can be compared where the microseconds of two
-cannot. More than one, as after an eviction of stock, which looks at every leaf, nothing of the others is left in the
-processor's caches. Times are CPU time of the thread.
+Every arm is a real cache that holds the same leaves. A sample is one eviction of 64 tokens, the length of a leaf, and
+then one new leaf in its place, so the number of leaves stays. Arms take turns of some samples each: what disturbs the
+machine disturbs all of them, so ratios of one run can be compared. A turn has several samples because stock looks at
+every leaf, after which the processor's caches hold nothing of the others. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 import time
@@ -19,57 +19,63 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
+
+from eval.terminal import show, table, track
 
 OUTPUT = Path(".out/bench")
 LEAF_TOKENS = 64
 BASELINE = "stock rust lru"
-OURS, OURS_PYTHON, OURS_TAILS = "radix-tlru", "radix-tlru, python core", "radix-tlru, two tails"
+PLUGIN, PLUGIN_PYTHON, PLUGIN_TAILS = "radix-tlru", "radix-tlru, python core", "radix-tlru, two tails"
 
-# Stock on the Python core sorts all leaves in Python for each eviction: with many of them nobody would wait for it. Nor
-# for the memory of a Python tree with a million; nor, with so many, for a third tree in Rust.
-STOCK_PYTHON_LEAVES, OURS_PYTHON_LEAVES, STOCK_TLRU_LEAVES = 10_000, 200_000, 200_000
+STOCK_PYTHON_LEAVES, PLUGIN_PYTHON_LEAVES, STOCK_TLRU_LEAVES = 10_000, 200_000, 200_000
+"""Most leaves of an arm. Stock on the Python core sorts all leaves in Python for each eviction. A million leaves need
+too much memory in a Python tree, or in a third tree in Rust."""
 
-# A leaf is a conversation of 64 tokens. With this ξ all of it is beyond its budget of 64 + 16 - 80 = 0, and an eviction
-# takes a leaf, as one of stock does. With half of it beyond, it takes two tails of 32 tokens, which are two cuts.
 THRESHOLD, TAILS_THRESHOLD, NEXT_PROMPT = 80, 48, 16
+"""With the first ξ all 64 tokens of a leaf are beyond its budget of 64 + 16 − 80 = 0: an eviction takes one leaf, as
+stock does. With the second, 32 are: an eviction takes two tails, which are two splits."""
 
 SAMPLES_A_TURN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Median of the samples of one arm at one number of leaves."""
+    """The cost of one arm at one number of leaves: the median of its samples."""
 
     arm: str
     leaves: int
     evict_us: float
     ratio: float  # to the baseline at the same number of leaves, in the same run
-    growth: float  # to the same arm at the first number of leaves
-    heap_entries: float | None  # a leaf, of ours
+    growth: float  # ratio to the same arm at the first number of leaves
+    heap_entries: float | None  # for each leaf, with radix-tlru
     samples: int
 
 
-def run(leaves: list[int], samples: int, console: Console) -> None:
+def run(args: argparse.Namespace) -> None:
     """Measure, print the table and write `.out/bench/evict.jsonl`."""
+    leaves: list[int] = args.leaves
     costs: list[Cost] = []
     for number in leaves:
-        costs += measure(number, samples, {cost.arm: cost.evict_us for cost in costs if cost.leaves == leaves[0]})
+        costs += measure(number, args.samples, {cost.arm: cost.evict_us for cost in costs if cost.leaves == leaves[0]})
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "evict.jsonl").write_text("".join(json.dumps(asdict(cost)) + "\n" for cost in costs))
-    console.print(table(costs, leaves))
-    console.print(f"{costs[0].samples} evictions each, arms in turn. The rows are in {OUTPUT}/evict.jsonl.\n")
+    show(cost_table(costs, leaves))
+    show(f"{costs[0].samples} evictions each, arms in turn. The rows are in {OUTPUT}/evict.jsonl.\n")
 
 
 def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
-    """The cost of one eviction in every arm, all holding ``leaves`` leaves; ``first``: what it was with the fewest."""
+    """The cost of one eviction in every arm.
+
+    Args:
+        leaves: that all arms hold.
+        samples: evictions timed in each arm.
+        first: µs of each arm at the first number of leaves.
+    """
     caches = arms(leaves)
     conversations = count()
     filled = islice(conversations, leaves)
-    stderr = Console(stderr=True)
-    for number in track(filled, f"{leaves:>9,} leaves", total=leaves, console=stderr, transient=True):
+    for number in track(filled, f"{leaves:>9,} leaves", total=leaves):
         for cache in caches.values():
             fill(cache, leaf_of(number))
     spent: dict[str, list[float]] = {name: [] for name in caches}
@@ -96,7 +102,7 @@ def leaf_of(conversation: int) -> range:
 
 
 def fill(cache: Any, tokens: Iterable[int]) -> None:
-    """Put a leaf into a cache that has room, as quickly as can be."""
+    """Put a leaf into a cache that has room, without serving a request."""
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -105,23 +111,23 @@ def fill(cache: Any, tokens: Iterable[int]) -> None:
 
 
 def arms(leaves: int) -> dict[str, Any]:
-    """Empty caches by name, each with room for so many leaves and some more."""
+    """Empty caches by name, each with room for so many leaves and four more."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
 
     capacity = (leaves + 4) * LEAF_TOKENS
-    ours = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
+    config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
     stock_tlru = {"threshold": TAILS_THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
     caches = {BASELINE: stock_cache(capacity, core="rust")}
     if leaves <= STOCK_TLRU_LEAVES:
         caches["stock rust tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru, core="rust")
-    caches[OURS] = build_cache(cache_params(capacity, core="rust"), ours)
-    caches[OURS_TAILS] = build_cache(
+    caches[PLUGIN] = build_cache(cache_params(capacity, core="rust"), config)
+    caches[PLUGIN_TAILS] = build_cache(
         cache_params(capacity, core="rust"), Config(threshold=TAILS_THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
     )
-    if leaves <= OURS_PYTHON_LEAVES:
-        caches[OURS_PYTHON] = build_cache(cache_params(capacity, core="python"), ours)
+    if leaves <= PLUGIN_PYTHON_LEAVES:
+        caches[PLUGIN_PYTHON] = build_cache(cache_params(capacity, core="python"), config)
     if leaves <= STOCK_PYTHON_LEAVES:
         caches["stock python lru"] = stock_cache(capacity)
         caches["stock python tlru"] = stock_cache(capacity, policy="tlru", policy_config=stock_tlru)
@@ -136,26 +142,23 @@ def timed_eviction(cache: Any) -> float:
 
 
 def heap_entries(cache: Any) -> float | None:
-    """Entries in the heaps of our order for each leaf in it."""
+    """Entries in the heaps of the eviction order for each leaf in it; None for stock."""
     tail = getattr(cache.cache, "tail", None)
     return None if tail is None else tail.order.entries / max(len(tail.order), 1)
 
 
-def table(costs: list[Cost], leaves: list[int]) -> Table:
-    """Arms down, leaves across; microseconds, and the ratio to stock's default in the same column."""
+def cost_table(costs: list[Cost], leaves: list[int]) -> Table:
+    """A row for each arm, a column for each number of leaves."""
     title = f"One eviction of {LEAF_TOKENS} tokens: median µs (× {BASELINE}; × itself at {leaves[0]:,} leaves)"
-    result = Table(title=title, title_justify="left")
-    result.add_column("evictable leaves")
-    for number in leaves:
-        result.add_column(f"{number:,}", justify="right")
+    result = table(title, ("evictable leaves", *(f"{number:,}" for number in leaves)))
     for arm in dict.fromkeys(cost.arm for cost in costs):
         cells = {cost.leaves: cost for cost in costs if cost.arm == arm}
         result.add_row(
             arm, *(_cell(cells[number]) if number in cells else "–" for number in leaves), end_section=arm == BASELINE
         )
-    ours = [cost for cost in costs if cost.arm == OURS]
+    plugin = [cost for cost in costs if cost.arm == PLUGIN]
     result.add_section()
-    result.add_row("heap entries of ours / leaf", *(f"{cost.heap_entries:.2f}" for cost in ours))
+    result.add_row("heap entries / leaf, radix-tlru", *(f"{cost.heap_entries:.2f}" for cost in plugin))
     return result
 
 

@@ -1,10 +1,11 @@
-"""What a leaf costs in memory, beside stock: by how much a process grows that fills one cache.
+"""Memory of a leaf, beside stock: by how much a process grows that fills one cache.
 
 Each cache has a process of its own, which runs ``python -m eval.cost.memory ARM LEAVES``.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import subprocess
 import sys
@@ -12,41 +13,35 @@ from itertools import count
 from typing import Any
 
 import psutil
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
-from eval.cost.eviction import BASELINE, LEAF_TOKENS, NEXT_PROMPT, OURS, OURS_PYTHON, THRESHOLD
+from eval.cost.eviction import BASELINE, LEAF_TOKENS, NEXT_PROMPT, PLUGIN, PLUGIN_PYTHON, THRESHOLD
+from eval.terminal import show, table, track
 
-ARMS = (BASELINE, OURS, "stock python lru", OURS_PYTHON)
+ARMS = (BASELINE, PLUGIN, "stock python lru", PLUGIN_PYTHON)
 LEAVES = 20_000
 
 
-def run(console: Console) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the table."""
     title = f"Memory of {LEAVES:,} leaves of {LEAF_TOKENS} tokens, KV pool not counted"
-    result = Table(title=title, title_justify="left")
-    for column in ("cache", "bytes / leaf", f"above {BASELINE}"):
-        result.add_column(column, justify="left" if column == "cache" else "right")
-    used = {
-        arm: measured(arm) for arm in track(ARMS, description="memory", console=Console(stderr=True), transient=True)
-    }
+    result = table(title, ("cache", "bytes / leaf", f"above {BASELINE}"))
+    used = {arm: measured(arm) for arm in track(ARMS, "memory")}
     for arm, size in used.items():
         result.add_row(arm, f"{size:,.0f}", f"{size - used[BASELINE]:+,.0f}")
-    console.print(result)
+    show(result)
 
 
 def measured(arm: str) -> float:
-    """Bytes a leaf of an arm."""
+    """Bytes of a leaf of an arm."""
     command = [sys.executable, "-m", "eval.cost.memory", arm, str(LEAVES)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1])
 
 
 def grown(arm: str, leaves: int) -> float:
-    """Bytes by which this process grows for each leaf put into a new cache."""
+    """Bytes by which this process grows for each leaf that a new cache is filled with."""
     cache = built(arm, (leaves + 1_000) * LEAF_TOKENS)
     tokens = count()
-    for _ in range(500):  # what is allocated once
+    for _ in range(500):  # memory that is allocated only once
         cache.request([next(tokens) for _ in range(LEAF_TOKENS)])
     before = _resident()
     for _ in range(leaves):
@@ -60,7 +55,7 @@ def built(arm: str, capacity: int) -> Any:
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params, stock_cache
 
-    cores: dict[str, Core] = {BASELINE: "rust", OURS: "rust", "stock python lru": "python", OURS_PYTHON: "python"}
+    cores: dict[str, Core] = {BASELINE: "rust", PLUGIN: "rust", "stock python lru": "python", PLUGIN_PYTHON: "python"}
     if arm.startswith("stock"):
         return OfflineCache(stock_cache(capacity, core=cores[arm]))
     config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)

@@ -1,19 +1,18 @@
 """What eviction costs a scheduler that decodes into a full pool: real servers under one load, taking turns.
 
-Everything but the client's clock is read from SGLang's own metrics: passes of eviction, how long they took and what
-they freed, forward passes, CPU time of the scheduler's process (to the second). All servers are up at once, asleep
-but for the one that is played: what the machine does within minutes it does to all of them. Each repeat plays every
-arm, another one first, and ratios are of arms in one repeat. Stock lru has two servers: how far the second one's
-figures are from the first one's is what the machine alone does to a ratio.
+Everything but the client's clock is read from SGLang's own metrics: evictions, their time and their tokens, forward
+passes, CPU time of the scheduler's process (in whole seconds). All servers are up at once, asleep except the one that
+is played. So drift of the machine within minutes meets all of them. Each repeat plays every arm, another one first, and
+ratios are of arms in one repeat. Stock lru has two servers: the ratio between them shows what the machine alone does.
 
-A pool that was just filled with prompts has its free slots in long runs, wherever whole prompts go. Once what was
-decoded has been evicted for a while, step by step a token of each user, they lie scattered under any policy, and
-attention takes longer to gather KV from them. Under lru that takes longest, as it takes the oldest first; so pools are
-aged before anything is measured.
+A pool that was just filled with prompts has its free slots in long runs. When decoded tokens have been evicted for a
+while, free slots are scattered, and attention takes longer to gather KV from them. Under lru that takes longest, as it
+evicts the oldest first. So pools are aged before anything is measured.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,15 +22,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from scipy import stats
 
-from eval.live.replay.arms import Arm, Host, base_flags, default_arms, launched
+from eval.live.replay.arms import Arm, base_flags, default_arms
+from eval.live.replay.hosts import Host, launched
 from eval.live.replay.load import Load, load_from
-from eval.live.replay.play import Pace, ReplayError, play, warm_up
+from eval.live.replay.play import Pace, ReplayError, play
+from eval.live.replay.probe import warm_up
 from eval.live.replay.rows import risen
+from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru import Config
 from radix_tlru.config import EXACT_BELOW, TRIMS
@@ -39,10 +39,11 @@ from radix_tlru.config import EXACT_BELOW, TRIMS
 OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
 
-# What others left there fills the pool: decoding eats it. By default it is just large enough to be trimmed by a share.
 USERS, POOL, PAGE_SIZE = 8, EXACT_BELOW, 1
+"""The pool (tokens) is full of earlier conversations, which decoding evicts. A smaller one would have no trim chunk."""
+
 PACE = Pace("closed", users=USERS)
-LEAST_POOL = 16_384  # tokens: what the users' longest conversations take, and some
+LEAST_POOL = 16_384  # tokens: more than the longest conversations of all users
 THRESHOLD, NEXT_PROMPT = 600, 100
 TRACE = (
     "chat-mix:conversations=40,arrival_span_s=1,first_prompt_median=300,first_prompt_range=100/1000,"
@@ -53,17 +54,17 @@ FILL = "chat-mix:arrival_span_s=1,first_prompt_median=2000,first_prompt_range=10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """One arm in one repeat, from a full pool on."""
+    """One arm in one repeat, from a full pool."""
 
     arm: str
     repeat: int
     decoded: int  # tokens
-    steps: int  # forward passes, prefills among them
-    evictions: int  # passes that freed something
+    steps: int  # forward passes, prefills included
+    evictions: int  # that freed something
     evicted: int  # tokens
-    cuts: int | None  # of leaves whose front stayed; None: stock takes whole nodes
-    eviction_s: float  # wall time of all passes together
-    cpu_s: float  # of the scheduler's process, the model's computing included
+    splits: int | None  # of leaves whose front stays; None: stock evicts whole nodes
+    eviction_s: float  # wall time of all evictions together
+    cpu_s: float  # of the scheduler's process, with the computation of the model
     seconds: float
     itl_ms: tuple[float, float, float]  # p50, p95, p99 of all inter-token latencies, at the client
     hit_ratio: float
@@ -81,7 +82,10 @@ class Figure(NamedTuple):
 FIGURES = (
     Figure("evictions / 1,000 decoded", "{:,.1f}", lambda cost: 1e3 * cost.evictions / cost.decoded, False),
     Figure(
-        "cuts / 1,000", "{:,.1f}", lambda cost: None if cost.cuts is None else 1e3 * cost.cuts / cost.decoded, False
+        "splits / 1,000",
+        "{:,.1f}",
+        lambda cost: None if cost.splits is None else 1e3 * cost.splits / cost.decoded,
+        False,
     ),
     Figure("tokens evicted / 1,000", "{:,.0f}", lambda cost: 1e3 * cost.evicted / cost.decoded, False),
     Figure("hit ratio", "{:.1%}", lambda cost: cost.hit_ratio, False),
@@ -96,25 +100,19 @@ FIGURES = (
 )
 
 
-def run(chunks: Sequence[int], repeats: int, pool: int, aging: int, console: Console) -> None:
+def run(args: argparse.Namespace) -> None:
     """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
 
-    Args:
-        pool: tokens.
-        aging: loads that each server is played before the first that is measured.
-
     Raises:
-        ValueError: a chunk, the number of repeats or the pool is out of range.
+        ValueError: a chunk or the pool is out of range.
         ServerError: a server does not start.
         ReplayError: a request failed.
     """
-    for flag, value, least in (("--repeats", repeats, 1), ("--aging", aging, 0)):
-        if value < least:
-            raise ValueError(f"{flag} {value}: must be {least} or more")
+    chunks, repeats, pool, aging = args.chunks, args.repeats, args.pool, args.aging
     for chunk in chunks:
         Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
     if pool < LEAST_POOL:
-        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, which {USERS} users do not fill by themselves")
+        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, so that {USERS} users alone do not fill it")
     load, fill = load_from(open_trace(TRACE).requests), filling(pool)
     loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
     compared = arms(chunks, pool)
@@ -123,22 +121,20 @@ def run(chunks: Sequence[int], repeats: int, pool: int, aging: int, console: Con
     found: list[Cost] = []
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        # By line: a run that is cut off leaves what it measured.
+        # Line by line, so that a run that is cut off keeps what it measured.
         rows = stack.enter_context(OUTPUT.open("w", buffering=1))
         hosts: dict[str, Host] = {}
         for arm in compared:
             hosts[arm.name] = stack.enter_context(launched(arm, flags, f"bench-{arm.stem}"))
             warm_up(hosts[arm.name].base_url)
-        for host in track(hosts.values(), description="aging", console=Console(stderr=True), transient=True):
+        for host in track(list(hosts.values()), "aging"):
             for unmeasured in (fill, *loads[:aging]):
                 play(host.base_url, unmeasured, PACE, alive=host.alive)
-        for repeat, arm in track(parts, description="scheduler", console=Console(stderr=True), transient=True):
+        for repeat, arm in track(parts, "scheduler"):
             found.append(measure(arm, hosts[arm.name], repeat, loads[aging + repeat]))
             rows.write(json.dumps(asdict(found[-1])) + "\n")
-    console.print(table(found, pool))
-    console.print(
-        f"Means, repeats: {repeats}; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n"
-    )
+    show(cost_table(found, pool))
+    show(f"Means, repeats: {repeats}; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n")
 
 
 def filling(pool: int) -> Load:
@@ -147,16 +143,16 @@ def filling(pool: int) -> Load:
 
 
 def arms(chunks: Sequence[int], pool: int) -> list[Arm]:
-    """Stock, ours as it is, with one trim chunk after another and while it learns, and the first of stock once more."""
-    lru, tlru, ours = default_arms(THRESHOLD, NEXT_PROMPT)
+    """Stock lru and tlru; radix-tlru by default, with each trim chunk, and as etlru; stock lru again."""
+    lru, tlru, plugin = default_arms(THRESHOLD, NEXT_PROMPT)
     trims = f"1/{TRIMS} of the pool" if pool >= EXACT_BELOW else "to the page"
-    trimming = [Arm(f"trim chunk {chunk}", (*ours.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
+    trimming = [Arm(f"trim chunk {chunk}", (*plugin.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
     learning = Arm("etlru", ("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)))
-    return [lru, tlru, Arm(f"radix-tlru, {trims}", ours.flags), *trimming, learning, Arm(AGAIN, lru.flags)]
+    return [lru, tlru, Arm(f"radix-tlru, {trims}", plugin.flags), *trimming, learning, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
-    """All parts: in each repeat another arm goes first, so that drift of the machine favours none."""
+    """All parts, as (repeat, arm). In each repeat another arm goes first, so that drift of the machine favours none."""
     for repeat in range(repeats):
         first = repeat * len(among) // repeats
         yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
@@ -172,7 +168,7 @@ def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
     if failed is not None:
         raise ReplayError(f"{arm.name}: a request failed: {failed}")
     p50, p95, p99 = np.percentile(np.concatenate([result.itl_ms for result in results]), (50, 95, 99)).tolist()
-    cuts = metrics.get("sglang:tlru_splits_total")
+    splits = metrics.get("sglang:tlru_splits_total")
     return Cost(
         arm=arm.name,
         repeat=repeat,
@@ -180,7 +176,7 @@ def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
         steps=int(metrics["sglang:cuda_graph_passes_total"]),  # counts each pass, with a graph or without
         evictions=int(metrics.get("sglang:eviction_duration_seconds_count", 0)),
         evicted=int(metrics.get("sglang:evicted_tokens_total", 0)),
-        cuts=None if cuts is None else int(cuts),
+        splits=None if splits is None else int(splits),
         eviction_s=metrics.get("sglang:eviction_duration_seconds_sum", 0.0),
         cpu_s=metrics["sglang:scheduler_process_cpu_seconds_total"],
         seconds=max(one.sent_s + one.result.e2e_ms / 1e3 for one in sent),
@@ -189,13 +185,10 @@ def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
     )
 
 
-def table(found: Sequence[Cost], pool: int = POOL) -> Table:
-    """Figures down, arms across."""
+def cost_table(found: Sequence[Cost], pool: int = POOL) -> Table:
+    """A row for each figure, a column for each arm."""
     names = list(dict.fromkeys(cost.arm for cost in found))
-    result = Table(title=f"{USERS} users decode into a full pool of {pool:,} tokens", title_justify="left")
-    result.add_column("")
-    for name in names:
-        result.add_column(name, justify="right")
+    result = table(f"{USERS} users decode into a full pool of {pool:,} tokens", ("", *names))
     for figure in FIGURES:
         cells = {name: {cost.repeat: figure.of(cost) for cost in found if cost.arm == name} for name in names}
         result.add_row(figure.title, *(_cell(figure, cells[name], cells[names[0]]) for name in names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import resource
 import time
@@ -10,15 +11,13 @@ from dataclasses import astuple, dataclass
 from itertools import islice
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from eval.caches.policies import simulated_cache
 from eval.caches.real import REAL_CACHES, RealCache
 from eval.caches.simulator import Cache, SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
+from eval.terminal import show, table, track
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
 from radix_tlru.config import LOAD, MedianWeight
@@ -31,7 +30,7 @@ POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
     "tlru, learned": ("tlru", None, LOAD),
     "etlru": ("etlru", None, LOAD),
 }
-"""By the name of a row: the policy, Q̂ (None: learned) and w, as a server has them that is told no more."""
+"""By the name of a row: policy, Q̂ (None: learned) and w of a server without further flags."""
 STOCK = "sglang-lru"
 REAL = (STOCK, "sglang-tlru", "sglang-lru-python", "real-tlru", "real-tlru-python")
 SERVED = "real-tlru, trimmed as served"
@@ -39,55 +38,58 @@ SERVED = "real-tlru, trimmed as served"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Of the caches that serve a trace: lengths in tokens. As it is, that of the Mooncake trace."""
+    """Sizes of the caches that serve a trace, in tokens. The defaults are for the Mooncake trace."""
 
     capacity: int = 2_000_000
     page_size: int = 512
     threshold: int = 8192
 
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Setting:
+        """As the flags say."""
+        return cls(args.capacity, args.page_size, args.threshold)
+
     def __str__(self) -> str:
         return f"{self.capacity:,} tokens, page {self.page_size}"
 
 
-# Caches take turns: what disturbs the machine disturbs all of them.
 TURN = 250
+"""Requests that a cache serves before the next one has its turn, so that what disturbs the machine disturbs all."""
 
 
-def run(source: str, setting: Setting, turns: int, console: Console) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print both tables."""
-    console.print(throughput(source, setting))
-    console.print(flatness(turns))
+    show(throughput(args.trace, Setting.of(args)))
+    show(flatness(args.turns))
 
 
 def throughput(source: str, setting: Setting) -> Table:
-    """CPU time of a request, policy by policy, on one trace; for the real caches that is their side of a request."""
+    """CPU time of a request, policy by policy, on one trace; for the real caches only the cache's part of a request."""
     trace = open_trace(source)
     capacity, page, threshold = astuple(setting)
     caches: dict[str, Cache] = {f"simulated {row}": simulated(row, setting) for row in ("lru", *POLICIES)}
     caches |= {name: REAL_CACHES[name](capacity, threshold, NEXT_PROMPT, page) for name in REAL}
     caches[SERVED] = RealCache(
-        "ours", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page, trim_chunk=None
+        "tlru", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page, trim_chunk=None
     )
     spent = dict.fromkeys(caches, 0.0)
     cached: dict[str, list[int]] = {name: [] for name in caches}
     starts = range(0, len(trace.requests), TURN)
-    for start in track(starts, "replay", console=Console(stderr=True), transient=True):
+    for start in track(starts, "replay"):
         for name, cache in caches.items():
-            gc.freeze()  # a full collection looks at all caches, and would be charged to the one it comes upon
+            gc.freeze()  # a full collection looks at all caches, but one of them would be charged for it
             before = time.process_time()
             found = simulate(cache, trace.requests[start : start + TURN])
             spent[name] += time.process_time() - before
             cached[name] += found
     tel = {name: excess(trace.requests, found, threshold) for name, found in cached.items()}
     title = f"{trace.name}, {len(trace.requests):,} requests; {setting}"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for column in ("cache", "requests / s of CPU", "µs / request", f"× {STOCK}", f"TEL of {STOCK}"):
-        table.add_column(column, justify="left" if column == "cache" else "right")
+    result = table(title, ("cache", "requests / s of CPU", "µs / request", f"× {STOCK}", f"TEL of {STOCK}"))
     for name, seconds in spent.items():
         micro = 1e6 * seconds / len(trace.requests)
         times = f"{seconds / spent[STOCK]:.2f}"
-        table.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", times, change(tel, name, STOCK))
-    return table
+        result.add_row(name, f"{1e6 / micro:,.0f}", f"{micro:.0f}", times, change(tel, name, STOCK))
+    return result
 
 
 def simulated(row: str, setting: Setting) -> SimulatedCache:
@@ -109,31 +111,30 @@ def excess(requests: Sequence[Request], cached: Sequence[int], threshold: int) -
 
 
 def change(tel: dict[str, int], name: str, stock: str) -> str:
-    """Against stock."""
+    """TEL of a cache relative to stock's, as text."""
     return f"{tel[name] / tel[stock] - 1:+.2%}" if tel[stock] else "–"
 
 
 def flatness(turns: int) -> Table:
-    """CPU time a request in each tenth of a long synthetic trace, which is never held in memory, under tlru."""
+    """CPU time of a request in each tenth of a long synthetic trace under tlru. The trace is never held in memory."""
     cache = simulated_cache(
         "tlru", LONG_CAPACITY, threshold=LONG_THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=LONG_PAGE
     )
     stream = islice(GENERATORS["synthetic"](f"conversations={turns}"), turns)
-    table = Table(
-        box=box.SIMPLE_HEAD, title=f"{turns:,} synthetic turns under tlru, tenth by tenth", title_justify="left"
-    )
-    for column in ("turns", "µs of CPU / request", "× the first", "heap entries / leaf", "peak memory"):
-        table.add_column(column, justify="right")
+    columns = ("turns", "µs of CPU / request", "× the first", "heap entries / leaf", "peak memory")
+    result = table(f"{turns:,} synthetic turns under tlru, tenth by tenth", columns, texts=0)
     first = 0.0
-    for tenth in track(range(10), "long trace", console=Console(stderr=True), transient=True):
+    for tenth in track(range(10), "long trace"):
         before, done = tenth * turns // 10, (tenth + 1) * turns // 10
         requests = list(islice(stream, done - before))
         spent = _spent(cache, requests)
         first = first or spent
         entries = cache.order.entries / max(len(cache.order), 1)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        table.add_row(f"{done:,}", f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB")
-    return table
+        result.add_row(
+            f"{done:,}", f"{spent * 1e6:.1f}", f"{spent / first:.2f}", f"{entries:.2f}", f"{memory:,.0f} MiB"
+        )
+    return result
 
 
 def _spent(cache: Cache, requests: Sequence[Request] | Iterable[Request]) -> float:

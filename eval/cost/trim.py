@@ -1,23 +1,21 @@
-"""What a trim chunk costs the tail: one trace through caches that make more room than is asked for.
+"""What a trim chunk costs the tail: one trace through simulated caches that evict more than is missing.
 
-What is taken and not asked for lies idle until the next allocation, which then asks for less. What a chunk saves is
-measured by ``--only decode``. Simulated, so that nothing but the chunk differs.
+Tokens that are evicted early lie idle until the next allocation, which then needs to evict less. ``--only decode``
+measures what a chunk saves.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
+from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru.config import TRIMS
@@ -25,39 +23,37 @@ from radix_tlru.config import TRIMS
 NEXT_PROMPT = 200
 PERCENTILES = (50, 95, 99)
 
-# Page size, and the grid of capacity and ξ: of block traces, and of traces in single tokens.
+# Page size, capacities and ξ in tokens: for block traces, and for traces in single tokens.
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
 TOKENS = (16, (66_000, 100_000, 200_000, 400_000), (512, 1024, 2048))
 
 SHARES = (1024, 512, 256, TRIMS, 64, 32)
 
 
-def run(source: str, console: Console) -> None:
+def run(args: argparse.Namespace) -> None:
     """Print the table."""
-    trace = open_trace(source)
+    trace = open_trace(args.trace)
     page, capacities, thresholds = BLOCKS if trace.format == "mooncake" else TOKENS
     cells = [(capacity, threshold) for capacity in capacities for threshold in thresholds]
     rows: dict[int, list[list[float]]] = {share: [] for share in SHARES}
-    for capacity, threshold in track(cells, "trim", console=Console(stderr=True), transient=True):
+    for capacity, threshold in track(cells, "trim"):
         exact = figures(trimming(capacity, threshold, page, 1), trace.requests, threshold)
         for share in SHARES:
             trimmed = figures(trimming(capacity, threshold, page, capacity // share), trace.requests, threshold)
             rows[share].append([now / then - 1 if then else 0.0 for now, then in zip(trimmed, exact, strict=True)])
     title = f"{trace.name}, tlru, page {page}: {len(cells)} cells, against trims to the page"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     columns = ("trim chunk", "TEL", "worst TEL", *(f"p{percentile}" for percentile in PERCENTILES), "worst p99")
-    for column in columns:
-        table.add_column(column, justify="left" if column == "trim chunk" else "right")
+    result = table(title, columns)
     for share, found in rows.items():
         mean, worst = np.mean(found, axis=0), np.max(found, axis=0)
         values = (mean[0], worst[0], *mean[1:], worst[-1])
         name = f"1/{share} of the pool" + (", the default" if share == TRIMS else "")
-        table.add_row(name, *(f"{value:+.2%}" for value in values))
-    console.print(table)
+        result.add_row(name, *(f"{value:+.2%}" for value in values))
+    show(result)
 
 
 def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedCache:
-    """An empty cache under tlru; all in tokens."""
+    """An empty cache under tlru; lengths in tokens."""
     cache = simulated_cache("tlru", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page)
     cache.order.switch_policy(replace(cache.order.policy, trim_chunk=chunk))
     return cache

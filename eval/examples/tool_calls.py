@@ -1,13 +1,13 @@
-"""A worked example of a return model of one's own: agents come back when their tool has answered.
+"""A return model of one's own: agents return as soon as their tool has answered.
 
-An answer that ends in a tool call will be continued by a program, and soon; one that does not waits for a person. The
-model looks for the token that begins a call in what was answered, and takes such a conversation to return eight times
-as soon as another one that was used as recently::
+After an answer that calls a tool, a program sends the next turn, and soon. After any other answer a person reads first.
+This model looks in each answer for the token that begins a tool call. Such a conversation returns eight times as soon
+as another one that was used at the same time::
 
     python -m sglang.launch_server … --radix-eviction etlru --tlru-return-model eval.examples.tool_calls:AfterToolCalls
 
-``etlru`` by itself tells calls by how answers end, and learns when their tools have answered; this is the shortest
-model that shows how more is asked: any token, anywhere in an answer.
+``etlru`` by itself tells answers by their last two tokens, and learns how soon conversations return after each ending.
+A model of one's own can look at any token of an answer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ _PERSON, _PROGRAM = 0, 1
 
 @dataclass(frozen=True, slots=True)
 class AfterToolCalls(Recency):
-    """λ = 1 / age for people and 8 / age for programs. ``token``: that begins a tool call."""
+    """λ = 1 / age where a person answers, 8 / age where a program does."""
 
-    token: int = 151_657  # <tool_call> of the Qwen models
+    token: int = 151_657  # that begins a tool call: <tool_call> of the Qwen models
 
     def observe(self, turn: Turn, conversation: Conversation) -> None:
         """Note whether the answer calls a tool."""
         conversation.annotation = _PROGRAM if self.token in turn.answer_ids else _PERSON
 
     def group(self, leaf: Leaf, now: float) -> Group:
-        return Group(leaf.conversation.annotation or _PERSON if leaf.conversation is not None else _PERSON, math.inf)
+        """The kind of its conversation; a leaf stays in its group until it is used."""
+        kind = None if leaf.conversation is None else leaf.conversation.annotation
+        return Group(_PERSON if kind is None else kind, math.inf)
 
     def rate(self, group: int, key: float, now: float) -> float:
+        """λ, by age in logical time."""
         return Recency.rate(self, group, key, now) * (8.0 if group == _PROGRAM else 1.0)

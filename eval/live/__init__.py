@@ -1,0 +1,10 @@
+"""Real servers: started, played against, and compared by the TTFT that a client measures.
+
+| file | its job | in → out |
+|---|---|---|
+| `server.py` | one SGLang server as a context manager | flags → base URL |
+| `router.py`, `disaggregated.py` | replicas behind SGLang's router; a prefill and a decode server | flags → base URL |
+| `calibrate.py` | α and β of a running server | URL → `Timing` |
+| `replay/` | `python -m eval replay`: conversations against several servers | trace, arms → rows, table, page |
+| `demo.py`, `gpu.py` | `replay` with everything chosen: without and with a GPU | – |
+"""

@@ -1,8 +1,8 @@
 """`python -m eval demo`: `replay` with everything chosen, so that two people can compare their tables.
 
-The same conversations on three real servers, stock lru, stock tlru and ours, on two cores and without a GPU. Small, so
-that the whole comparison takes minutes: stock lru hits about half of what an endless pool would, so that enough is
-evicted, and enough is worth keeping.
+The same conversations on three real servers, stock lru, stock tlru and radix-tlru, on two cores and without a GPU. The
+pool is small, so that the comparison takes minutes: stock lru hits about half of what an endless pool would. So enough
+is evicted, and enough is worth keeping.
 """
 
 from __future__ import annotations
@@ -11,14 +11,18 @@ import argparse
 import shlex
 from pathlib import Path
 
-from eval.live import replay
+from eval.arguments import whole
+from eval.command import execute
+from eval.live.replay import command as replay
+
+__all__ = ["FLAGS", "add_arguments", "run"]
 
 OUTPUT = Path(".out/demo")
 
 FLAGS = {
     "--trace": "chat-mix",
-    "--loop": "ordered",  # uncached tokens hardly vary from run to run; TTFT depends on the machine and its load
-    "--users": "1",  # on two cores requests at once would share batches, and TTFT would measure who they met
+    "--loop": "ordered",  # so uncached tokens hardly vary from run to run; TTFT depends on the machine and its load
+    "--users": "1",  # on two cores requests at once would share batches, and TTFT would depend on which
     "--pool": "20480",
     "--page-size": "16",
     "--threshold": "768",
@@ -27,21 +31,19 @@ FLAGS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo has two knobs; everything else is fixed."""
-    parser.add_argument("--seed", type=int, default=0, help="of the conversations (default: %(default)s)")
-    parser.add_argument("--repeats", type=int, default=1, metavar="N", help="of every arm (default: %(default)s)")
+    """Two flags; everything else is fixed."""
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the conversations (default: %(default)s)")
+    parser.add_argument("--repeats", type=whole(1), default=1, metavar="N", help="of every arm (default: %(default)s)")
     parser.add_argument("--out", type=Path, help=f"default: a new folder in {OUTPUT}")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the demo and print its table; 1 if a server did not start or a request failed."""
+    """Run the demo and print its table; returns 1 if a server did not start or a request failed."""
     flags = {**FLAGS, "--repeats": str(args.repeats), "--out": str(args.out or _new_folder())}
     flags["--trace"] += f":seed={args.seed}"
     words = [word for pair in flags.items() for word in pair]
     print("python -m eval replay " + shlex.join(words))
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    return replay.run(parser.parse_args(words))
+    return execute("replay", replay, words)
 
 
 def _new_folder() -> Path:

@@ -1,10 +1,10 @@
 """A prefill server and a decode server behind SGLang's own router, as one server.
 
-With ``--disaggregation-mode prefill`` a server computes prompts and sends their KV away; another one decodes. What is
-cached, and evicted, is at the prefill server, and so is the policy that is compared; the decode server is stock, and
-keeps nothing. A client's first token waits for the prefill, for the transfer and for the decode server.
+With ``--disaggregation-mode prefill`` a server computes prompts and sends their KV to another one, which decodes. The
+prefill server has the radix cache, and so the policy that is compared. The decode server is stock and caches nothing. A
+client's first token waits for the prefill, for the transfer and for the decode server.
 
-Each of the two keeps a core busy even when it is idle: a thread of NIXL polls for transfers without a pause.
+Each of the two keeps a core busy even when idle: a thread of NIXL polls for transfers without a pause.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from eval.live.server import Server, free_port
 __all__ = ["TRANSFER", "Disaggregated"]
 
 TRANSFER = "nixl"
-"""The transfer backend that also works without a device."""
+"""The transfer backend that works without a GPU."""
 
 
 class Disaggregated(Router):
     """`with Disaggregated(flags) as pair:` runs a prefill server with those flags, a decode server and a router.
 
-    In all else it is a `Server`; what it says of itself (metrics, labels, settings) is what the prefill server says.
+    Otherwise it is a `Server`. Its metrics, labels and settings are those of the prefill server.
 
     Args:
         flags: of the prefill server, as of a `Server`.
-        decode_flags: of the decode server: of the same model.
+        decode_flags: of the decode server, which has the same model.
         transfer: SGLang's transfer backend.
         name: of the log files: `<name>.log` of the router, `<name>-0.log` of the prefill server, `<name>-decode.log`.
         limits: `startup_s`, `grace_s`, `environment` of each part, as of a `Server`.
@@ -54,15 +54,15 @@ class Disaggregated(Router):
         self.workers.append(Server([*decode_flags, *both, "decode"], name=f"{name}-decode", **limits))
 
     def get_metrics(self) -> dict[str, float]:
-        """As of the prefill server."""
+        """Those of the prefill server."""
         return self.prefill.get_metrics()
 
     def get_labels(self, name: str, label: str) -> list[str]:
-        """As of the prefill server."""
+        """Those of the prefill server."""
         return self.prefill.get_labels(name, label)
 
     def server_info(self) -> dict[str, Any]:
-        """As of the prefill server."""
+        """Those of the prefill server."""
         return self.prefill.server_info()
 
     def _destinations(self) -> list[str]:

@@ -1,8 +1,8 @@
 """`python -m eval gpu`: the live comparison on a machine with an NVIDIA GPU, in one command and one folder.
 
-1. A stock server: α and β of this model on this machine; ξ for the TTFT objective.
-2. `tail/`: the three arms under conversations that overfill the pool; who has which TTFT.
-3. `decode/`: stock lru and ours at saturation; throughput and inter-token latency must not differ by more than 1 %.
+1. A stock server: α and β of this model on this machine, and from them ξ for the TTFT objective.
+2. `tail/`: three arms under conversations that overfill the pool, and the TTFT of each.
+3. `decode/`: stock lru and radix-tlru at saturation. Throughput and inter-token latency may differ by 1 %.
 4. `results.md`: the tables, the machine and the commands.
 """
 
@@ -13,24 +13,26 @@ import importlib.metadata
 import json
 import shlex
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.command import tokens
-from eval.live import replay
-from eval.live.replay.arms import Arm, base_flags, default_arms, launched
-from eval.live.replay.command import machine_facts
-from eval.live.replay.rows import Folder, FolderError
-from eval.live.replay.summary import ArmSummary, NoResultError, machine_sentences, markdown, sentences, summarise
-from eval.live.server import ServerError
-from eval.studies.paper.calibrate import LENGTHS, calibrate
-from eval.studies.paper.timing import Timing, TimingError, read, write
+from eval.arguments import Several, add_page_size, number, one_of, tokens, whole
+from eval.command import execute
+from eval.errors import RunError
+from eval.live.calibrate import LENGTHS, calibrate
+from eval.live.replay import command as replay
+from eval.live.replay.arms import Arm, base_flags, default_arms
+from eval.live.replay.hosts import launched
+from eval.live.replay.plan import machine_facts
+from eval.live.replay.rows import Folder
+from eval.live.replay.summary import ArmSummary, summarise
+from eval.live.replay.table import machine_sentences, markdown, sentences
+from eval.simulate.timing import Timing, read, write
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "decode_verdicts", "gpu_facts", "run"]
 
 TOLERANCE = 0.01
-"""By how much decoding under our eviction may be slower than under stock lru."""
+"""By how much decoding with radix-tlru may be slower than with stock lru, relative."""
 
 # Some 1.6 M tokens of conversations: four times the default pool.
 TRACE = (
@@ -45,37 +47,28 @@ DECODE_TRACE = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The model and the objective; the rest has defaults for a 7B model on one GPU."""
-    parser.add_argument("--model", type=Path, help="default: random weights in the shape of Llama-7B, written here")
-    parser.add_argument("--device", choices=("gpu", "cpu"), default="gpu", help="cpu: to try the command without a GPU")
-    parser.add_argument("--slo", type=float, default=200.0, metavar="MS", help="TTFT objective (default: 200)")
-    parser.add_argument("--pool", type=tokens, default=100_000, metavar="TOKENS", help="KV pool (default: 100k)")
-    parser.add_argument("--page-size", type=int, default=16, metavar="N", help="tokens (default: %(default)s)")
-    parser.add_argument("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
-    parser.add_argument("--trace", default=TRACE, help="what is played (default: a chat mix of 400 conversations)")
-    parser.add_argument("--decode-trace", default=DECODE_TRACE, help="what is played at saturation")
-    parser.add_argument("--users", type=int, default=64, metavar="N", help="at once, at saturation (default: 64)")
-    parser.add_argument("--repeats", type=int, default=2, metavar="N", help="of every arm (default: %(default)s)")
-    parser.add_argument(
-        "--lengths", type=tokens, nargs="+", default=list(LENGTHS), metavar="TOKENS", help="to calibrate by"
-    )
-    parser.add_argument("--out", type=Path, default=Path(".out/gpu"), metavar="DIR", help="default: %(default)s")
+    add = parser.add_argument
+    add("--model", type=Path, help="default: random weights in the shape of Llama-7B, written here")
+    add("--device", type=one_of(("gpu", "cpu")), default="gpu", metavar="D", help="gpu, or cpu to try the command")
+    add("--slo", type=number(above=0), default=200.0, metavar="MS", help="TTFT objective (default: 200)")
+    add("--pool", type=whole(1), default=100_000, metavar="TOKENS", help="KV pool (default: 100k)")
+    add_page_size(parser, default=16)
+    add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
+    add("--trace", default=TRACE, help="what is played (default: a chat mix of 400 conversations)")
+    add("--decode-trace", default=DECODE_TRACE, help="what is played at saturation")
+    add("--users", type=whole(1), default=64, metavar="N", help="at once, at saturation (default: 64)")
+    add("--repeats", type=whole(1), default=2, metavar="N", help="of every arm (default: %(default)s)")
+    add("--lengths", action=Several, type=whole(1), default=list(LENGTHS), metavar="TOKENS", help="to calibrate by")
+    add("--out", type=Path, default=Path(".out/gpu"), metavar="DIR", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Calibrate, play, write; 1 if something failed or decoding is slower than allowed; 2 if it cannot be done."""
-    try:
-        return _run(args)
-    except NoResultError as error:  # a ValueError, as the others
-        print(f"eval gpu: {error}", file=sys.stderr)
-        return 1
-    except (ValueError, FolderError, TimingError, ServerError, OSError) as error:
-        print(f"eval gpu: {error}", file=sys.stderr)
-        return 2
+    """Calibrate, play, write; returns 1 if a request failed or decoding is slower than allowed.
 
-
-def _run(args: argparse.Namespace) -> int:
-    if not 0 < args.slo < float("inf"):
-        raise ValueError(f"--slo {args.slo:g}: must be more than 0 ms")
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+        RunError: a server does not start, or an arm was not played.
+    """
     gpu = gpu_facts() if args.device == "gpu" else "none: --device cpu"
     model = args.model or _model(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
@@ -97,8 +90,8 @@ def _run(args: argparse.Namespace) -> int:
         "--repeats": str(args.repeats),
     }
     tail = {**common, "--trace": args.trace, "--loop": "open", "--out": str(args.out / "tail")}
-    baseline, _, ours = default_arms(threshold, args.next_prompt_estimate)
-    arms = [("--arm", f"{arm.name}={shlex.join(arm.flags)}") for arm in (baseline, ours)]
+    baseline, _, candidate = default_arms(threshold, args.next_prompt_estimate)
+    arms = [("--arm", f"{arm.name}={shlex.join(arm.flags)}") for arm in (baseline, candidate)]
     saturated = {"--loop": "closed", "--users": str(args.users), "--out": str(args.out / "decode")}
     decode = {**common, "--trace": args.decode_trace, **saturated}
     commands = [_words(tail), [*_words(decode), *(word for pair in arms for word in pair)]]
@@ -108,12 +101,8 @@ def _run(args: argparse.Namespace) -> int:
 
     decoded = summarise(Folder(args.out / "decode"))
     played = {arm.name for arm in decoded}
-    if missing := [arm.name for arm in (baseline, ours) if arm.name not in played]:
-        print(
-            f"eval gpu: {args.out / 'decode'}: {', '.join(missing)} not played; the same command goes on",
-            file=sys.stderr,
-        )
-        return 1
+    if missing := [arm.name for arm in (baseline, candidate) if arm.name not in played]:
+        raise RunError(f"{args.out / 'decode'}: {', '.join(missing)} not played; the same command goes on")
     verdicts = decode_verdicts(decoded)
     for _, line in verdicts:
         print(line)
@@ -124,7 +113,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def gpu_facts() -> str:
-    """Name, driver and memory of the first GPU.
+    """Name, driver version and memory of the first GPU.
 
     Raises:
         ValueError: there is none.
@@ -147,8 +136,10 @@ def _model(device: str) -> Path:
 
 
 def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
-    """α and β, measured on a stock server. Another measurement would be another ξ, and so another run: what the folder
-    has is taken, so that a run that was cut off can go on."""
+    """α and β, measured on a stock server, or as the folder has them.
+
+    Another measurement would give another ξ and so another run; a run that was cut off could not go on.
+    """
     path: Path = args.out / "timing.json"
     on = {"device": args.device, "model": str(model), "pool": args.pool, "page_size": args.page_size}
     if path.is_file():
@@ -171,18 +162,16 @@ def _words(flags: dict[str, str]) -> list[str]:
 
 def _replay(words: Sequence[str]) -> int:
     print("\npython -m eval replay " + shlex.join(words))
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    return replay.run(parser.parse_args(list(words)))
+    return execute("replay", replay, words)
 
 
 def decode_verdicts(arms: Sequence[ArmSummary]) -> list[tuple[bool, str]]:
-    """Whether ours decodes as fast as the baseline, within the tolerance, and a line that says so."""
-    baseline, ours = arms[0], arms[-1]
-    throughput = ours.tokens_per_s / baseline.tokens_per_s - 1
-    latency = ours.changes["itl_p50"]
-    rates = f"{ours.tokens_per_s:,.1f} against {baseline.tokens_per_s:,.1f} tokens/s"
-    waits = f"{ours.figures['itl_p50'].value:.2f} against {baseline.figures['itl_p50'].value:.2f} ms"
+    """Whether the last arm decodes as fast as the first within the tolerance, and a line that says so."""
+    baseline, candidate = arms[0], arms[-1]
+    throughput = candidate.tokens_per_s / baseline.tokens_per_s - 1
+    latency = candidate.changes["itl_p50"]
+    rates = f"{candidate.tokens_per_s:,.1f} against {baseline.tokens_per_s:,.1f} tokens/s"
+    waits = f"{candidate.figures['itl_p50'].value:.2f} against {baseline.figures['itl_p50'].value:.2f} ms"
     interval = f"{latency.low:+.2%} to {latency.high:+.2%}"
     return [
         _verdict(throughput >= -TOLERANCE, f"decode throughput: {rates} ({throughput:+.2%})"),

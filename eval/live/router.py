@@ -20,11 +20,11 @@ ROUTER_COMMAND = (sys.executable, "-m", "sglang_router.launch_router")
 class Router(Server):
     """`with Router(flags, workers=2) as router:` runs so many servers alike, and SGLang's router before them.
 
-    In all else it is a `Server`: requests go to `base_url`, and leaving the block ends every process of every part,
-    each part by its own process group. The router is up when it calls each worker healthy, some seconds after they are.
+    Otherwise it is a `Server`: requests go to `base_url`, and leaving the block ends every process of every part, each
+    part by its own process group. The router is up when it reports each worker as healthy, some seconds after they are.
 
-    It does not try a request again that a worker failed, so that clients see what went wrong. What it remembers of
-    prompts it forgets only with its end: `flush_cache` empties the workers, and a fair comparison takes a new router.
+    It does not send a request again that a worker failed, so that clients see what went wrong. `flush_cache` empties
+    the workers, but the router keeps its own tree of prompts: a fair comparison takes a new router.
 
     Args:
         flags: of each worker, as of a `Server`.
@@ -34,7 +34,7 @@ class Router(Server):
         name: of the log files: `<name>.log`, and `<name>-0.log`, `<name>-1.log`, … of the workers.
         startup_s: how long each part may take.
         grace_s, environment: as of a `Server`, for each part.
-        command: what workers are started with; tests put a stand-in here.
+        command: what workers are started with.
 
     Raises:
         ServerError: on entering, when a part dies or is not healthy in time; carries the tail of the logs.
@@ -63,18 +63,18 @@ class Router(Server):
 
     @property
     def process_groups(self) -> list[int]:
-        """Those of the router and of each worker."""
+        """Process groups of the router and of each worker."""
         return [self.process_group, *(worker.process_group for worker in self.workers)]
 
     def __enter__(self) -> Self:
         try:
-            # At once: a third of a start is one process that imports, alone. And a server of `Disaggregated` that is up
-            # never sleeps; the second would start on what that leaves of two cores.
+            # All at once, as a third of a start is imports in one process. And an idle server of `Disaggregated` keeps
+            # a core busy, which the next one would lack.
             for worker in self.workers:
                 worker.launch()
             for worker in self.workers:
                 worker.wait_until_healthy()
-            # Its own metrics want a port, too, by default the same for every router.
+            # The router's own metrics need a port, too; its default is the same for every router.
             ports = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
             self.flags = [*self._router_flags, "--worker-startup-check-interval", "1", *ports, *self._destinations()]
             super().__enter__()
@@ -85,7 +85,7 @@ class Router(Server):
         return self
 
     def stop(self) -> None:
-        """End every process of the router, then of each worker; harmless when they are already stopped."""
+        """End every process of the router, then of each worker. May be called again."""
         with contextlib.ExitStack() as last_first:
             for worker in self.workers:
                 last_first.callback(worker.stop)
@@ -98,7 +98,7 @@ class Router(Server):
     def get_metrics(self) -> dict[str, float]:
         """Prometheus samples by name, each summed over its labels and over the workers.
 
-        Settings and shares are summed, too; `workers` has what each says.
+        Settings and shares are summed, too; ask `workers` for what each says.
         """
         totals: dict[str, float] = {}
         for worker in self.workers:
@@ -107,7 +107,7 @@ class Router(Server):
         return totals
 
     def get_labels(self, name: str, label: str) -> list[str]:
-        """The values of a label that there are samples of a metric for at any worker, each once."""
+        """The values of a label of a metric at any worker, each once."""
         return list(dict.fromkeys(value for worker in self.workers for value in worker.get_labels(name, label)))
 
     def flush_cache(self, idle_s: float = 30.0) -> None:
@@ -116,7 +116,7 @@ class Router(Server):
             worker.flush_cache(idle_s)
 
     def server_info(self) -> dict[str, Any]:
-        """What the first worker says, which are all started alike, and under `workers` what each of them says."""
+        """What the first worker says, as all are started alike; under `workers` what each says."""
         each = [worker.server_info() for worker in self.workers]
         return {**each[0], "workers": each}
 
@@ -125,7 +125,7 @@ class Router(Server):
         return "\n".join([super().log_tail(lines), *(f"{it.log_path}:\n{it.log_tail(lines)}" for it in self.workers)])
 
     def _destinations(self) -> list[str]:
-        """Flags that tell the router of the workers, which run."""
+        """Flags of the router that name the running workers."""
         return ["--worker-urls", *(worker.base_url for worker in self.workers)]
 
     def _wait_until_all_are_routed_to(self) -> None:

@@ -21,13 +21,15 @@ import psutil
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
+from eval.errors import RunError
+
 DEMO_MODEL = Path(".out/demo-model")
 LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
 PORTS = range(20_000, 32_000)
 PORT_TAKEN = "error while attempting to bind on address"
-"""What a server logs that comes too late."""
+"""What a server logs when another process took its port."""
 
 CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
 """For servers with `--device cpu`."""
@@ -65,7 +67,7 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
         )
 
 
-class ServerError(RuntimeError):
+class ServerError(RunError):
     """The server died, did not become healthy in time, or refused a control request."""
 
 
@@ -85,7 +87,7 @@ def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
 
 
 def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
-    """The directory of the tiny random-weight model; written first if it is not there, as a whole or not at all."""
+    """The directory of the tiny model with random weights, which is written if it is not there."""
     if not (directory / "config.json").is_file():
         from radix_tlru.tools.demo_model import write_demo_model
 
@@ -95,13 +97,13 @@ def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
             write_demo_model(whole)
             try:
                 whole.rename(directory)
-            except OSError:  # another process was first, which leaves nothing to write; or it holds other files
+            except OSError:  # another process wrote it meanwhile, or the directory holds other files
                 write_demo_model(directory)
     return directory
 
 
 class RunningServer:
-    """A server at a URL, to be asked."""
+    """A server that runs at a URL."""
 
     def __init__(self, base_url: str) -> None:
         self.base_url = base_url
@@ -121,7 +123,7 @@ class RunningServer:
         return totals
 
     def get_labels(self, name: str, label: str) -> list[str]:
-        """The values of a label that there are samples of a metric for, each once."""
+        """The values of a label of a metric, each once."""
         families = text_string_to_metric_families(self._get("/metrics").text)
         samples = (sample for family in families for sample in family.samples if sample.name == name)
         return list(dict.fromkeys(sample.labels.get(label, "") for sample in samples))
@@ -157,7 +159,7 @@ class Server(RunningServer):
         startup_s: how long `/health` may take to answer with 200.
         grace_s: SGLang itself takes five seconds over a crash report when one of its processes is told to stop.
         environment: added to that of this process and to `ENVIRONMENT` (and `CPU_PLATFORM`).
-        command: what is started with the flags; tests put a stand-in here.
+        command: what is started with the flags.
 
     Raises:
         ServerError: on entering, when the process dies or is not healthy in time; carries the tail of the log.
@@ -203,7 +205,7 @@ class Server(RunningServer):
         return self
 
     def launch(self) -> None:
-        """Start it, without waiting for it: for several that load at once. Who calls this also calls `stop`."""
+        """Start it without waiting, for several servers that load at once. The caller has to call `stop`."""
         port = free_port()
         self.base_url = f"http://127.0.0.1:{port}"
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -220,7 +222,7 @@ class Server(RunningServer):
         self.stop()
 
     def stop(self) -> None:
-        """End every process of the server; harmless when it is already stopped."""
+        """End every process of the server. May be called again."""
         if self._process is None:
             return
         try:
@@ -260,7 +262,7 @@ class Server(RunningServer):
         assert self._process is not None
         if (status := self._process.poll()) is not None:
             raise self._failure(f"the server ended with status {status} before it was healthy")
-        if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # of a SGLang that never gets to its end then
+        if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # SGLang does not end by itself then
             raise self._failure(f"the port of {self.base_url} was taken while the server loaded")
 
     def _failure(self, what: str) -> ServerError:
@@ -277,7 +279,7 @@ class Server(RunningServer):
 
 
 def live_members(process_group: int) -> list[int]:
-    """Process ids in the group that still run; a zombie that waits for its parent is no longer running."""
+    """Ids of the processes of a group that still run, without zombies."""
     members = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
@@ -292,9 +294,12 @@ def _signal_group(process_group: int, signum: signal.Signals) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now.
+    """A port of this machine that is free now.
 
-    Below those that the system gives to connections: a server takes it half a minute later.
+    It is below the ports that the system gives to connections, as a server takes it only half a minute later.
+
+    Raises:
+        ServerError: none was found.
     """
     for port in random.SystemRandom().sample(PORTS, 100):
         with socket.socket() as probe, contextlib.suppress(OSError):

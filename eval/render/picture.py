@@ -6,18 +6,24 @@ Pool 4,000 tokens, ξ = 600, Q̂ = 100. A (2,000 tokens) and B (1,500) are cache
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from eval.render.looks import ACCENT, INK
 from radix_tlru.policy.tel import keep_within_budget
+
+__all__ = ["CONVERSATIONS", "add_arguments", "draw", "kept_by_each_cache", "run"]
 
 OUTPUT = Path("eval/results/how-it-works.png")
 POOL, THRESHOLD, NEXT_PROMPT = 4000, 600, 100
 CONVERSATIONS = {"A": 2000, "B": 1500, "C": 900}
+"""Tokens of each, in the order in which they are served."""
 
-CACHED, LOST, OURS, INK = "#7f8fa6", "#ffffff", "#0b7a75", "#2f3542"
+CACHED, EVICTED, LATE = "#7f8fa6", "#ffffff", "#c23616"
+PLUGIN = "radix-tlru"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,30 +32,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fill the caches, draw, write; 2 if it cannot be written."""
+    """Fill the caches, draw, write.
+
+    Raises:
+        ValueError: the file cannot be written, or is of no format that matplotlib knows.
+    """
     picture = draw(kept_by_each_cache())
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
         picture.savefig(args.out, dpi=170)
-    except (OSError, ValueError) as error:  # of matplotlib: no format of that name
-        print(f"eval picture: --out {args.out}: {error}", file=sys.stderr)
-        return 2
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--out {args.out}: {error}") from None
     print(args.out)
     return 0
 
 
 def kept_by_each_cache() -> dict[str, dict[str, int]]:
-    """Tokens of each conversation that are cached after C was served, by policy; from the real caches."""
+    """Tokens of each conversation that are cached after C was served, by policy, from the real caches."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
     from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
 
     stock = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
-    ours = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
+    config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)
     caches = {
         "stock lru": stock_cache(POOL, core="rust"),
         "stock tlru": stock_cache(POOL, policy="tlru", policy_config=stock, core="rust"),
-        "radix-tlru": build_cache(cache_params(POOL), ours),
+        PLUGIN: build_cache(cache_params(POOL), config),
     }
     kept: dict[str, dict[str, int]] = {}
     for name, cache in caches.items():
@@ -63,41 +72,29 @@ def kept_by_each_cache() -> dict[str, dict[str, int]]:
     return kept
 
 
-def draw(kept: dict[str, dict[str, int]]) -> Any:
-    """A panel for each policy: a bar for each conversation, filled as far as it is cached."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, panels = plt.subplots(1, len(kept), figsize=(10.5, 2.9), sharey=True, layout="constrained")
+def draw(kept: dict[str, dict[str, int]]) -> Figure:
+    """A panel for each policy with a bar for each conversation, filled as far as it is cached."""
+    figure = Figure(figsize=(10.5, 2.9), layout="constrained")
+    panels = figure.subplots(1, len(kept), sharey=True)
     for panel, (policy, cached) in zip(panels, kept.items(), strict=True):
-        _panel(panel, policy, cached, ours=policy == "radix-tlru")
+        _panel(panel, policy, cached)
     return figure
 
 
-def _panel(panel: Any, policy: str, cached: dict[str, int], *, ours: bool) -> None:
-    names: Sequence[str] = list(CONVERSATIONS)
-    colour = OURS if ours else CACHED
+def _panel(panel: Axes, policy: str, cached: dict[str, int]) -> None:
+    names = list(CONVERSATIONS)
+    colour = ACCENT if policy == PLUGIN else CACHED
     for row, name in enumerate(names):
         length, budget = CONVERSATIONS[name], keep_within_budget(CONVERSATIONS[name], NEXT_PROMPT, THRESHOLD)
         prefill = length - cached[name] + NEXT_PROMPT
-        panel.barh(row, length, height=0.56, color=LOST, edgecolor=INK, linewidth=0.8, hatch="////", alpha=0.35)
+        panel.barh(row, length, height=0.56, color=EVICTED, edgecolor=INK, linewidth=0.8, hatch="////", alpha=0.35)
         panel.barh(row, cached[name], height=0.56, color=colour)
         panel.plot([budget, budget], [row - 0.38, row + 0.38], color=INK, linewidth=1.6)
         late = prefill > THRESHOLD
         text = f"next turn prefills {prefill:,}" + (f" > {THRESHOLD}" if late else "")
-        panel.annotate(
-            text,
-            (length, row),
-            xytext=(5, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color="#c23616" if late else INK,
-            fontweight="bold" if late else "normal",
-        )
-    panel.set_title(policy, loc="left", fontsize=11, fontweight="bold", color=OURS if ours else INK)
+        style: dict[str, Any] = {"color": LATE if late else INK, "fontweight": "bold" if late else "normal"}
+        panel.annotate(text, (length, row), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8, **style)
+    panel.set_title(policy, loc="left", fontsize=11, fontweight="bold", color=ACCENT if policy == PLUGIN else INK)
     panel.set_yticks(range(len(names)), names)
     panel.invert_yaxis()
     panel.set_xlim(0, 3500)
@@ -106,12 +103,8 @@ def _panel(panel: Any, policy: str, cached: dict[str, int], *, ours: bool) -> No
     for side in ("top", "right", "left"):
         panel.spines[side].set_visible(False)
     if policy == "stock lru":
+        budget = keep_within_budget(CONVERSATIONS["A"], NEXT_PROMPT, THRESHOLD)
         panel.annotate(
-            "safe budget",
-            (keep_within_budget(2000, NEXT_PROMPT, THRESHOLD), -0.38),
-            xytext=(0, 4),
-            textcoords="offset points",
-            ha="center",
-            fontsize=7.5,
+            "safe budget", (budget, -0.38), xytext=(0, 4), textcoords="offset points", ha="center", fontsize=7.5,
             color=INK,
-        )
+        )  # fmt: skip

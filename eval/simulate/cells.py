@@ -1,4 +1,4 @@
-"""A cell of a simulation: one policy at one size under one objective on one trace, and what came of it."""
+"""A cell of a simulation: one policy at one size under one objective on one trace, and its figures."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ __all__ = ["Cell", "Outcome", "outcome", "uncached_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is simulated; lengths in tokens."""
+    """What is simulated. Lengths in tokens."""
 
     trace: str
     policy: str
     capacity: int  # of each replica
     threshold: int  # ξ
-    next_prompt_estimate: int | None  # Q̂; None where it is learned
+    next_prompt_estimate: int | None  # Q̂; None: learned
     median_weight: MedianWeight  # w
     page_size: int
     forced: bool = True  # every context is cached as it is served; else the paper's optional caching
     replicas: int = 1  # caches behind a router
-    routing: str | None = None  # which of them a request goes to; None where there is one
+    routing: str | None = None  # how the router chooses; None: there is one cache
 
     @property
     def name(self) -> str:
-        """A file-safe name that tells cells apart at a glance and for certain."""
-        told = asdict(self)
+        """A name for files. It shows the main settings and has a hash of all of them."""
+        settings = asdict(self)
         routed = f"-n{self.replicas}-{self.routing}" if self.routing else ""
-        if not routed:  # a single cache has the name that it had before there were replicas
-            del told["replicas"], told["routing"]
-        digest = hashlib.sha256(repr(told).encode()).hexdigest()[:8]
+        if not routed:  # the hash of a single cache is of the fields that it had before there were replicas
+            del settings["replicas"], settings["routing"]
+        digest = hashlib.sha256(repr(settings).encode()).hexdigest()[:8]
         return f"{self.policy}-c{self.capacity}-x{self.threshold}-p{self.page_size}{routed}-{digest}"
 
     def under(self, policy: str) -> Cell:
-        """The same cell under a policy to compare it with."""
+        """The same cell under a reference policy, with the default Q̂ where none is pinned, and w = 0."""
         estimate = DEFAULT_NEXT_PROMPT if self.next_prompt_estimate is None else self.next_prompt_estimate
         return replace(self, policy=policy, next_prompt_estimate=estimate, median_weight=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Figures of a cell. Percentiles and the mean are of uncached prompt tokens a request."""
+    """The figures of a cell. Percentiles and mean are of the uncached prompt tokens of a request."""
 
     requests: int
     hit_ratio: float  # cached share of all prompt tokens
@@ -58,9 +58,9 @@ class Outcome:
     p90: float
     p95: float
     p99: float
-    tel: int  # tokens over ξ, summed
+    tel: int  # tokens over ξ, summed over requests
     violations: int  # requests over ξ
-    evicted: dict[str, int]  # tokens by phase; empty where the cache does not tell
+    evicted: dict[str, int]  # tokens by phase; empty where the cache does not count them
     seconds: float  # of simulation
 
     def row(self, cell: Cell, gap_closed: float | None) -> dict[str, Any]:
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def uncached_tokens(requests: Sequence[Request], cached: Sequence[int]) -> NDArray[np.int64]:
-    """Prompt tokens of each request that had to be prefilled."""
+    """Prompt tokens of each request that had to be prefilled, from those that it found cached."""
     prompts = np.fromiter((request.prompt_tokens for request in requests), dtype=np.int64, count=len(requests))
     return prompts - np.asarray(cached, dtype=np.int64)
 
@@ -79,7 +79,14 @@ def uncached_tokens(requests: Sequence[Request], cached: Sequence[int]) -> NDArr
 def outcome(
     requests: Sequence[Request], cached: Sequence[int], threshold: int, evicted: dict[str, int], seconds: float
 ) -> Outcome:
-    """The figures of a run, from the tokens that each request found cached."""
+    """The figures of a run.
+
+    Args:
+        cached: tokens that each request found cached.
+        threshold: ξ, tokens.
+        evicted: tokens by phase.
+        seconds: that the run took.
+    """
     uncached = uncached_tokens(requests, cached)
     total = int(uncached.sum()) + int(np.sum(cached, dtype=np.int64))
     over = np.maximum(uncached - threshold, 0)

@@ -1,4 +1,4 @@
-"""What is simulated with which settings: every combination of the flags, and what is taken where one is not given."""
+"""Which cells the flags mean: every combination of their values, and what holds where a value is not given."""
 
 from __future__ import annotations
 
@@ -6,68 +6,70 @@ import argparse
 import itertools
 from collections.abc import Callable
 
-from eval.caches.baselines import BASELINES as OTHERS
+from eval.arguments import check_page_sizes
+from eval.caches.baselines import BASELINES
 from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import Cache
 from eval.simulate.cells import Cell
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
 
-__all__ = ["BASELINES", "ESTIMATED", "OURS", "REFERENCES", "WEIGHTED", "grid", "own_settings"]
+__all__ = ["ESTIMATED", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
 
-BASELINES: dict[str, Callable[..., Cache]] = {**OTHERS, **REAL_CACHES}
-"""What others ship, and the real cache of SGLang under its policies and ours."""
+NAMED_CACHES: dict[str, Callable[..., Cache]] = {**BASELINES, **REAL_CACHES}
+"""Caches that are no policy of the simulator: those of other engines, and the real caches of SGLang."""
 
-OURS = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
-"""Policies that a server of ours has, which learn Q̂ where it is not given."""
+LEARNING = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
+"""Policies of radix-tlru, which learn Q̂ where it is not given."""
 
-WEIGHTED = (*OURS, "etlru-given", "end-aware", "length-aware")
-"""Policies that a weight w makes a difference to."""
+WEIGHTED = (*LEARNING, "etlru-given", "end-aware", "length-aware")
+"""Policies that depend on the weight w."""
 
 ESTIMATED = (
     *WEIGHTED,
     *("tail-belady", "tail-belady-ends"),
     *(name for name in REAL_CACHES if name.startswith("sglang-tlru")),
 )
-"""Policies that an estimate Q̂ makes a difference to."""
+"""Policies that depend on the estimate Q̂."""
 
 REFERENCES = ("lru", "tail-belady")
-"""TEL of the first to TEL of the second is the gap. The second is an optimum for one replica only."""
+"""The gap is from the TEL of the first to that of the second. The second is an optimum for one replica only."""
 
 
 def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
-    """Every combination of the flags, validated before the first is run."""
-    if args.jobs < 1:
-        raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
-    for replicas in args.replicas:
-        if replicas < 1:
-            raise ValueError(f"--replicas {replicas}: must be 1 or more")
+    """Every combination of the flags, checked before the first is run.
+
+    Raises:
+        ValueError, ConfigError: a combination cannot be run.
+    """
+    check_page_sizes(args.page_size, args.capacity)
     fleets = [(n, routing if n > 1 else None) for n in args.replicas for routing in args.routing]
     axes = (args.policy, args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
     cells = []
     for policy, capacity, threshold, estimate, weight, page, fleet in itertools.product(*axes, fleets):
-        if page < 1:
-            raise ValueError(f"--page-size {page}: must be 1 or more")
-        if capacity < page:
-            raise ValueError(f"--capacity {capacity}: must be at least one page of {page} tokens")
-        Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)
+        Config(threshold=threshold, next_prompt_estimate=estimate, median_weight=weight)  # raises ConfigError
         if policy not in ESTIMATED:  # one cell, whatever Q̂ is
             estimate = args.next_prompt_estimate[0]
-        estimate, weight = own_settings(policy, estimate, weight)
+        estimate, weight = settings_in_force(policy, estimate, weight)
         if policy not in WEIGHTED:
             weight = 0.0
-        elif isinstance(weight, str) and policy not in OURS:
+        elif isinstance(weight, str) and policy not in LEARNING:
             raise ValueError(f"--median-weight {weight}: {policy} does not learn; only tlru and etlru do")
-        if args.optional_caching and policy in BASELINES:
+        if args.optional_caching and policy in NAMED_CACHES:
             raise ValueError(f"--optional-caching: {policy} caches every context")
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
 
 
-def own_settings(policy: str, estimate: int | None, weight: MedianWeight | None) -> tuple[int | None, MedianWeight]:
-    """Q̂ and w of a server with that policy that was told these (None: not told); w is 0 of the policies of others."""
-    if policy not in OURS:
+def settings_in_force(
+    policy: str, estimate: int | None, weight: MedianWeight | None
+) -> tuple[int | None, MedianWeight]:
+    """Q̂ and w in force where these were given (None: not given).
+
+    A policy of radix-tlru learns Q̂ and has the weight of a server. Any other has Q̂ = 200 and w = 0.
+    """
+    if policy not in LEARNING:
         return DEFAULT_NEXT_PROMPT if estimate is None else estimate, 0.0 if weight is None else weight
     eviction: PolicyName = "etlru" if "etlru" in policy else "tlru"
     return estimate, Config(eviction, next_prompt_estimate=estimate).weight if weight is None else weight

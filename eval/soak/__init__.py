@@ -1,16 +1,13 @@
-"""`python -m eval soak`: audited steps by the million, and a cache that costs at the end what it cost at the start.
+"""`python -m eval soak`: audited random steps by the million, and a cache whose requests must not get dearer.
 
 | file | its job | in → out |
 |---|---|---|
+| `shape.py` | which caches are audited | – |
 | `prefixes.py` | what a cache ought to hold | contexts → a number for each prefix; events → a subscriber |
 | `sessions.py` | what open sessions refer to | names, closes → prefixes |
-| `audit.py` | a real cache, and a dictionary beside it | steps of a scheduler → nothing, or what was lost |
-| `hybrids.py` | the same of models with windows and states | – |
-| `command.py` | shapes of caches, random steps, requests by the million | flags → tables |
+| `ledger.py` | a real cache, a dictionary beside it, and the audit | – → nothing, or an AssertionError |
+| `audit.py` | steps of a scheduler, each followed by an audit | numbers → steps |
+| `hybrids.py` | the same for models with windows and states | – |
+| `steps.py` | the shapes, random steps, requests by the million | counts, seed → tables |
+| `command.py` | – | flags |
 """
-
-from __future__ import annotations
-
-from eval.soak.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

@@ -1,7 +1,7 @@
-"""The audit of a hybrid's cache: also of which prefixes a window or a state is kept, and what a match can go on from.
+"""The audit of a hybrid model's cache: also which prefixes have a window or a state, and what a match can continue.
 
-The pool of the windows is accounted for as that of full attention is, through what maps one's slots to the other's; the
-states by the prefix that each was handed over with.
+The pool of the windows is audited like that of full attention, through the map from the slots of one to the slots of
+the other. A state is audited by the prefix that it was handed over with.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from eval.soak.audit import AuditedCache, Running, Shape
+from eval.soak.audit import AuditedCache
 from eval.soak.prefixes import Context
+from eval.soak.shape import Running, Shape
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 
 __all__ = ["AuditedHybrid", "audited"]
 
 WINDOW = 3  # pages, less half a one
-STATES = 16  # more than can be locked, and one
+STATES = 16  # more than can be locked at a time
 
 
 def audited(shape: Shape) -> AuditedCache:
     """The audited cache of a shape."""
-    return AuditedHybrid(shape) if shape.beside else AuditedCache(shape)
+    return AuditedHybrid(shape) if shape.hybrid else AuditedCache(shape)
 
 
 class AuditedHybrid(AuditedCache, HybridCache):
@@ -35,7 +36,7 @@ class AuditedHybrid(AuditedCache, HybridCache):
 
     def _params(self) -> CacheInitParams:
         shape, page = self.shape, self.shape.page_size
-        window, states = "swa" in shape.beside, "mamba" in shape.beside
+        window, states = "swa" in shape.hybrid, "mamba" in shape.hybrid
         hybrid = Hybrid(
             window=(WINDOW * page - page // 2) * window,
             window_pool=shape.capacity * 3 // 4 // page * page,
@@ -45,15 +46,15 @@ class AuditedHybrid(AuditedCache, HybridCache):
 
     def _forget(self) -> None:
         super()._forget()
-        self.windows: dict[int, int] = {}  # prefix → the page that its windowed layers have, of those in the tree
+        self.windows: dict[int, int] = {}  # prefix in the tree → the page of its windowed layers
         self._handed_over: dict[int, int] = {}  # state → the prefix that it was handed over with
-        self.stated: set[int] = set()  # prefixes of which a state is in the tree
+        self.stated: set[int] = set()  # prefixes with a state in the tree
         self._spare: torch.Tensor | None = None
 
     # ---- steps ----
 
     def _insert(self, request: Running) -> None:
-        if self.cache.supports_mamba():  # first, as what has to go for it may be what the request would find
+        if self.cache.supports_mamba():  # first, as it may evict what the request would find
             self._spare = super().allocate_state()
         super()._insert(request)
         if self._spare is not None:
@@ -61,12 +62,12 @@ class AuditedHybrid(AuditedCache, HybridCache):
             self._spare = None
 
     def allocate_state(self) -> torch.Tensor:
-        """The spare one, if there is one."""
+        """The spare state if there is one, else a new one."""
         spare, self._spare = self._spare, None
         return super().allocate_state() if spare is None else spare
 
     def insert(self, params: Any) -> InsertResult:
-        """Note whose state it is that the cache takes."""
+        """Insert, and note which prefix the state is of."""
         result = super().insert(params)
         if params.mamba_value is not None and not result.mamba_exist:
             key = params.key
@@ -75,13 +76,13 @@ class AuditedHybrid(AuditedCache, HybridCache):
         return result
 
     def evict_some(self, tokens: int) -> None:
-        """Evict tokens, then windows and states, which takes leaves along."""
+        """Evict tokens, then windows and states, with the leaves that need them."""
         super().evict_some(tokens)
         wanted = EvictParams(
             swa_num_tokens=tokens * self.cache.supports_swa(), mamba_num=tokens % 3 * self.cache.supports_mamba()
         )
         self.cache.evict(wanted)
-        self._after("beside")
+        self._after("evict hybrid")
 
     def _assert_evicted(self, evicted: int, wanted: int) -> None:
         assert evicted >= wanted, f"{evicted} tokens evicted, where {wanted} were wanted"
@@ -105,7 +106,7 @@ class AuditedHybrid(AuditedCache, HybridCache):
         return max((end for end in ends if self._can_go_on(prefixes[:end])), default=0)
 
     def _can_go_on(self, prefixes: Sequence[int]) -> bool:
-        """Whether all that a turn needs of a prefix is there at its end."""
+        """Whether a turn can continue a prefix: its window and its state are there."""
         has_state = not self.cache.supports_mamba() or prefixes[-1] in self.stated
         has_window = not self.cache.supports_swa() or self.windows.keys() >= set(prefixes[-WINDOW:])
         return has_state and has_window
@@ -135,7 +136,7 @@ class AuditedHybrid(AuditedCache, HybridCache):
         assert sizes == len(self.windows) * self.page_size, f"{sizes} tokens of windows, and {len(self.windows)} pages"
 
     def _windowed(self, page: int) -> int:
-        """The page that the windowed layers have for one of full attention; 0: none any more."""
+        """The page of the windowed layers for a page of full attention; 0: none any more."""
         slots = self.allocator.full_to_swa_index_mapping[self._slots([page])]
         return self._pages(slots)[0] if bool(slots.any()) else 0
 

@@ -1,4 +1,4 @@
-"""Prefixes of what was said, by number; and who reads a cache's events, and knows blocks by their hashes alone."""
+"""Prefixes of contexts by number, and a subscriber of a cache's events, which knows blocks only by their hashes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-__all__ = ["NAMESPACES", "Context", "PrefixIndex", "Prefixes", "Subscriber"]
+__all__ = ["NAMESPACES", "Context", "Prefixes", "RandomContexts", "Subscriber"]
 
 LETTERS = range(3)  # few, so that contexts share prefixes of any length
-REMEMBERED = 16  # contexts that a new one may go on from
+REMEMBERED = 16  # contexts that a new one may continue
 
-# (extra_key, cache_salt): contexts of two of them share nothing, though they be of the same tokens.
 NAMESPACES: tuple[tuple[str | None, str | None], ...] = (
     (None, None),
     ("adapter", None),
     (None, "tenant"),
     ("adapter", "tenant"),
 )
+"""(extra_key, cache_salt). Equal tokens in two namespaces share nothing."""
 
 
 class Context(NamedTuple):
@@ -33,41 +33,42 @@ class Context(NamedTuple):
     namespace: tuple[str | None, str | None]
 
 
-class PrefixIndex:
-    """Random contexts that go on from one another. ``capacity``: tokens of the pool that they are for."""
+class RandomContexts:
+    """Random contexts that continue one another. ``capacity``: tokens of the pool that they are for."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
         self._said: list[Context] = [Context((), namespace) for namespace in NAMESPACES]
 
     def next(self, number: int, tokens: int) -> Context:
-        """A context that goes on from where an earlier one was, or from within it, by up to so many tokens."""
+        """A context that continues an earlier one, from its end or from within, by at most ``tokens`` tokens."""
         rng = Random(number)
         before = rng.choice(self._said[-REMEMBERED:])
         said = before.tokens[: rng.choice([len(before.tokens), rng.randrange(len(before.tokens) + 1)])]
         said += tuple(rng.choices(LETTERS, k=rng.randrange(1, tokens + 1)))
         context = Context(said[: 2 * self._capacity], before.namespace)
-        # None goes on for ever, or nothing else would be asked for any more.
+        # A context of half the pool is not continued, or all later ones would continue it.
         follows = context if len(said) < self._capacity // 2 else Context((), rng.choice(NAMESPACES))
         self._said = [*self._said[-REMEMBERED:], follows]
         return context
 
 
 class Prefixes:
-    """Numbers of prefixes: two pages end the same one if all that was said up to their ends is the same.
+    """Numbers of prefixes: two pages end the same prefix if all tokens up to their ends are equal.
 
-    ``is_eagle``: what is said are pairs of tokens.
+    Args:
+        is_eagle: keys are pairs of tokens.
     """
 
     def __init__(self, page_size: int, is_eagle: bool) -> None:
         self._page_size, self._is_eagle = page_size, is_eagle
         self._numbers: dict[tuple[int, object], int] = {}
-        self.parents = list(range(len(NAMESPACES)))  # the empty prefixes are their own
-        # What events tell of a namespace is its salt alone: the prefix that a subscriber takes this one for.
+        self.parents = list(range(len(NAMESPACES)))  # an empty prefix is its own parent
+        # Events have only the salt of a namespace: by prefix, the one that a subscriber takes it for.
         self.told = [NAMESPACES.index((None, cache_salt)) for _, cache_salt in NAMESPACES]
 
     def of(self, context: Context) -> list[int]:
-        """The prefixes that the whole pages of a context end."""
+        """The prefixes that the whole pages of a context end, from the first page on."""
         said: Sequence[object] = context.tokens
         if self._is_eagle:
             said = list(pairwise(context.tokens))
@@ -78,7 +79,7 @@ class Prefixes:
         return prefixes
 
     def next(self, prefix: int, said: object) -> int:
-        """What a prefix and a page behind it are."""
+        """The prefix that is a prefix and one more page."""
         number = self._numbers.setdefault((prefix, said), len(self.parents))
         if number == len(self.parents):
             self.parents.append(prefix)
@@ -89,7 +90,7 @@ class Prefixes:
         return number
 
     def key(self, context: Context, tokens: int) -> RadixKey:
-        """What SGLang calls the first tokens of a context, in whole pages."""
+        """SGLang's key of the first tokens of a context, in whole pages."""
         extra_key, cache_salt = context.namespace
         said = array("q", context.tokens[:tokens])
         key = RadixKey(said, extra_key, is_bigram=self._is_eagle, cache_salt=cache_salt)
@@ -97,15 +98,19 @@ class Prefixes:
 
 
 class Subscriber:
-    """What one knows who reads a cache's events, and cannot see a split."""
+    """What a reader of a cache's events knows; it does not see splits."""
 
     def __init__(self, prefixes: Prefixes) -> None:
         self._prefixes = prefixes
         self._ends: dict[int, int] = {}  # hash of a block → the prefix that it ends
-        self.blocks: Counter[int] = Counter()  # prefixes that it takes to be resident
+        self.blocks: Counter[int] = Counter()  # prefixes that are resident as far as events tell
 
     def read(self, events: Iterable[KVCacheEvent]) -> None:
-        """Raise AssertionError where events contradict each other."""
+        """Read events.
+
+        Raises:
+            AssertionError: events contradict each other.
+        """
         for event in events:
             match event:
                 case BlockStored():

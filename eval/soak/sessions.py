@@ -1,4 +1,4 @@
-"""What open sessions refer to, by the dictionary of an audit."""
+"""Which prefixes open sessions refer to, by the dictionary of an audit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["OpenSessions"]
 
 
 class OpenSessions:
-    """The prefixes that each session refers to, as far as they are resident: what has gone it does not name again."""
+    """The resident prefixes that each session refers to. A prefix that was evicted is forgotten."""
 
     def __init__(self) -> None:
         self._open: dict[str, set[int]] = {}
@@ -22,14 +22,14 @@ class OpenSessions:
         return set[int]().union(*self._open.values())
 
     def refer(self, session: str, prefixes: Iterable[int]) -> None:
-        """A session has served a context of these prefixes."""
+        """A session served a context of these prefixes."""
         self._open.setdefault(session, set()).update(prefixes)
 
     def close(self, session: str) -> None:
-        """A client closes a session, which may be none."""
+        """A client closes a session, which need not exist."""
         self._open.pop(session, None)
 
     def keep_only(self, resident: set[int]) -> None:
-        """All but these were evicted."""
+        """All other prefixes were evicted."""
         for prefixes in self._open.values():
             prefixes &= resident

@@ -1,15 +1,15 @@
 """`python -m eval hostile`: what one hostile client can do to another tenant's cached conversations.
 
-The trace is the honest tenant. An attacker sends conversations of its own into the same cache, at a constant rate: so
-many prompt tokens a second as the honest tenant sends, times ``--strength``. What it may choose is their shape:
+The trace is the honest tenant. An attacker sends conversations of its own into the same cache, at a constant rate: the
+prompt tokens a second of the honest tenant, times ``--strength``. The attacker chooses their shape:
 
 - *flood*: unique long prompts that nobody continues;
-- *return*: conversations that are taken up again and again, so that they are always recent;
+- *return*: conversations that return again and again, so that they are always recent;
 - *bait*: conversations that return a few times, as those do that are worth keeping, then bring one long document and
-  are never heard of again.
+  never return.
 
-Each kind is tried in several sizes and paces, and of each the worst is shown, figure by figure: an attacker tries
-them, too. All figures are of the honest tenant's requests alone.
+Each kind is tried in several sizes and paces. The table shows the worst of them, figure by figure, as an attacker would
+try them all. All figures are of the honest tenant's requests only.
 """
 
 from __future__ import annotations
@@ -17,39 +17,36 @@ from __future__ import annotations
 import argparse
 import heapq
 import itertools
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from rich import box
 from rich.table import Table
 
-from eval.caches.policies import TraceKnowledge
+from eval.arguments import Several, add_page_size, add_policies, median_weight, number, tokens, weight_text
+from eval.caches.knowledge import TraceKnowledge
 from eval.caches.real import REAL_CACHES
-from eval.command import add_trace_arguments, median_weight, tokens, trace_options, weight_text
-from eval.render.table import console
 from eval.simulate.cells import Cell
-from eval.simulate.command import cache_for
-from eval.studies.later import Figures, figures
-from eval.traces import open_trace
-from eval.traces.request import Path, Request, TraceError
-from radix_tlru import ConfigError
+from eval.simulate.evaluate import cache_for
+from eval.studies.figures import Figures, figures
+from eval.terminal import Progress, show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.traces.request import Path, Request
 
-__all__ = ["Attack", "attacks", "damage", "requests_of"]
+__all__ = ["ANSWER", "NEXT_PROMPT", "Attack", "add_arguments", "attacks", "damage", "requests_of", "run"]
 
 HONEST = "chat-mix:conversations=600,arrival_span_s=720,wait_median_s=45,wait_sigma=1"
-"""Chat as in the demo at the pace of people: a new conversation every 1.2 s, some 45 s between its turns."""
+"""Chat as in the demo, at the pace of people: a new conversation every 1.2 s, some 45 s between its turns."""
 
 SERVED = ("sglang-lru", "sglang-tlru", "real-tlru", "real-etlru")
 SIMULATED = ("lru", "tlru", "etlru")
 
 STOCK = ("sglang-lru", "lru")
-"""What the others are held against: the first of these that was asked for."""
+"""The baseline: the first of these that was asked for."""
 
 ALONE = "alone"
 
 NEXT_PROMPT, ANSWER = 16, 16
-"""Tokens of an attacker's turns that only show that it is there."""
+"""Tokens of those turns of an attacker that only keep a conversation recent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +56,18 @@ class Attack:
     kind: str
     first_prompt: int
     turns: int = 1
-    wait_s: float = 0.0  # from one turn to the next
-    last_prompt: int = NEXT_PROMPT  # of the last turn, if it is not the first
+    wait_s: float = 0.0  # between two turns
+    last_prompt: int = NEXT_PROMPT  # of the last turn, if there are several
 
     @property
     def prompts(self) -> list[int]:
-        """What each turn adds."""
+        """Tokens that each turn adds."""
         between = [NEXT_PROMPT] * (self.turns - 2)
         return [self.first_prompt, *between, self.last_prompt][: self.turns]
 
 
 def attacks(capacity: int) -> list[Attack]:
-    """What an attacker tries on a cache of so many tokens."""
+    """The attacks that are tried on a cache of ``capacity`` tokens."""
     return [
         *(Attack("flood", capacity // share) for share in (64, 16, 4)),
         *(
@@ -85,7 +82,7 @@ def attacks(capacity: int) -> list[Attack]:
 
 
 def requests_of(attack: Attack, rate: float, until_s: float, from_s: float = 0.0) -> Iterator[Request]:
-    """The attacker's requests between two times, in order of arrival: ``rate`` prompt tokens a second."""
+    """The attacker's requests between two times (s), in order of arrival: ``rate`` prompt tokens a second."""
     prompts = list(itertools.accumulate(prompt + ANSWER for prompt in attack.prompts))
     spacing_s = sum(end - ANSWER for end in prompts) / rate
     before = int((attack.turns - 1) * attack.wait_s / spacing_s) + 1  # conversations under way at the start
@@ -101,72 +98,77 @@ def requests_of(attack: Attack, rate: float, until_s: float, from_s: float = 0.0
 
 
 def _conversation(attack: Attack, number: int, birth_s: float) -> Iterator[Request]:
-    first_unit = -1 - number * 2 * attack.turns  # below zero: no trace has such
+    first_unit = -1 - number * 2 * attack.turns  # below zero: no trace has such units
     ends: tuple[int, ...] = ()
     for turn, prompt in enumerate(attack.prompts):
-        asked = (*ends, (ends[-1] if ends else 0) + prompt)
-        ends = (*asked, asked[-1] + ANSWER)
+        prompt_ends = (*ends, (ends[-1] if ends else 0) + prompt)
+        ends = (*prompt_ends, prompt_ends[-1] + ANSWER)
         units = range(first_unit, first_unit - len(ends), -1)
         arrival_s = birth_s + turn * attack.wait_s
         name = f"attacker-{number}"
-        yield Request(arrival_s, name, Path(units[:-1], asked), Path(units, ends), asked[-1], ANSWER)
+        prompt_path, context = Path(units[:-1], prompt_ends), Path(units, ends)
+        yield Request(arrival_s, name, prompt_path, context, prompt_ends[-1], ANSWER)
 
 
 def damage(honest: Sequence[Request], attack: Attack | None, strength: float, cell: Cell) -> Figures:
     """The honest tenant's figures in a cache that it shares with the attacker."""
     from_s, until_s = honest[0].arrival_s, honest[-1].arrival_s
-    theirs: Iterator[Request] = iter(())
+    hostile: Iterator[Request] = iter(())
     if attack is not None:
         rate = strength * sum(request.prompt_tokens for request in honest) / (until_s - from_s)
-        theirs = requests_of(attack, rate, until_s, from_s)
-    sent = heapq.merge(((True, one) for one in honest), ((False, one) for one in theirs), key=lambda s: s[1].arrival_s)
+        hostile = requests_of(attack, rate, until_s, from_s)
+    sent = heapq.merge(((True, one) for one in honest), ((False, one) for one in hostile), key=lambda s: s[1].arrival_s)
     cache = cache_for(cell, TraceKnowledge(honest))
     cached = []
     for is_honest, request in sent:
         found = cache.request(request)
         if is_honest:
             cached.append(found)
-    return figures(honest, cached, cell.threshold, 0)
+    return figures(honest, cached, cell.threshold)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; strengths are tried one after the other."""
     add_trace_arguments(parser, default=HONEST)
-    known = (*SIMULATED, *REAL_CACHES)
-    parser.add_argument("--policy", nargs="+", default=SERVED, choices=known, metavar="P", help=", ".join(known))
-    parser.add_argument("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
-    parser.add_argument("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
-    parser.add_argument("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (%(default)s)")
-    parser.add_argument("--median-weight", type=median_weight, default=0.0, metavar="W", help="w (default: 0)")
-    parser.add_argument("--page-size", type=tokens, default=16, metavar="N", help="tokens (default: %(default)s)")
-    parser.add_argument("--strength", nargs="+", type=float, default=[0.25, 1.0], metavar="S", help="(default: 0.25 1)")
+    add_policies(parser, (*SIMULATED, *REAL_CACHES), SERVED)
+    add = parser.add_argument
+    add("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
+    add("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
+    add("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (default: %(default)s)")
+    add("--median-weight", type=median_weight, default=0.0, metavar="W", help="w (default: 0)")
+    add_page_size(parser, default=16)
+    add(
+        "--strength",
+        action=Several,
+        type=number(above=0, most=1_000),
+        default=[0.25, 1.0],
+        metavar="S",
+        help="prompt tokens of the attacker for one of the honest tenant (default: 0.25 1)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table for each strength; 2 if something asked for cannot be done."""
-    try:
+    """Print a table for each strength.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    if args.page_size > args.capacity // 64:
+        raise ValueError(f"--page-size {args.page_size}: must be 1 to a 64th of the {args.capacity} tokens of cache")
+    honest = trace_source(args).open().requests
+    if honest[0].arrival_s == honest[-1].arrival_s:
+        raise ValueError(f"--trace {args.trace}: lasts no time, in which an attacker could do anything")
+    kinds = _by_kind(attacks(args.capacity))
+    steps = len(args.strength) * len(args.policy) * sum(map(len, kinds.values()))
+    with Progress("runs", steps) as progress:
         for strength in args.strength:
-            if not 0 < strength <= 1_000:
-                raise ValueError(f"--strength {strength:g}: must be more than 0 and at most 1000")
-        if not 1 <= args.page_size <= args.capacity // 64:
-            raise ValueError(
-                f"--page-size {args.page_size}: must be 1 to a 64th of the {args.capacity} tokens of cache"
-            )
-        honest = open_trace(**dict(trace_options(args))).requests
-        if honest[0].arrival_s == honest[-1].arrival_s:
-            raise ValueError(f"--trace {args.trace}: lasts no time, in which an attacker could do anything")
-        weight = weight_text(args.median_weight)
-        for strength in args.strength:
-            print(
+            blocks = [_block(kind, tried, honest, strength, args, progress) for kind, tried in kinds.items()]
+            show(
                 f"Uncached tokens of {len(honest):,} honest requests; {args.capacity:,} tokens of cache, page "
-                f"{args.page_size}, ξ = {args.threshold:,}, w = {weight}.\n"
-                f"An attacker sends {strength:g} times as many prompt tokens; the worst of what it tries:\n"
+                f"{args.page_size}, ξ = {args.threshold:,}, w = {weight_text(args.median_weight)}.\n"
+                f"An attacker sends {strength:g} times as many prompt tokens; the worst of what it tries:\n",
+                *blocks,
             )
-            for kind, tried in _by_kind(attacks(args.capacity)).items():
-                console().print(_block(kind, tried, honest, strength, args))
-    except (TraceError, ConfigError, ValueError, OSError) as error:
-        print(f"eval hostile: {error}", file=sys.stderr)
-        return 2
     return 0
 
 
@@ -178,25 +180,31 @@ def _by_kind(tried: Sequence[Attack]) -> dict[str, list[Attack | None]]:
 
 
 def _block(
-    kind: str, tried: Sequence[Attack | None], honest: Sequence[Request], strength: float, args: argparse.Namespace
+    kind: str,
+    tried: Sequence[Attack | None],
+    honest: Sequence[Request],
+    strength: float,
+    args: argparse.Namespace,
+    progress: Progress,
 ) -> Table:
-    """The worst that attacks of one kind do, policy by policy, and how it compares with stock lru's worst."""
+    """The worst that attacks of one kind do, policy by policy, against stock lru's worst."""
     worst: dict[str, Figures] = {}
     settings = (args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
     for policy in args.policy:
         cell = Cell("honest", policy, *settings)
-        done = [damage(honest, attack, strength, cell) for attack in tried]
+        done = []
+        for attack in tried:
+            done.append(damage(honest, attack, strength, cell))
+            progress.advance()
         worst[policy] = Figures(*(max(column) for column in zip(*done, strict=True)))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(f"{kind} ({len(tried)})" if kind != ALONE else ALONE, no_wrap=True, min_width=14)
-    for column in ("p50", "", "p95", "", "TEL", ""):
-        table.add_column(column, justify="right", no_wrap=True)
+    name = f"{kind} ({len(tried)})" if kind != ALONE else ALONE
+    result = table("", (f"{name:14}", "p50", "", "p95", "", "TEL", ""))
     stock = next((policy for policy in STOCK if policy in worst), "")
     for policy, figure in worst.items():
         base = None if policy == stock else worst.get(stock)
         cells: list[str] = []
-        for name in ("p50", "p95", "tel"):
-            value, before = getattr(figure, name), getattr(base, name, 0.0)
+        for field in ("p50", "p95", "tel"):
+            value, before = getattr(figure, field), getattr(base, field, 0.0)
             cells += [f"{value:,.0f}", f"{value / before - 1:+.1%}" if before else ""]
-        table.add_row(policy, *cells)
-    return table
+        result.add_row(policy, *cells)
+    return result

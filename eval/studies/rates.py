@@ -1,8 +1,8 @@
 """`python -m eval rates`: ET-LRU with learned rates beside ET-LRU with the true ones, on the paper's stochastic model.
 
-Where the model is true (`paper.sources.stand_in`), ET-LRU (Definition 1) is given what the model drew: λ_i of each
-conversation, μ, and the distribution of Q in the steps of `eval paper`. ``etlru`` is given nothing and serves the same
-requests, drawn anew for each seed. Differences are taken seed by seed; an interval is of their mean (Student's t).
+Where the model is true (``paper.sources.stand_in``), ET-LRU (Definition 1) is given what the model drew: λ_i of each
+conversation, μ, and the distribution of Q. ``etlru`` is given nothing and serves the same requests, drawn anew for each
+seed. Differences are taken seed by seed; an interval is of their mean (Student's t, 95 %).
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from rich import box
 from rich.table import Table
 from scipy import stats
 
-from eval.caches.policies import StepPrompt, TraceKnowledge, simulated_cache
+from eval.arguments import Several, number, one_of, whole
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.models import StepPrompt
+from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.command import tokens
-from eval.render.table import console
 from eval.simulate.cells import uncached_tokens
+from eval.simulate.timing import ASSUMED
 from eval.studies.paper.grid import STEPS
 from eval.studies.paper.published import FIGURE_THRESHOLDS_MS, SHAREGPT, WILDCHAT, DataSet
 from eval.studies.paper.sources import Reading, Source, drawn, prompt_lengths, stand_in
-from eval.studies.paper.timing import ASSUMED
+from eval.terminal import Progress, show, table
 
-__all__ = ["Difference", "Setting", "Tail", "difference", "tail"]
+__all__ = ["Difference", "Setting", "Tail", "add_arguments", "compare", "difference", "run", "source_of", "tail"]
 
 SPREADS = (0.0, 1.0)
-"""Of log λ_i."""
+"""σ of log λ_i."""
 
-_MODELS = {"wildchat": WILDCHAT, "sharegpt": SHAREGPT}
-_POLICIES = ("lru", "tlru", "etlru", "etlru-given")
+MODELS = {"wildchat": WILDCHAT, "sharegpt": SHAREGPT}
+POLICIES = ("lru", "tlru", "etlru", "etlru-given")
 
 
 class Tail(NamedTuple):
-    """Of the later part of a trace; tokens."""
+    """Figures of the later part of a trace, in uncached tokens."""
 
     tel: float
     p95: float
@@ -49,79 +49,79 @@ class Tail(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A line of the table."""
+    """A row of the table."""
 
-    data: DataSet  # whose stand-in the model is
+    data: DataSet  # that the model stands in for
     spread: float  # σ of log λ_i; 0: the same rate for all
     capacity: int  # tokens
     threshold: int  # ξ, tokens
 
 
 class Difference(NamedTuple):
-    """A relative difference: the mean over seeds, give or take so much for an interval of 95 %; NaN against nothing."""
+    """A relative difference: mean over seeds ± half of its 95 % interval. NaN where the other figure is 0."""
 
     mean: float
-    reach: float
+    half: float
 
     def __str__(self) -> str:
-        return "–" if math.isnan(self.mean) else f"{self.mean:+.1%} ± {self.reach:.1%}"
+        return "–" if math.isnan(self.mean) else f"{self.mean:+.1%} ± {self.half:.1%}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command; those that name several values span a grid."""
+    """Flags of the command; those that take several values span a grid."""
     add = parser.add_argument
-    add("--model", nargs="+", choices=_MODELS, default=tuple(_MODELS), metavar="M", help=f"of {', '.join(_MODELS)}")
-    add("--capacity", nargs="+", type=tokens, default=[4_000, 10_000], metavar="TOKENS", help="(default: 4000 10000)")
-    add("--turns", type=int, default=4_000, metavar="N", help="of each trace (default: %(default)s)")
-    add("--seeds", type=int, default=10, metavar="N", help="traces of each model, 2 or more (default: %(default)s)")
-    add("--from", type=float, default=0.5, dest="share", metavar="SHARE", help="judged from there on (%(default)s)")
+    names = tuple(MODELS)
+    add("--model", action=Several, type=one_of(names), default=list(names), metavar="M", help=f"of {', '.join(names)}")
+    add("--capacity", action=Several, type=whole(1), default=[4_000, 10_000], metavar="TOKENS", help="(4000 10000)")
+    add("--turns", type=whole(100), default=4_000, metavar="N", help="of each trace (default: %(default)s)")
+    add("--seeds", type=whole(2), default=10, metavar="N", help="traces of each model (default: %(default)s)")
+    add(
+        "--from",
+        type=number(least=0, below=1),
+        default=0.5,
+        dest="share",
+        metavar="SHARE",
+        help="of the requests that are served before the figures begin (default: %(default)s)",
+    )
     add("--optional-caching", action="store_true", help="as in the paper: a context may be trimmed once it is served")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table; 2 if something asked for cannot be done."""
-    try:
-        for flag, value, least in (("--seeds", args.seeds, 2), ("--turns", args.turns, 100)):
-            if value < least:
-                raise ValueError(f"{flag} {value}: must be {least} or more")
-        if not 0 <= args.share < 1:
-            raise ValueError(f"--from {args.share:g}: must be a share from 0 to less than 1")
-        if min(args.capacity) < 1:
-            raise ValueError(f"--capacity {min(args.capacity)}: must be at least 1 token")
-    except ValueError as error:
-        print(f"eval rates: {error}", file=sys.stderr)
-        return 2
-    console().print(compare(args))
+    """Print the table."""
+    show(compare(args))
     return 0
 
 
 def compare(args: argparse.Namespace) -> Table:
-    """Each setting, its policies one after the other on the traces of all seeds."""
+    """A row for each setting: TEL against LRU, and how far etlru is from ET-LRU with the true rates."""
     judged = f"the last {1 - args.share:.0%} of" if args.share else "all of"
     caching = "optional" if args.optional_caching else "forced"
-    title = f"{judged} {args.turns:,} turns, {args.seeds} seeds, {caching} caching"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1))
-    for column in ("model", "σ", "capacity", "ξ", "tlru", "etlru", "given", "TEL", "p95", "p99"):
-        table.add_column(column, justify="left" if column == "model" else "right", no_wrap=True)
+    result = table(
+        f"{judged} {args.turns:,} turns, {args.seeds} seeds, {caching} caching",
+        ("model", "σ", "capacity", "ξ", "tlru", "etlru", "given", "TEL", "p95", "p99"),
+    )
     thresholds = [ASSUMED.tokens(ms) for ms in FIGURE_THRESHOLDS_MS]
-    for name, spread in itertools.product(args.model, SPREADS):
-        drawn_by = [source_of(_MODELS[name], spread, args.turns, seed) for seed in range(args.seeds)]
-        for capacity, threshold in itertools.product(args.capacity, thresholds):
-            setting = Setting(_MODELS[name], spread, capacity, threshold)
-            done = {
-                policy: [tail(policy, setting, source, args.share, not args.optional_caching) for source in drawn_by]
-                for policy in _POLICIES
-            }
-            lru = sum(one.tel for one in done["lru"])
-            table.add_row(
-                name,
-                f"{spread:g}",
-                f"{capacity:,}",
-                f"{threshold:,}",
-                *(f"{sum(one.tel for one in done[policy]) / lru - 1:+.1%}" if lru else "–" for policy in _POLICIES[1:]),
-                *(str(each) for each in difference(done["etlru"], done["etlru-given"])),
-            )
-    return table
+    models = list(itertools.product(args.model, SPREADS))
+    with Progress("settings", len(models) * len(args.capacity) * len(thresholds)) as progress:
+        for name, spread in models:
+            sources = [source_of(MODELS[name], spread, args.turns, seed) for seed in range(args.seeds)]
+            for capacity, threshold in itertools.product(args.capacity, thresholds):
+                setting = Setting(MODELS[name], spread, capacity, threshold)
+                done = {
+                    policy: [tail(policy, setting, source, args.share, not args.optional_caching) for source in sources]
+                    for policy in POLICIES
+                }
+                lru = sum(one.tel for one in done["lru"])
+                result.add_row(
+                    name,
+                    f"{spread:g}",
+                    f"{capacity:,}",
+                    f"{threshold:,}",
+                    *(f"{sum(one.tel for one in done[p]) / lru - 1:+.1%}" if lru else "–" for p in POLICIES[1:]),
+                    *(str(each) for each in difference(done["etlru"], done["etlru-given"])),
+                )
+                progress.advance()
+    return result
 
 
 def source_of(data: DataSet, spread: float, turns: int, seed: int) -> Source:
@@ -131,8 +131,8 @@ def source_of(data: DataSet, spread: float, turns: int, seed: int) -> Source:
 
 
 def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forced: bool = True) -> Tail:
-    """What a policy leaves to prefill of the requests from ``share`` of the trace on."""
-    requests, given = source.requests, policy == "etlru-given"
+    """The figures of a policy, of the requests from ``share`` of the trace on."""
+    requests, is_given = source.requests, policy == "etlru-given"
     mean_life_s = stand_in(setting.data, Reading()).mean_life_s
     cache = simulated_cache(
         policy,
@@ -140,8 +140,8 @@ def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forc
         threshold=setting.threshold,
         next_prompt_estimate=None if policy == "etlru" else source.next_prompt_estimate,
         knowledge=TraceKnowledge(requests),
-        prompts=StepPrompt.of(prompt_lengths(requests), STEPS) if given else None,
-        death_rate=1 / mean_life_s if given else 0.0,
+        prompts=StepPrompt.of(prompt_lengths(requests), STEPS) if is_given else None,
+        death_rate=1 / mean_life_s if is_given else 0.0,
         forced=forced,
     )
     uncached = uncached_tokens(requests, simulate(cache, requests))[int(share * len(requests)) :]
@@ -149,9 +149,9 @@ def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forc
     return Tail(float(np.maximum(uncached - setting.threshold, 0).sum()), p95, p99)
 
 
-def difference(ours: Sequence[Tail], theirs: Sequence[Tail]) -> list[Difference]:
-    """Of TEL, p95 and p99, relative to ``theirs``, trace by trace."""
-    base = np.array(theirs, dtype=np.float64)
-    relative = np.divide(np.array(ours), base, out=np.full_like(base, np.nan), where=base != 0) - 1.0
-    reach = stats.t.ppf(0.975, len(relative) - 1) * stats.sem(relative, axis=0)
-    return list(map(Difference, relative.mean(axis=0).tolist(), reach.tolist()))
+def difference(own: Sequence[Tail], other: Sequence[Tail]) -> list[Difference]:
+    """Differences of TEL, p95 and p99 relative to ``other``, trace by trace."""
+    base = np.array(other, dtype=np.float64)
+    relative = np.divide(np.array(own), base, out=np.full_like(base, np.nan), where=base != 0) - 1.0
+    half = stats.t.ppf(0.975, len(relative) - 1) * stats.sem(relative, axis=0)
+    return list(map(Difference, relative.mean(axis=0).tolist(), half.tolist()))

@@ -1,4 +1,4 @@
-"""`python -m eval unseen`: what policies promise, on generated traces of many kinds, with seeds that nobody looked at.
+"""`python -m eval unseen`: policies against lru, on generated traces of many kinds and with seeds of your choice.
 
 Each policy serves each trace whole, from an empty cache. All figures are relative to LRU on the same trace. A policy
 that looks only at tokens beyond ξ may raise percentiles below ξ. So the study counts traces whose p95 is more than 1 %
@@ -11,39 +11,49 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-import joblib
 import numpy as np
-from rich import box
-from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
-from eval.caches.policies import TraceKnowledge, simulated_cache
+from eval.arguments import Several, add_policies, median_weight, weight_text, whole
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.command import median_weight, weight_text
-from eval.render.table import console
-from eval.studies.later import Figures, figures
+from eval.parallel import in_parallel
+from eval.studies.figures import Figures, figures
+from eval.terminal import show, table
 from eval.traces import open_trace
-from radix_tlru import Config
 from radix_tlru.config import LOAD, MedianWeight
 
-__all__ = ["KINDS", "TOLERATED", "Arm", "Change", "Kind", "Paid", "against_lru", "leads"]
+__all__ = [
+    "KINDS",
+    "OPTIMUM",
+    "TOLERATED",
+    "Arm",
+    "Change",
+    "Changes",
+    "Kind",
+    "add_arguments",
+    "against_lru",
+    "by_kind",
+    "leads",
+    "run",
+    "summary",
+]
 
 TOLERATED = 0.01
-"""Of lru's p95, that a policy which holds it may be above."""
+"""Relative rise of p95 against LRU that does not count as one."""
 
 
 class Kind(NamedTuple):
-    """Traces that differ in their seed alone, and the cache that serves them."""
+    """Traces that differ only in their seed, and the cache that serves them. Lengths in tokens."""
 
-    trace: str  # a generator and its parameters, but for the seed
-    capacity: int  # tokens
-    threshold: int  # ξ, tokens
-    page_size: int  # tokens
+    trace: str  # a generator and its parameters, without the seed
+    capacity: int
+    threshold: int  # ξ
+    page_size: int
 
 
 class Arm(NamedTuple):
@@ -57,7 +67,7 @@ class Arm(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What an arm pays on a trace, in parts of what LRU pays."""
+    """Figures of an arm on a trace, relative to LRU: 0.1 is a tenth more."""
 
     tel: float
     p50: float
@@ -74,8 +84,8 @@ class Change(NamedTuple):
 OPTIMUM = Arm("tail-belady-ends", 0.0)
 """Tail-Optimized Belady."""
 
-Paid = Mapping[tuple[Kind, int], Mapping[Arm, Change]]
-"""What each arm pays, relative to LRU, by kind and seed."""
+Changes = Mapping[tuple[Kind, int], Mapping[Arm, Change]]
+"""The change of each arm by kind and seed."""
 
 KINDS = (
     Kind("synthetic:conversations=1000", 200_000, 2048, 16),
@@ -101,43 +111,28 @@ KINDS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; policies and weights span a grid."""
+    add_policies(parser, ("tlru", "etlru"), ("tlru", "etlru"))
     add = parser.add_argument
-    add("--policy", nargs="+", default=("tlru", "etlru"), choices=("tlru", "etlru"), metavar="P", help="of tlru, etlru")
-    add("--median-weight", nargs="+", type=median_weight, default=[0.0, LOAD], metavar="W")
-    add("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N", help="a trace of each kind for each (0 1 2)")
-    add("--kinds", type=int, default=len(KINDS), metavar="N", help="the first so many (all %(default)s)")
-    add("--jobs", type=int, default=1, metavar="N", help="traces side by side (%(default)s)")
+    add("--median-weight", action=Several, type=median_weight, default=[0.0, LOAD], metavar="W", help="w (0 load)")
+    add("--seeds", action=Several, type=whole(0), default=[0, 1, 2], metavar="N", help="of each kind (default: 0 1 2)")
+    add("--kinds", type=whole(1, len(KINDS)), default=len(KINDS), metavar="N", help="the first N (all %(default)s)")
+    add("--jobs", type=whole(1), default=1, metavar="N", help="traces side by side (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables; 2 if something asked for cannot be done."""
-    try:
-        if not 1 <= args.kinds <= len(KINDS):
-            raise ValueError(f"--kinds {args.kinds}: must be 1 to {len(KINDS)}")
-        if args.jobs < 1:
-            raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
-        if min(args.seeds) < 0:
-            raise ValueError(f"--seeds {min(args.seeds)}: must be 0 or more")
-        for weight in args.median_weight:
-            Config(median_weight=weight)  # raises ConfigError for what no policy takes
-    except ValueError as error:
-        print(f"eval unseen: {error}", file=sys.stderr)
-        return 2
+    """Print the tables."""
     arms = [Arm(*each) for each in itertools.product(args.policy, args.median_weight)]
     traces = list(itertools.product(KINDS[: args.kinds], args.seeds))
-    work = (joblib.delayed(against_lru)(kind, seed, arms) for kind, seed in traces)
-    found = joblib.Parallel(n_jobs=args.jobs, return_as="generator")(work)
-    progress = track(found, "traces", total=len(traces), console=Console(stderr=True), transient=True)
-    paid = dict(zip(traces, progress, strict=True))
-    console().print(summary(paid, arms))
-    console().print(by_kind(paid, arms))
+    calls = [(kind, seed, arms) for kind, seed in traces]
+    changes = dict(zip(traces, in_parallel(against_lru, calls, jobs=args.jobs, title="traces"), strict=True))
+    show(summary(changes, arms), by_kind(changes, arms))
     for weight in args.median_weight if {"tlru", "etlru"} <= set(args.policy) else ():
-        console().print(leads(paid, weight), highlight=False)
+        show(leads(changes, weight))
     return 0
 
 
 def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Change]:
-    """What each arm pays on one trace, relative to LRU; the optimum too, if T-LRU is ahead of etlru."""
+    """The change of each arm on one trace; that of the optimum too, if T-LRU has less TEL than etlru."""
     requests = open_trace(f"{kind.trace},seed={seed}").requests
 
     def serve(policy: str, weight: MedianWeight) -> Figures:
@@ -150,72 +145,66 @@ def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Change]
             page_size=kind.page_size,
             knowledge=TraceKnowledge(requests) if policy == OPTIMUM.policy else None,
         )
-        return figures(requests, simulate(cache, requests), kind.threshold, 0)
+        return figures(requests, simulate(cache, requests), kind.threshold)
 
     lru = serve("lru", 0.0)
 
-    def pay(arm: Arm) -> Change:
+    def change(arm: Arm) -> Change:
         found = serve(*arm)
-        return Change(*found.against(lru), beyond=found.p95 > kind.threshold)
+        relative = found.against(lru)
+        return Change(relative.tel, relative.p50, relative.p95, relative.mean, beyond=found.p95 > kind.threshold)
 
-    paid = {arm: pay(arm) for arm in arms}
-    if any(_lead(paid, arm.weight) > 0 for arm in arms):
-        paid[OPTIMUM] = pay(OPTIMUM)
-    return paid
+    changes = {arm: change(arm) for arm in arms}
+    if any(_lead(changes, arm.weight) > 0 for arm in arms):
+        changes[OPTIMUM] = change(OPTIMUM)
+    return changes
 
 
-def _lead(paid: Mapping[Arm, Change], weight: MedianWeight) -> float:
-    """By how much T-LRU's TEL is below etlru's, in parts of lru's; 0 if not both were served."""
-    tlru, etlru = (paid.get(Arm(policy, weight)) for policy in ("tlru", "etlru"))
+def _lead(changes: Mapping[Arm, Change], weight: MedianWeight) -> float:
+    """By how much the TEL of T-LRU is below that of etlru, relative to LRU's; 0 if not both were served."""
+    tlru, etlru = (changes.get(Arm(policy, weight)) for policy in ("tlru", "etlru"))
     return etlru.tel - tlru.tel if tlru and etlru else 0.0
 
 
-def leads(paid: Paid, weight: MedianWeight) -> str:
-    """On how many traces T-LRU is ahead of etlru with the same weight, and by how much at most."""
+def leads(changes: Changes, weight: MedianWeight) -> str:
+    """A line: on how many traces T-LRU is ahead of etlru with the same weight, and by how much at most."""
     ahead = {
         trace: (100 * lead, -100 * lead / of_trace[OPTIMUM].tel if of_trace[OPTIMUM].tel < 0 else math.inf)
-        for trace, of_trace in paid.items()
+        for trace, of_trace in changes.items()
         if (lead := _lead(of_trace, weight)) > 0
     }
-    of = f"{Arm('etlru', weight)}: more TEL than tlru with the same weight on {len(ahead)} of {len(paid)} traces"
+    count = f"{Arm('etlru', weight)}: more TEL than tlru with the same weight on {len(ahead)} of {len(changes)} traces"
     if not ahead:
-        return of
+        return count
     most, points = (max(each) for each in zip(*ahead.values(), strict=True))
-    return f"{of}; at most {most:.1f} % of lru's more, {points:.1f} points of the gap to {OPTIMUM.policy}"
+    return f"{count}; at most {most:.1f} % of lru's more, {points:.1f} points of the gap to {OPTIMUM.policy}"
 
 
-def summary(paid: Paid, arms: Sequence[Arm]) -> Table:
-    """An arm a line, over all traces."""
-    table = _table(f"{len(paid)} generated traces, whole; means over traces, against lru")
+def summary(changes: Changes, arms: Sequence[Arm]) -> Table:
+    """An arm a row, over all traces."""
     counts = (f"p95 above lru's by > {TOLERATED:.0%}", "… and beyond ξ")
-    for column in ("", "TEL", "p50", "mean", "p95", "worst p95", *counts):
-        table.add_column(column, justify="right" if column else "left")
+    result = table(
+        f"{len(changes)} generated traces, whole; means over traces, against lru",
+        ("", "TEL", "p50", "mean", "p95", "worst p95", *counts),
+    )
     for arm in arms:
-        of_arm = [each[arm] for each in paid.values()]
+        of_arm = [each[arm] for each in changes.values()]
         tel, p50, p95, mean, _ = np.mean(of_arm, axis=0).tolist()
         worst = max(each.p95 for each in of_arm)
-        changes = (f"{change:+.1%}" for change in (tel, p50, mean, p95, worst))
         raised = [each.beyond for each in of_arm if each.raised]
-        table.add_row(str(arm), *changes, f"{len(raised)} of {len(paid)}", str(sum(raised)))
-    return table
+        shares = (f"{change:+.1%}" for change in (tel, p50, mean, p95, worst))
+        result.add_row(str(arm), *shares, f"{len(raised)} of {len(changes)}", str(sum(raised)))
+    return result
 
 
-def by_kind(paid: Paid, arms: Sequence[Arm]) -> Table:
-    """A kind a line: the mean TEL and the worst p95 of each arm over the seeds."""
-    table = _table("TEL, mean over seeds; p95, worst of them")
-    table.add_column("")
-    for column in ("capacity", "ξ", "page", *map(str, arms)):
-        table.add_column(column, justify="right", no_wrap=True)
-    for kind in dict.fromkeys(kind for kind, _ in paid):
-        of_kind = [each for (other, _), each in paid.items() if other == kind]
+def by_kind(changes: Changes, arms: Sequence[Arm]) -> Table:
+    """A kind a row: the mean TEL and the worst p95 of each arm over the seeds."""
+    result = table("TEL, mean over seeds; p95, worst of them", ("", "capacity", "ξ", "page", *map(str, arms)))
+    for kind in dict.fromkeys(kind for kind, _ in changes):
+        of_kind = [each for (other, _), each in changes.items() if other == kind]
         cells = (
             f"{np.mean([each[arm].tel for each in of_kind]):+.1%} {max(each[arm].p95 for each in of_kind):+.1%}"
             for arm in arms
         )
-        name = kind.trace.replace(":", ": ").replace(",", ", ")  # may be broken there
-        table.add_row(name, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
-    return table
-
-
-def _table(title: str) -> Table:
-    return Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, padding=(0, 1))
+        result.add_row(kind.trace, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
+    return result

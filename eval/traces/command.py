@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
-from eval.command import add_trace_arguments, trace_options
+from eval.terminal import show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.facts import Facts, facts
 from eval.traces.generators import GENERATORS
 from eval.traces.readers import READERS
-from eval.traces.request import TraceError
-from eval.traces.trace import Trace, open_trace
+from eval.traces.trace import Trace
 
-__all__ = ["facts_table", "understood"]
+__all__ = ["add_arguments", "facts_table", "run", "understood"]
 
 _PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
-_WIDEST = 1_000  # columns of a table that is piped
 
 _MOST_NAMES = 5  # models and kinds of requests that are named
 
@@ -41,34 +38,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is known; 2 if the trace cannot be read."""
+    """Print what is in the trace, or with ``--list`` what can be named.
+
+    Raises:
+        ValueError: no trace is named, or it cannot be read.
+    """
     if args.list:
         print("\n".join(_listed()))
         return 0
-    if (args.trace is None) == (args.positional_trace is None):
-        print("eval trace: name one trace, alone or with --trace (--list tells what there is)", file=sys.stderr)
-        return 2
-    try:
-        trace = open_trace(**dict(trace_options(args)))
-    except TraceError as error:
-        print(f"eval trace: {error}", file=sys.stderr)
-        return 2
+    trace = trace_source(args).open()
     known = facts(trace.requests)
     print("\n".join(understood(trace, known)))
-    print_whole(facts_table(known))
+    show(facts_table(known))
     if trace.skipped:
         print(f"{trace.skipped:,} records skipped, the first for these reasons:")
         print("\n".join(f"  {reason}" for reason in trace.skip_reasons))
     return 0
-
-
-def print_whole(table: Table) -> None:
-    """A table as wide as it must be, if the output is no terminal; else as wide as that."""
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        wide = Console(highlight=False, markup=False, width=_WIDEST)
-        console = Console(highlight=False, markup=False, width=wide.measure(table).maximum)
-    console.print(table)
 
 
 def understood(trace: Trace, known: Facts) -> list[str]:
@@ -95,10 +80,7 @@ def understood(trace: Trace, known: Facts) -> list[str]:
 
 def facts_table(known: Facts) -> Table:
     """Distributions in the rows."""
-    table = Table()
-    table.add_column("a request", no_wrap=True)
-    for column in ("mean", *(f"p{each}" for each in _PERCENTILES)):
-        table.add_column(column, justify="right", no_wrap=True)
+    result = table("", ["a request", "mean", *(f"p{each}" for each in _PERCENTILES)])
     rows: dict[str, Sequence[float]] = {
         "prompt (tokens)": known.prompt_tokens,
         "new in it (tokens)": known.new_tokens,
@@ -111,8 +93,8 @@ def facts_table(known: Facts) -> Table:
     for name, values in rows.items():
         if len(values) or name in ("wait since last turn (s)",):
             figures = [np.mean(values), *np.percentile(values, _PERCENTILES)] if len(values) else []
-            table.add_row(name, *(f"{figure:,.0f}" for figure in figures))
-    return table
+            result.add_row(name, *(f"{figure:,.0f}" for figure in figures))
+    return result
 
 
 def _shares(counted: Counter[str], words: dict[str, str]) -> str:

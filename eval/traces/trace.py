@@ -165,5 +165,7 @@ def _reader_of(records: Iterator[Record], source: Source) -> Reader:
             if reader.detects(fields):
                 return reader
         shown = ", ".join(fields)[:200]
-        unknown = unknown or TraceError(f"{record.where}: of no known format ({', '.join(READERS)}): {shown}")
+        unknown = unknown or TraceError(
+            f"{record.where}: of no known format ({', '.join(READERS)}): its fields are {shown}"
+        )
     raise unknown or broken or TraceError(f"trace {source.name}: empty")

@@ -41,7 +41,8 @@ from sglang.srt.mem_cache.tlru_radix_cache import TLRURadixCache, TLRUTreeNode  
 
 from eval.simulate.cells import uncached_tokens  # noqa: E402
 from eval.caches.policies import simulated_cache  # noqa: E402
-from eval.caches.real import CHUNK_TOKENS, page_ids  # noqa: E402
+from eval.caches.pages import page_ids  # noqa: E402
+from eval.caches.real import CHUNK_TOKENS  # noqa: E402
 from eval.caches.simulator import simulate  # noqa: E402
 from eval.traces import Request, open_trace  # noqa: E402
 

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from eval.command import tokens
+from eval.arguments import tokens
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from eval.live.replay.arms import Arm, Facts, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import Facts, facts
 
 POOL, THRESHOLD = 20_480, 600
 
@@ -65,4 +66,4 @@ def test_a_server_without_metrics_has_a_pool_and_no_threshold() -> None:
     host = FakeHost({})
     host.metrics = {}
     found = facts(host, Arm("ours"))
-    assert (found.pool, found.threshold, found.policy) == (POOL, None, "ours")
+    assert (found.pool, found.threshold, found.policy) == (POOL, None, "radix_tlru")

@@ -10,10 +10,12 @@ from random import Random
 
 import pytest
 
-from eval.caches.baselines import BASELINES, DEFAULT_PRIORITY, Retention, TensorRTCache, VllmCache
+from eval.caches.baselines import BASELINES
 from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import simulate
+from eval.caches.tensorrt import DEFAULT_PRIORITY, Retention, TensorRTCache
+from eval.caches.vllm import VllmCache
 from eval.traces.request import Request
 from tests.helpers.random_traces import branching, random_tree, single_blocks
 
@@ -199,5 +201,5 @@ def test_sglangs_lfu_keeps_what_is_asked_for_often() -> None:
 @pytest.mark.parametrize("policy", ["lru", "slru", "lfu"])
 def test_a_request_uses_a_node_once_however_many_chunks_it_is_prefilled_in(policy: str) -> None:
     # Capacity 6, a node for each token. One request has used each, so the oldest goes first: "g" takes c, "h" b.
-    cache = RealCache(policy, 6, chunk=1)
+    cache = RealCache(policy, 6, stock=True, chunk=1)
     assert simulate(cache, turns_of(["abc", "def", "g", "h", "abc"])) == [0, 0, 0, 0, 1]

@@ -12,9 +12,9 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.cost.decision import Clock, decisions
-from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, filling, order, ratio, table
+from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, cost_table, filling, order, ratio
 from eval.cost.served import AGAIN as AGAIN_SERVED
-from eval.cost.served import OURS, STOCK, caches_compared, context_of, played, served
+from eval.cost.served import CANDIDATES, STOCK, caches_compared, context_of, played, served
 from eval.cost.simulator import POLICIES, Setting, flatness
 from eval.traces import open_trace
 from radix_tlru import Config
@@ -37,18 +37,18 @@ def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> No
 
 def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
     slow = replace(COST, repeat=1, eviction_s=0.04)  # the machine was four times slower for a while
-    ours = [replace(cost, arm="ours", eviction_s=cost.eviction_s / 2, cuts=10) for cost in (COST, slow)]
+    ours = [replace(cost, arm="ours", eviction_s=cost.eviction_s / 2, splits=10) for cost in (COST, slow)]
     console = Console(width=120)
     with console.capture() as printed:
-        console.print(table([COST, slow, *ours]))
+        console.print(cost_table([COST, slow, *ours]))
     lines = printed.get().splitlines()
     step = next(number for number, line in enumerate(lines) if "eviction, µs / step" in line)
     assert "250.0" in lines[step]  # (10 + 40) / 2 ms in 100 steps
     assert "125.0" in lines[step]
     assert "× 0.50 ± 0.00" in lines[step + 1]
-    cuts = next(line for line in lines if "cuts / 1,000" in line)
-    assert "–" in cuts
-    assert "10.0" in cuts
+    splits = next(line for line in lines if "splits / 1,000" in line)
+    assert "–" in splits
+    assert "10.0" in splits
 
 
 def test_an_interval_is_of_the_logarithms() -> None:
@@ -74,7 +74,7 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
         (["--only", "eviction", "--samples", "0"], "--samples 0: must be 1 or more"),
         (["--only", "eviction", "--leaves", "10", "0"], "--leaves 0: must be 1 or more"),
         (["--only", "simulator", "--turns", "9"], "--turns 9: must be 10 or more"),
-        (["--only", "served", "--capacity", "511"], "--capacity 511: must be 512 or more"),
+        (["--only", "served", "--capacity", "511"], "--capacity 511: must be at least one page, --page-size 512"),
         (["--only", "decision", "--page-size", "0"], "--page-size 0: must be 1 or more"),
         (["--only", "scheduler", "--aging", "-1"], "--aging -1: must be 0 or more"),
     ],
@@ -121,14 +121,16 @@ def test_each_policy_has_a_row_of_what_it_decided() -> None:
     ]
 
 
-def test_all_tokens_are_cached_and_ours_is_told_of_every_turn() -> None:
+def test_all_tokens_are_cached_and_radix_tlru_is_told_of_every_turn() -> None:
     requests, units = open_trace("synthetic:conversations=40").requests, dict[int, int]()
     contexts = [context_of(request, Setting(), units) for request in requests]
     caches = caches_compared(Setting())
-    found = {name: played(cache, requests, contexts, Setting(), told=name in OURS)[1] for name, cache in caches.items()}
+    found = {
+        name: played(cache, requests, contexts, Setting(), told=name in CANDIDATES)[1] for name, cache in caches.items()
+    }
     assert all(each == found[STOCK] for each in found.values())  # there is room for all
     assert any(found[STOCK])
-    for name in OURS:
+    for name in CANDIDATES:
         learner = caches[name].cache.tail.learner
         assert learner.served.requests == sum(map(bool, contexts)) > 50  # of no page there is nothing to tell
 
@@ -138,5 +140,5 @@ def test_every_cache_as_served_has_a_row() -> None:
     with console.capture() as printed:
         console.print(served("synthetic:conversations=40", Setting()))
     lines = [line.strip() for line in printed.get().splitlines()]
-    for name in (STOCK, *OURS, AGAIN_SERVED):
+    for name in (STOCK, *CANDIDATES, AGAIN_SERVED):
         assert any(line.startswith(f"{name} ") for line in lines), name

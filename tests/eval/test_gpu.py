@@ -14,7 +14,7 @@ import pytest
 from eval.__main__ import main
 from eval.live import gpu
 from eval.live.replay.rows import Folder
-from eval.studies.paper.timing import Timing
+from eval.simulate.timing import Timing
 from tests.helpers.replays import ROWS, RUN, played
 
 BOTH = ("stock lru", "radix-tlru")

@@ -10,8 +10,8 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.cells import Cell
+from eval.studies.figures import figures
 from eval.studies.hostile import ANSWER, NEXT_PROMPT, Attack, attacks, damage, requests_of
-from eval.studies.later import figures
 from eval.traces import open_trace
 
 CAPACITY, THRESHOLD, NEXT_PROMPT_ESTIMATE, PAGE = 16_384, 768, 128, 16
@@ -94,7 +94,7 @@ def test_a_weight_may_follow_the_load(capsys: pytest.CaptureFixture[str]) -> Non
         (["--strength", "nan"], "--strength nan: must be more than 0"),
         (["--page-size", "4k"], "--page-size 4000: must be 1 to a 64th"),
         (["--trace", SMALL, "--limit", "1"], "lasts no time"),
-        (["--threshold", "100", "--policy", "tlru"], "--tlru-threshold 100: must be more than"),
+        (["--threshold", "100", "--policy", "tlru"], "--threshold 100: must be more than --next-prompt-estimate 128"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(wrong: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,5 +24,5 @@ def test_a_policy_without_a_weight_has_one_line_and_no_weight(capsys: pytest.Cap
 def test_a_weight_that_no_policy_takes_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["later", *SMALL, "--policy", "lru", "--median-weight", "2"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("eval later: --tlru-median-weight 2.0: must be a number from 0 to 1")
+    assert said.startswith("eval later: --median-weight 2: must be a number from 0 to 1")
     assert said.count("\n") == 1

@@ -13,14 +13,14 @@ import pytest
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.simulate.command import Rows
+from eval.simulate.rows import Rows
+from eval.simulate.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
 from eval.studies.paper import command, sources
-from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batches
+from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batch
 from eval.studies.paper.published import HEADLINE, SHAREGPT, TABLES, WILDCHAT
 from eval.studies.paper.sheet import per_cent
 from eval.studies.paper.sources import Reading, Source, load, prompt_lengths, stand_in
 from eval.studies.paper.tables import NAMES, headline, relative_latency, violations
-from eval.studies.paper.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
 from eval.traces import Trace, TraceError, open_trace
 
 SMALL = "synthetic:conversations=60,birth_rate=0.15"
@@ -38,8 +38,8 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 def finished(tmp_path: Path, study: Study) -> Results:
     cells = Rows(tmp_path / "cells.jsonl")
-    for batch in run_batches(missing([study], cells), jobs=1):
-        for row in batch:
+    for batch in missing([study], cells):
+        for row in run_batch(batch):
             cells.append(row)
     return Results(study, cells)
 
@@ -276,7 +276,7 @@ def test_the_headline_names_the_best_cell_of_ours(source: Source, tmp_path: Path
         (["--alpha", "0.1", "--beta", "250"], "200 ms: cannot be met"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--limit", "0"], "--limit 0: must be 1 or more"),
-        (["--page-size", "4k"], "--capacity 2000: must be at least one page of 4000 tokens"),
+        (["--page-size", "4k"], "--capacity 2000: must be at least one page, --page-size 4000"),
         (["--trace", "nowhere.jsonl"], "trace nowhere.jsonl: no such file"),
     ],
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from eval.__main__ import main
-from eval.caches.policies import TraceKnowledge
+from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
-from eval.simulate.command import cache_for
+from eval.simulate.evaluate import cache_for
 from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
@@ -135,12 +135,13 @@ def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytes
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--load 1", "--load 1: must be above 0 and below 1"),
-        ("--beta -1", "--beta -1: must be 0 ms or more"),
+        ("--load 1", "--load 1: must be more than 0 and less than 1"),
+        ("--beta -1", "--beta -1: must be 0 or more"),
         ("--beta 1e9", "--beta 1e+09: 21 requests are more than --load 0.5 by that alone"),
-        ("--page-size 0", "--page-size 0: must be 1 to the 20000 tokens of the cache"),
+        ("--page-size 0", "--page-size 0: must be 1 or more"),
+        ("--page-size 20001", "--capacity 20000: must be at least one page, --page-size 20001"),
         ("--jobs 0", "--jobs 0: must be 1 or more"),
-        ("--median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1"),
+        ("--median-weight 2", "--median-weight 2: must be a number from 0 to 1"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from eval.live.replay.arms import Facts
+from eval.live.replay.facts import Facts
 from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.predict import Prediction, refusal, requests_of
-from eval.live.replay.rows import Folder, FolderError
-from eval.live.replay.summary import NoResultError, comparison_table, machine_sentences, markdown, sentences, summarise
-from eval.studies.paper.timing import Timing
+from eval.live.replay.rows import Folder, FolderError, Part
+from eval.live.replay.summary import NoResultError, summarise
+from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
+from eval.simulate.timing import Timing
 from radix_tlru.config import LOAD
 from tests.helpers.replays import FACTS, ROWS, RUN, played, row
 
@@ -177,6 +178,14 @@ def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:
     assert "etlru [load]" in captured.get()
 
 
+def test_a_folder_that_calls_the_plugin_ours_is_read(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    folder.finish(Part(arm="ours", repeat=0, seconds=1.0, facts={**FACTS, "policy": "ours"}, metrics={}))
+    found = Folder(tmp_path, RUN).facts("ours")
+    assert found is not None
+    assert found.policy == "radix_tlru"
+
+
 def test_of_nothing_there_is_nothing_to_say(tmp_path: Path) -> None:
     assert summarise(Folder(tmp_path, RUN)) == []
 
@@ -214,5 +223,5 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
     ],
 )
 def test_what_no_simulator_is_like_is_not_predicted(folder: Folder, said: dict[str, Any], reason: str | None) -> None:
-    facts = Facts(**{**FACTS, "policy": "ours", **said})
+    facts = Facts(**{**FACTS, "policy": "radix_tlru", **said})
     assert refusal(facts, folder, "ours") == reason

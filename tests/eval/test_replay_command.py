@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 from pathlib import Path
 
 import pytest
 
 from eval.__main__ import main
-from eval.live import disaggregated, replay, router
+from eval.command import Parser
+from eval.live import disaggregated, router
 from eval.live.replay import command
-from eval.live.replay.arms import STARTUP_S, Arm, default_arms, parse_arm, parse_url
-from eval.live.replay.command import run_of
+from eval.live.replay.arms import Arm, default_arms, parse_arm, parse_url
+from eval.live.replay.hosts import STARTUP_S
 from eval.live.replay.load import Conversation, Load, Segment, Turn
+from eval.live.replay.plan import Plan, plan_of, run_of
 from eval.live.replay.rows import Folder, Run
 from tests.helpers.replays import RUN, played, row
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], text: str, out: Path) -> tuple[int, str]:
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    status = replay.run(parser.parse_args([*shlex.split(text), "--out", str(out)]))
+    status = main(["replay", *shlex.split(text), "--out", str(out)])
     return status, capsys.readouterr().err.strip()
 
 
-def planned(*words: str) -> command.Plan:
-    parser = argparse.ArgumentParser()
-    replay.add_arguments(parser)
-    return command._plan(parser.parse_args(words))
+def planned(*words: str) -> Plan:
+    parser = Parser()
+    command.add_arguments(parser)
+    return plan_of(parser.parse_args(words))
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def planned(*words: str) -> command.Plan:
         ("--trace figure1 --router 0", "--router 0: must be 1 or more"),
         ("--trace figure1 --pool 0", "--pool 0: must be 1 or more"),
         ("--trace figure1 --slo 0", "--slo 0: must be more than 0"),
-        ("--trace figure1 --threshold 100", "--tlru-threshold 100: must be more than --tlru-next-prompt-estimate 200"),
+        ("--trace figure1 --threshold 100", "--threshold 100: must be more than --next-prompt-estimate 200"),
         ("--trace nowhere.jsonl", "trace nowhere.jsonl: no such file"),
         ("--trace figure1 --device gpu", "--device gpu: --model is needed"),
         ("--trace figure1 --router 2 --url a=http://x", "--router: starts its own servers"),
@@ -72,7 +73,7 @@ def test_servers_that_run_need_no_model(tmp_path: Path, monkeypatch: pytest.Monk
 def test_parts_of_an_arm_have_as_long_to_start_as_a_plain_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command.importlib.util, "find_spec", lambda _: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: True)
     given = []
     for made in (router.Router, disaggregated.Disaggregated):
         monkeypatch.setattr(made, "__enter__", lambda self: given.append(self._startup_s))
@@ -80,7 +81,7 @@ def test_parts_of_an_arm_have_as_long_to_start_as_a_plain_server(
     model = ["--device", "gpu", "--model", str(tmp_path)]
     for words in (("--router", "2"), ("--disaggregated",)):
         plan = planned("--trace", "figure1", *model, *words, "--out", str(tmp_path))
-        with plan.host(plan.arms[0], plan.common, "test"):
+        with plan.launch(plan.arms[0], plan.common, "test"):
             pass
     assert given == [STARTUP_S, STARTUP_S]
 
@@ -88,7 +89,7 @@ def test_parts_of_an_arm_have_as_long_to_start_as_a_plain_server(
 def test_a_run_without_a_success_is_a_failure_and_not_a_mistake(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def play_nothing(plan: command.Plan, folder: Folder) -> bool:
+    def play_nothing(plan: Plan, folder: Folder) -> bool:
         for arm in plan.arms:
             played(folder, arm.name, 0, [row(0, 0, 0, 100, 0, error="HTTP 500")])
         return True
@@ -132,6 +133,6 @@ def test_a_run_is_known_by_its_load_and_its_servers() -> None:
 def test_the_command_that_a_demo_prints_is_one_that_a_shell_takes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(replay, "run", lambda args: 0)
+    monkeypatch.setattr(command, "run", lambda args: 0)
     assert main(["demo", "--out", str(tmp_path / "a b")]) == 0
     assert shlex.split(capsys.readouterr().out)[-1] == str(tmp_path / "a b")

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from eval.__main__ import main
-from eval.caches.policies import POLICIES, PartOfTrace, TraceKnowledge, simulated_cache
+from eval.caches.knowledge import PartOfTrace, TraceKnowledge
+from eval.caches.policies import POLICIES, simulated_cache
+from eval.caches.prefix_aware import CacheAware, PrefixAware, PrefixTree
 from eval.caches.routing import (
     ROUTINGS,
-    CacheAware,
     LeastLoaded,
-    PrefixAware,
-    PrefixTree,
     RoundRobin,
     RoutedCache,
     Router,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval.caches.policies import TraceKnowledge, simulated_cache
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache
 from eval.traces.request import Path, Request
 from tests.helpers.random_traces import branching

@@ -11,7 +11,8 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.cells import Cell, Outcome
-from eval.studies.tune import Setting, choose, flags_of
+from eval.studies.tune import choose, flags_of
+from eval.studies.tune_figure import Setting
 from radix_tlru import Config
 from radix_tlru.config import FLAGS
 
@@ -70,10 +71,10 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     [
         ("--slo 0", "--slo 0: leaves no token to prefill"),
         ("--slo 100 --alpha -1", "alpha -1: must be a number of ms a token above 0"),
-        ("--slo 100 --median-weight 2", "--tlru-median-weight 2.0: must be a number from 0 to 1"),
+        ("--slo 100 --median-weight 2", "--median-weight 2: must be a number from 0 to 1"),
         ("--slo 100 --timing none.json", "--timing none.json: No such file or directory"),
         ("--slo 100 --policy best", "best"),
-        ("--slo 100 --page-size 100000", "--capacity 40000: must be at least one page of 100000 tokens"),
+        ("--slo 100 --page-size 100000", "--capacity 40000: must be at least one page, --page-size 100000"),
         ("--slo 100 --page-size 0", "--page-size 0: must be 1 or more"),
         ("--slo 100 --alpha 0.5", "--slo 100 --alpha 0.5: is ξ = 200 tokens, which must be more than"),
         ("--slo 100 --beta 30", "--beta 30: needs --alpha"),

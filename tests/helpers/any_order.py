@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from eval.soak.audit import Shape
 from eval.soak.hybrids import audited as audited_cache
+from eval.soak.shape import Shape
 
 NUMBERS = st.integers(0, 10**6)
 EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below

@@ -18,7 +18,7 @@ def json_line(record: Any) -> bytes:
     """A record as one line; text and bytes are lines already."""
     if isinstance(record, bytes):
         return record
-    return record.encode() if isinstance(record, str) else json.dumps(record).encode()
+    return record.encode(errors="surrogatepass") if isinstance(record, str) else json.dumps(record).encode()
 
 
 def lines(records: Sequence[Any]) -> bytes:

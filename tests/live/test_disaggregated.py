@@ -12,7 +12,8 @@ import pytest
 import requests
 
 from eval.live.disaggregated import Disaggregated
-from eval.live.replay.arms import Arm, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import facts
 from eval.live.server import Server, live_members
 from radix_tlru.objective.calibration import EVERY
 from tests.helpers.servers import (
@@ -121,6 +122,6 @@ def test_hints_go_through_the_router_where_it_lets_them(pair: Disaggregated) -> 
 
 def test_it_says_of_itself_what_the_prefill_server_says(pair: Disaggregated) -> None:
     said = facts(pair, Arm("ours", OURS))
-    assert (said.pool, said.page_size, said.policy, said.replicas) == (POOL, 1, "ours", 1)
+    assert (said.pool, said.page_size, said.policy, said.replicas) == (POOL, 1, "radix_tlru", 1)
     assert (said.next_prompt_estimate, said.moves) == (NEXT_PROMPT, True)
     assert requests.get(f"{pair.base_url}/health", timeout=30).ok

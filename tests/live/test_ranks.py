@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.live.replay.arms import Arm, facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import facts
 from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, write_weighted_model
 from tests.helpers.plugins import write_plugin

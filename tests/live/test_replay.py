@@ -47,7 +47,7 @@ def test_two_servers_side_by_side_and_the_simulator_agrees(
     load = load_from(requests)
     assert load.tokens > 2 * POOL
     assert [(part.repeat, part.arm) for part in folder.parts] == list(folder.order())
-    for arm, policy in (("stock lru", "lru"), ("ours", "ours")):
+    for arm, policy in (("stock lru", "lru"), ("ours", "radix_tlru")):
         facts = folder.facts(arm)
         assert facts is not None
         assert (facts.policy, facts.pool, facts.page_size) == (policy, POOL, 1)

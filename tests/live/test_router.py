@@ -18,8 +18,9 @@ import pytest
 import requests
 
 import eval.live.server
-from eval.caches.routing import CacheAware, PrefixAware
-from eval.live.replay.arms import Arm, facts
+from eval.caches.prefix_aware import CacheAware, PrefixAware
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import facts
 from eval.live.router import Router
 from eval.live.server import ServerError, live_members
 from tests.helpers.random_traces import branching
@@ -273,7 +274,7 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
         assert min(leaves) > 0
         assert router.get_metrics()["sglang:tlru_evictable_leaves"] == sum(leaves)
         said = facts(router, Arm("ours", ours))
-        assert (said.policy, said.threshold, said.replicas, said.pool) == ("ours", THRESHOLD, 2, 2 * POOL)
+        assert (said.policy, said.threshold, said.replicas, said.pool) == ("radix_tlru", THRESHOLD, 2, 2 * POOL)
         info = router.server_info()
         assert [worker["page_size"] for worker in info["workers"]] == [info["page_size"]] * 2 == [1, 1]
 

@@ -172,7 +172,7 @@ def test_the_mooncake_trace_finds_the_same_tokens_in_both() -> None:
 
 def replay(requests: Sequence[Request], capacity: int, threshold: int, page_size: int) -> None:
     rust, python = (
-        RealCache("ours", capacity, threshold=threshold, next_prompt_estimate=200, page_size=page_size, core=core)
+        RealCache("tlru", capacity, threshold=threshold, next_prompt_estimate=200, page_size=page_size, core=core)
         for core in ("rust", "python")
     )
     for number, request in enumerate(requests):

@@ -13,9 +13,10 @@ import pytest
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from eval.__main__ import main
-from eval.soak import command
-from eval.soak.audit import AuditedCache, Shape
-from eval.soak.command import SHAPES, steps_of
+from eval.soak import steps
+from eval.soak.audit import AuditedCache
+from eval.soak.shape import Shape
+from eval.soak.steps import SHAPES, steps_of
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline.caches import Core
@@ -150,7 +151,7 @@ def test_a_soak_takes_as_many_steps_as_it_says(
         taken.append(count)
         return iter(())
 
-    monkeypatch.setattr(command, "steps_of", counted)
+    monkeypatch.setattr(steps, "steps_of", counted)
     assert main(["soak", "--steps", "155", "--requests", "15"]) == 0
     lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert (sum(taken), lines[10], lines[-1]) == (155, "155", "15")

@@ -189,14 +189,9 @@ def test_a_number_given_to_a_command_is_used_or_refused_in_one_line(
     usual = ["--trace", "synthetic:conversations=6", "--capacity", "2k", *COMMANDS[command][0]]
     for value in (*REFUSED_ALWAYS, *ODD):
         capsys.readouterr()
-        try:
-            status = main([command, *usual, f"{flag}={value}"])
-        except SystemExit as stopped:  # argparse, which prints the usage before its line
-            status = stopped.code  # type: ignore[assignment]
-            assert f"eval {command}: error: argument {flag}: " in capsys.readouterr().err
-        else:
-            said = capsys.readouterr().err
-            if status:
-                assert said.startswith(f"eval {command}: ")
-                assert_one_line(said)
+        status = main([command, *usual, f"{flag}={value}"])
+        said = capsys.readouterr().err
+        if status:
+            assert said.startswith(f"eval {command}: ")
+            assert_one_line(said)
         assert status == 2 or (status == 0 and value not in REFUSED_ALWAYS), (value, status)

@@ -11,8 +11,9 @@ import pytest
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from eval.soak.audit import AuditedCache, Shape
-from eval.soak.command import steps_of
+from eval.soak.audit import AuditedCache
+from eval.soak.shape import Shape
+from eval.soak.steps import steps_of
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params

@@ -94,7 +94,7 @@ def test_of_a_class_that_ends_alike_returns_are_counted_apart() -> None:
 @pytest.mark.parametrize("policy", ["etlru", "tlru"])
 def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str) -> None:
     requests = open_trace(CALLS).requests
-    real = RealCache("ours" if policy == "tlru" else policy, 60_000, **SIZES)
+    real = RealCache(policy, 60_000, **SIZES)
     assert simulate(real, requests) == simulate(simulated_cache(policy, 60_000, **SIZES), requests)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eval.caches.policies import TraceKnowledge
+from eval.caches.knowledge import TraceKnowledge
 from eval.simulate.cells import Cell
-from eval.simulate.command import cache_for
+from eval.simulate.evaluate import cache_for
 from eval.studies.queue import line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request

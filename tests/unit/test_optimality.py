@@ -11,7 +11,8 @@ import pytest
 from scipy.optimize import linprog
 from scipy.sparse import coo_array
 
-from eval.caches.policies import TraceKnowledge, simulated_cache
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.traces.request import Request
 from tests.helpers.random_traces import Turn, branching, conversations_in_line, random_tree, random_turns, tel

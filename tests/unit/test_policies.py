@@ -14,7 +14,8 @@ import pytest
 
 from eval.caches.baselines import BASELINES
 from eval.caches.futures import NEVER, Future, futures
-from eval.caches.policies import ORACLES, POLICIES, TraceKnowledge, simulated_cache
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.policies import ORACLES, POLICIES, simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import Cache, SimulatedCache, Span, simulate
 from eval.traces import open_trace
@@ -85,7 +86,7 @@ def test_where_contexts_are_lines_there_is_nothing_to_know_but_of_their_ends() -
 
 
 def test_a_policy_that_is_not_there_and_knowledge_that_is_missing_are_said() -> None:
-    with pytest.raises(ValueError, match="--policy mru: must be one of lru, threshold-lru, tlru"):
+    with pytest.raises(ValueError, match="--policy mru: must be one of lru, tlru, etlru, threshold-lru"):
         simulated_cache("mru", 100, threshold=1, next_prompt_estimate=0)
     for name in ("etlru-given", *ORACLES):
         with pytest.raises(ValueError, match=f"--policy {name}: needs knowledge of the trace"):
@@ -305,7 +306,7 @@ def test_figures_of_a_real_trace_have_not_changed(policy: str) -> None:
 def test_the_real_cache_caches_of_a_real_trace_what_the_simulator_says() -> None:
     requests = mooncake()[0][:3000]
     sizes = {"threshold": 4096, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE_SIZE}
-    real = RealCache("ours", CAPACITY, **sizes)
+    real = RealCache("tlru", CAPACITY, **sizes)
     simulated = simulated_cache("tlru", CAPACITY, **sizes)
     for number, request in enumerate(requests):
         assert real.request(request) == simulated.request(request), f"{number = }"
@@ -317,7 +318,7 @@ def test_the_real_cache_caches_of_a_real_trace_what_the_simulator_says() -> None
 def test_stock_lru_differs_from_the_simulators_by_no_more_than_half_a_percent_at_p95() -> None:
     requests = mooncake()[0]
     sizes = {"threshold": 4096, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE_SIZE}
-    stock = simulate(RealCache("lru", CAPACITY, **sizes), requests)
+    stock = simulate(RealCache("lru", CAPACITY, stock=True, **sizes), requests)
     ours = simulate(simulated_cache("lru", CAPACITY, **sizes), requests)
     p95 = np.percentile(uncached(requests, ours), 95)
     assert math.isclose(np.percentile(uncached(requests, stock), 95), p95, rel_tol=0.005)

@@ -4,17 +4,15 @@
 |---|---|---|
 | `load.py` | what is sent | a trace → conversations of turns |
 | `client.py` | one request, with the clock at the client | tokens or messages → `RequestResult` |
-| `play.py` | who sends what when | a load, a server → results as they come in |
-| `arms.py` | the servers that are compared | flags or a URL → a running server, and what it says of itself |
+| `play.py` | when each turn is sent, and by whom | a load, a server → results as they come in |
+| `probe.py` | warm-up, and how fast the machine is now | a server → ms |
+| `arms.py` | the servers that are compared, and their flags | names, flags, URLs → `Arm` |
+| `hosts.py` | how the server of an arm is reached | `Arm` → a running server |
+| `facts.py` | what a server says of itself | a running server → `Facts` |
 | `rows.py` | what is on the disk, and how a run goes on | results ↔ files |
-| `summary.py` | figures with intervals, and their table | rows → `ArmSummary` |
+| `plan.py`, `parts.py` | what is played, and playing it part by part | flags → `Plan`; plan → rows |
+| `summary.py`, `table.py` | figures with intervals, and their table | rows → `ArmSummary` → table |
 | `predict.py` | what the simulator says of the same requests | rows, α and β → predicted p95 |
-| `page.py` | the page and its figures | all of these → HTML |
-| `command.py` | flags, and the parts one after the other | – |
+| `figures.py`, `page.py` | the figures and the page | all of these → HTML |
+| `command.py` | flags, and what is reported | – |
 """
-
-from __future__ import annotations
-
-from eval.live.replay.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

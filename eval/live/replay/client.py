@@ -19,19 +19,19 @@ _TRY_AGAIN = (429, 503)  # HTTP: the server is there, but not now
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt as token ids, or as messages of (role, text); with both, the messages are sent."""
+    """A prompt as token ids, or as messages of (role, text). If there are messages, they are sent."""
 
     conversation: int
     turn: int  # 0 for the first
     input_ids: tuple[int, ...]  # the whole prompt, history included
     output_tokens: int  # exact length of the answer: the end-of-sequence token is ignored
     messages: tuple[tuple[str, str], ...] = ()
-    session: str | None = None  # that it names
+    session: str | None = None  # name of its session
 
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """What one request met. With `error` set, the figures are what was known when it failed."""
+    """What happened to one request. With `error` set, the figures are those at its failure."""
 
     conversation: int
     turn: int
@@ -40,7 +40,7 @@ class RequestResult:
     ttft_ms: float | None  # from sending the request to its first streamed token; None: no token came
     e2e_ms: float  # from sending the request to the end of its stream
     output_tokens: int
-    itl_ms: tuple[float, ...] = ()  # inter-token latency: between events, by the tokens that came with each
+    itl_ms: tuple[float, ...] = ()  # inter-token latency: time between events, divided by their tokens
     output_ids: tuple[int, ...] = ()
     output_text: str = ""
     retries: int = 0
@@ -64,10 +64,12 @@ class _Progress:
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # (ms since sending, tokens so far)
 
     def arrived(self, sent: float, tokens: int) -> None:
+        """So many tokens of the answer have come by now; ``sent``: when the request was sent, s."""
         self.tokens = tokens
         self.arrivals.append((_ms_since(sent), tokens))
 
     def inter_token_ms(self) -> tuple[float, ...]:
+        """Time a token between two arrivals, for each pair of them."""
         pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
         return tuple(round((late - early) / (more - less), 3) for (early, less), (late, more) in pairs if more > less)
 
@@ -81,7 +83,7 @@ class _TryAgainError(_RefusedError):
 
 
 def session(timeout_s: float = 120.0) -> aiohttp.ClientSession:
-    """For all requests of a run; ``timeout_s`` is the longest silence within a stream."""
+    """A client for all requests of a run; ``timeout_s``: longest silence within a stream."""
     return aiohttp.ClientSession(
         timeout=aiohttp.ClientTimeout(total=None, sock_read=timeout_s),
         # One event of a stream is one line and repeats the whole answer so far: the default limit is too short.
@@ -94,8 +96,8 @@ def session(timeout_s: float = 120.0) -> aiohttp.ClientSession:
 async def send(session: aiohttp.ClientSession, base_url: str, request: Request, retries: int = 0) -> RequestResult:
     """Send ``request`` and follow its stream to the end. Raises nothing: failures are results with ``error`` set.
 
-    A connection that is refused or lost, and a server that answers 429 or 503, is tried again up to ``retries`` times
-    as long as no token has come. The clock starts with the first try: the time is the user's.
+    A connection that is refused or lost, or a server that answers 429 or 503, is tried again up to ``retries`` times,
+    as long as no token has come. The clock starts with the first try, as it does for a user.
     """
     sent = time.perf_counter()
     for number in range(retries + 1):
@@ -107,7 +109,7 @@ async def send(session: aiohttp.ClientSession, base_url: str, request: Request, 
 
 
 async def close_session(session: aiohttp.ClientSession, base_url: str, name: str) -> str | None:
-    """Close a session of the server; returns why it could not be, if so."""
+    """Close a session of the server; returns the error if that failed."""
     try:
         async with session.post(f"{base_url}/close_session", json={"session_id": name}) as response:
             return None if response.status == 200 else f"HTTP {response.status}: {(await response.text()).strip()}"

@@ -1,16 +1,18 @@
 """From a trace to what is sent: conversations of turns, each with what it adds to the real history.
 
-A trace that tells its conversations is played with the real answers: the prompt of a turn is all that was said before,
-the server's own answers included, and then what the user adds. A block trace (Mooncake) does not know its answers, so
-its prompts are the trace's own tokens; which request continues which is told by their blocks.
+A conversation in which every prompt begins with the context before it is played with the real answers: the prompt of a
+turn is all that was said before, the server's own answers included, and then what the user adds. Other prompts are the
+trace's own tokens: those of a block trace, which does not know its answers, and of a history that was cut or replaced.
+Where the trace names no conversations, blocks tell which request continues which.
 
-Where the trace has no text, tokens are drawn from a seed: equal units of a path become equal tokens.
+Where the trace has no text, tokens are drawn from a seed: equal units become equal tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -24,7 +26,7 @@ Message = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Tokens that are the same wherever the unit is the same."""
+    """Tokens of a unit: equal wherever the unit is the same."""
 
     unit: int
     tokens: int
@@ -35,11 +37,11 @@ class Turn:
     """One request of a conversation."""
 
     segments: tuple[Segment, ...]  # what it adds to the history, or its whole prompt
-    whole: bool  # the segments are the whole prompt: history and answers of before are in them
+    whole: bool  # the segments are the whole prompt, history included
     output_tokens: int  # length of the answer to ask for, at least 1
-    wait_s: float  # from the turn before to this one in the trace: its answer, reading, thinking; 0 for the first turn
+    wait_s: float  # from the turn before to this one in the trace; 0 for the first turn
     messages: tuple[Message, ...] = ()  # what it adds as text, where the trace has it
-    closes: bool = False  # its client is done with it, and says so where conversations are sessions
+    closes: bool = False  # the conversation ends with it; where it is a session, the client closes it
 
     @property
     def new_tokens(self) -> int:
@@ -49,8 +51,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
+    """The turns of one user."""
+
     index: int
-    start_s: float  # when its first turn arrives, after the first turn of the trace
+    start_s: float  # arrival of its first turn, since the first turn of the trace
     turns: tuple[Turn, ...]
 
 
@@ -64,14 +68,14 @@ class Load:
 
     @property
     def requests(self) -> int:
-        """Requests that are sent when no turn fails."""
+        """Requests that are sent if no turn fails."""
         return sum(len(conversation.turns) for conversation in self.conversations)
 
     @property
     def tokens(self) -> int:
-        """Tokens of all conversations at their end, answers included: what a pool without eviction would hold at most.
+        """Tokens of all conversations at their end, answers included: an upper bound for a pool without eviction.
 
-        What several of them share counts for each.
+        Tokens that several conversations share count for each.
         """
         return sum(
             max(turn.new_tokens + turn.output_tokens for turn in conversation.turns)
@@ -112,10 +116,11 @@ def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256)
 
 def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
     before: Request | None = None
+    whole = chain[0].conversation is None or not all(after.continues(last) for last, after in pairwise(chain))
     for number, request in enumerate(chain):
         yield Turn(
-            segments=_segments(request, before, own=(1 << 64) + (index << 24) + number),
-            whole=request.conversation is None,
+            segments=_segments(request, None if whole else before, own=(1 << 64) + (index << 24) + number),
+            whole=whole,
             output_tokens=max(request.output_tokens, 1),
             wait_s=request.arrival_s - before.arrival_s if before else 0.0,
             messages=request.messages,
@@ -125,11 +130,11 @@ def _turns(index: int, chain: Sequence[Request]) -> Iterable[Turn]:
 
 
 def _segments(request: Request, before: Request | None, own: int) -> tuple[Segment, ...]:
-    """Units of the prompt behind the context of the turn before; of a block trace all of them, and the rest.
+    """Units of the prompt after the context of the turn before, or all of them.
 
-    The rest, a partial block, is no other request's: its unit is ``own``.
+    A partial block at the end belongs to no other request: its unit is ``own``.
     """
-    known = len(before.context.ids) if before is not None and request.conversation is not None else 0
+    known = len(before.context.ids) if before is not None else 0
     ends = list(request.prompt.ends)
     starts = [0, *ends]
     segments = [
@@ -142,12 +147,12 @@ def _segments(request: Request, before: Request | None, own: int) -> tuple[Segme
 
 
 def _names(requests: Sequence[Request]) -> list[str]:
-    """Which conversation each request belongs to.
+    """The conversation of each request.
 
-    Where the trace does not tell, a request goes on with the one whose whole blocks are its own first blocks, the
-    longest such, unless another request has gone on with that one already.
+    Where the trace does not name it, a request continues the longest earlier one whose whole blocks are its own first
+    blocks, unless another request has continued that one already.
     """
-    tails: dict[int, str] = {}  # by the last block of a request that nobody has continued yet
+    tails: dict[int, str] = {}  # conversations that were not continued yet, by their last block
     names: list[str] = []
     for number, request in enumerate(requests):
         if request.conversation is not None:

@@ -1,59 +1,54 @@
-"""Plays a load against one server, in real time: who sends what when.
+"""Plays a load against one server in real time.
 
 ========  ============================================================================================================
 loop      when a turn is sent
 ========  ============================================================================================================
-ordered   in the order of the trace, never early, at most N at once. When one has to wait, for the answer before it or
-          for its place, the clock of the trace stands still: fast and slow servers see the same order, and order is
-          what a cache depends on. Waiting is over before the clock of the request starts: TTFT is prefill, no queue.
-open      conversations start by the trace's times; a later turn comes its wait after the answer before it arrived
-closed    N users, each with one conversation after the other, waits likewise
+ordered   in the order of the trace, never early, at most N at once. While a turn waits for the answer before it, or for
+          its place among the N, the clock of the trace stands still. So fast and slow servers see the same order, on
+          which a cache depends. The clock of a request starts when it is sent, so TTFT is prefill without a queue.
+open      conversations start by the trace's times; a later turn is sent its wait after the answer before it arrived
+closed    N users, each with one conversation after the other; waits as in open
 ========  ============================================================================================================
 """
 
 from __future__ import annotations
 
 import asyncio
-import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Literal
 
 import aiohttp
 
+from eval.errors import RunError
 from eval.live.replay.client import Request, RequestResult, close_session, send, session
 from eval.live.replay.load import Conversation, Load, Message, Turn
 
-__all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play", "prefill_alone", "warm_up"]
-
-# Lengths of the warm-up prompts, in tokens: the first prefill of a size pays for allocations that later ones reuse.
-WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
-
-PROBES, PROBE_TOKENS = 8, 1024  # of `prefill_alone`
+__all__ = ["NOT_SENT", "Api", "Loop", "Pace", "ReplayError", "Sent", "play"]
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 
 Api = Literal["generate", "chat"]
 Loop = Literal["ordered", "open", "closed"]
 
-_clock = time.perf_counter  # that of the client; an event loop may take its own time once a round, and round it
+_clock = time.perf_counter  # the time of an event loop may be taken once a round, and rounded
 _GONE_AFTER = 5  # requests in a row that reach no server
-_LAST_BREATH_S = 0.3  # a connection ends before its process has: only then is it asked whether it still runs
+_LAST_BREATH_S = 0.3  # a connection ends before its process does: wait so long before asking whether it runs
 
 
-class ReplayError(RuntimeError):
-    """The server cannot be played against (any more); one line."""
+class ReplayError(RunError):
+    """The server cannot be played against, or not any more; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast turns come."""
+    """When turns are sent."""
 
     loop: Loop = "ordered"
-    speed: float = 1.0  # of the trace's times and waits: 2 plays them in half the time
-    users: int = 3  # closed: users; ordered: requests at once
+    speed: float = 1.0  # of the trace's clock: 2 plays its times and waits in half the time
+    users: int = 3  # closed: users; ordered: most requests at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +58,6 @@ class Sent:
     number: int  # in the order of sending, from 0
     sent_s: float  # since the run began
     result: RequestResult
-
-
-def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
-    """Some prompts of rising length, none of which finds another cached.
-
-    Raises:
-        ReplayError: the server does not answer one.
-    """
-
-    asyncio.run(_alone(base_url, "warm-up", enumerate(WARM_UP_TOKENS), timeout_s))
-
-
-def prefill_alone(base_url: str, timeout_s: float = 120.0) -> float:
-    """How fast the machine is now: the median TTFT, in ms, of prompts of `PROBE_TOKENS`, one after the other.
-
-    None finds another cached, nor one of the warm-up.
-
-    Raises:
-        ReplayError: the server does not answer one.
-    """
-    probes = ((len(WARM_UP_TOKENS) + number, PROBE_TOKENS) for number in range(PROBES))
-    return statistics.median(asyncio.run(_alone(base_url, "probe", probes, timeout_s)))
-
-
-async def _alone(base_url: str, what: str, prompts: Iterable[tuple[int, int]], timeout_s: float) -> list[float]:
-    """The TTFT, in ms, of prompts given as (token, how often it is said)."""
-    found = []
-    async with session(timeout_s) as connection:
-        for token, tokens in prompts:
-            result = await send(connection, base_url, Request(-1, 0, (token,) * tokens, 8))
-            if result.error is not None or result.ttft_ms is None:
-                raise ReplayError(f"{what} with {tokens} tokens failed: {result.error}")
-            found.append(result.ttft_ms)
-    return found
 
 
 def play(
@@ -113,16 +74,18 @@ def play(
 ) -> list[Sent]:
     """Play ``load``; every turn becomes one result, given to ``on_sent`` as it comes in.
 
-    After a failed turn the rest of its conversation cannot be sent, for its history is unknown; those turns are
-    reported as failed too.
+    After a failed turn the rest of its conversation cannot be sent, as its history is unknown. Those turns are reported
+    as failed too.
 
     Args:
-        sessions: whether conversations are sessions of the server, which are closed where the load says so.
-        alive: whether the server still runs, asked after a failure.
+        sessions: conversations are sessions of the server, which are closed where the load says so.
+        retries: of a request that reaches no server.
+        timeout_s: longest silence within a stream.
+        alive: tells whether the server still runs; asked after a failure.
 
     Raises:
-        ReplayError: the server is gone, or does not close a session. What came before went to ``on_sent``.
-        OSError: what ``on_sent`` raised.
+        ReplayError: the server is gone, or does not close a session. Earlier results went to ``on_sent``.
+        OSError: ``on_sent`` raised it.
     """
     player = _Player(base_url, load, pace, api, sessions, retries, timeout_s, on_sent, alive)
     try:
@@ -173,9 +136,9 @@ class _Player:
                 slots.release()
 
         async with asyncio.TaskGroup() as tasks:
-            for due_s, conversation, number in _in_order(self._load.conversations, self._pace.speed):
+            for arrival_s, conversation, number in _in_order(self._load.conversations, self._pace.speed):
                 index = conversation.index
-                await asyncio.sleep(trace_start + due_s - _clock())
+                await asyncio.sleep(trace_start + arrival_s - _clock())
                 if number > 0 and not await latest[index]:
                     latest[index] = tasks.create_task(self._not_sent(index, number))
                 else:
@@ -183,7 +146,7 @@ class _Player:
                     latest[index] = tasks.create_task(serve(index, number, conversation.turns[number]))
                     # The task starts, and so the request is on its way, before the next one is looked at.
                     await asyncio.sleep(0)
-                trace_start = max(trace_start, _clock() - due_s)
+                trace_start = max(trace_start, _clock() - arrival_s)
 
     async def _open(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -214,7 +177,7 @@ class _Player:
     # ---- one turn ----
 
     async def _turn(self, index: int, number: int, turn: Turn, history: _History) -> bool:
-        """Whether it was answered."""
+        """Send one turn; returns whether it was answered."""
         request = history.ask(index, number, turn)
         if self._sessions:
             request = replace(request, session=f"conversation {index}")
@@ -254,12 +217,12 @@ class _Player:
 
 
 def _reached_nobody(result: RequestResult) -> bool:
-    """Whether no server said anything to a request that was sent."""
+    """Whether a request was sent and no server answered it."""
     return result.error not in (None, NOT_SENT) and result.ttft_ms is None and not result.error.startswith("HTTP ")
 
 
 class _History:
-    """What was said so far in one conversation, as tokens or as messages."""
+    """The history of one conversation, as tokens or as messages."""
 
     def __init__(self, load: Load, api: Api) -> None:
         self._load, self._api = load, api
@@ -267,7 +230,7 @@ class _History:
         self._messages: tuple[Message, ...] = ()
 
     def ask(self, index: int, number: int, turn: Turn) -> Request:
-        """The request of the next turn; what it adds becomes history."""
+        """The request of the next turn. What the turn adds becomes history."""
         if self._api == "chat":
             self._messages += self._load.messages(turn)
             return Request(index, number, (), turn.output_tokens, self._messages)
@@ -276,18 +239,18 @@ class _History:
         return Request(index, number, self._ids, turn.output_tokens)
 
     def answer(self, turn: Turn, result: RequestResult) -> None:
-        """The real answer becomes history."""
+        """Add the server's answer to the history."""
         self._messages += (("assistant", result.output_text),)
         if not turn.whole:
             self._ids += result.output_ids
 
 
 def _in_order(conversations: Sequence[Conversation], speed: float) -> list[tuple[float, Conversation, int]]:
-    """(when it is due in seconds, its conversation, its number) of every turn; ties by conversation."""
+    """(arrival in s, conversation, number of the turn) of every turn, by arrival, ties by conversation."""
     turns = [
-        (due_s / speed, conversation, number)
+        (arrival_s / speed, conversation, number)
         for conversation in conversations
-        for number, due_s in enumerate(
+        for number, arrival_s in enumerate(
             accumulate((turn.wait_s for turn in conversation.turns[1:]), initial=conversation.start_s)
         )
     ]

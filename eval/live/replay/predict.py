@@ -1,9 +1,9 @@
-"""Was it to be expected? The simulator, given the pool and the measured α and β, against what the clients measured.
+"""What the simulator predicts, given the pool and the measured α and β, beside what the clients measured.
 
-Each arm's requests go, in the order in which they were sent, through a cache of the size of the server's: ours under
-the order that the server runs, stock as SGLang's real classes, as ours is where there are sessions. TTFT is then
-β + α·uncached. A prediction that is off is taken apart into its two halves: the tokens (the cache) and the time (the
-line: queueing, batching, load).
+The requests of each arm go, in the order in which they were sent, through a cache of the server's size: simulated under
+the order that radix-tlru runs, or the real class of SGLang for stock and where there are sessions. TTFT is then
+β + α·uncached. A prediction that is off is split into its two halves: tokens (the cache) and time (the line: queueing,
+batching, load).
 """
 
 from __future__ import annotations
@@ -15,23 +15,21 @@ from typing import Any
 import numpy as np
 
 from eval.caches.policies import simulated_cache
-from eval.caches.real import RealCache
+from eval.caches.real import STOCK_POLICIES, RealCache
 from eval.caches.simulator import Cache
-from eval.live.replay.arms import Facts
+from eval.live.replay.facts import PLUGIN, Facts
 from eval.live.replay.load import Load, Turn
 from eval.live.replay.rows import Folder, Row
-from eval.studies.paper.timing import Point, Timing, TimingError, fit
+from eval.simulate.timing import Point, Timing, TimingError, fit
 from eval.traces.request import Path, Request
 from radix_tlru.config import LOAD
 
 __all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
 
 TOLERANCE = 0.15
-"""By how much a predicted p95 may be off."""
+"""Relative error of a p95 that counts as predicted."""
 
-_FITTED = 2_000  # points; the robust line takes the square of it in time and memory
-
-_STOCK = ("lru", "tlru", "slru", "lfu", "priority")
+_FITTED = 2_000  # points at most: a robust line takes the square of it in time and memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class Prediction:
 
     @property
     def error(self) -> float:
-        """Of the predicted p95 TTFT, relative."""
+        """Relative error of the predicted p95 of TTFT."""
         return self.predicted_ms / self.ttft_ms - 1
 
     def verdict(self, timing: Timing) -> str:
@@ -124,8 +122,8 @@ def predict(folder: Folder, load: Load, timing: Timing) -> tuple[list[Prediction
 
 
 def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
-    """Why nothing can be said of an arm beforehand; None if something can."""
-    if facts.policy != "ours" and facts.policy not in _STOCK:
+    """Why an arm cannot be predicted; None if it can."""
+    if facts.policy not in (PLUGIN, *STOCK_POLICIES):
         return f"no simulator has the policy {facts.policy}"
     if facts.replicas > 1:
         return f"{facts.replicas} replicas: `simulate --replicas` is the place"
@@ -148,7 +146,7 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
     threshold = folder.run.threshold if facts.threshold is None else facts.threshold
     estimate = folder.run.next_prompt_estimate if facts.next_prompt_estimate is None else facts.next_prompt_estimate
     sessions = facts.sessions and folder.run.sessions
-    if facts.policy == "ours":
+    if facts.policy == PLUGIN:
         sizes: dict[str, Any] = {
             "threshold": threshold,
             "next_prompt_estimate": None if facts.learns else estimate,
@@ -158,10 +156,11 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
         }
         if not sessions:
             return simulated_cache(facts.eviction, facts.pool, **sizes)
-        return RealCache("ours" if facts.eviction == "tlru" else facts.eviction, facts.pool, **sizes, sessions=True)
+        return RealCache(facts.eviction, facts.pool, **sizes, sessions=True)
     return RealCache(
         facts.policy,
         facts.pool,
+        stock=True,
         threshold=threshold,
         next_prompt_estimate=estimate,
         page_size=facts.page_size,
@@ -172,7 +171,7 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
 
 
 def requests_of(rows: Sequence[Row], load: Load) -> list[Request]:
-    """What was sent, as paths: units of the trace, with the lengths that the server counted."""
+    """The requests that were sent, as units of the trace with the lengths that the server counted."""
     turns = {conversation.index: conversation.turns for conversation in load.conversations}
     histories: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     made = []
@@ -181,7 +180,7 @@ def requests_of(rows: Sequence[Row], load: Load) -> list[Request]:
         ids, ends = ((), ()) if turn.whole else histories.get(row.conversation, ((), ()))
         ids, ends = _ask(ids, ends, turn, row.prompt_tokens)
         prompt = Path(ids, ends)
-        # The last token of an answer was never an input: it is not cached, but it is part of the next prompt.
+        # The last token of an answer was never an input: it is in the next prompt, but not cached.
         unit, length = _answer_unit(row), row.prompt_tokens + row.output_tokens
         if row.output_tokens > 1:
             ids, ends = (*ids, unit), (*ends, length - 1)
@@ -199,11 +198,11 @@ def _ask(
     for segment in turn.segments:
         end += segment.tokens
         ids, ends = (*ids, segment.unit), (*ends, end)
-    # With text the server counts for itself (its template included): the last unit takes what there is more or less.
+    # The server counts texts with its own tokenizer and template: the last unit takes the difference.
     last = ends[-2] if len(ends) > 1 else 0
     return ids, (*ends[:-1], max(prompt_tokens, last + 1))
 
 
 def _answer_unit(row: Row) -> int:
-    """A number that no unit of a trace has: those are 64 bits at most, or 79 for a partial block."""
+    """A number that no unit of a trace has: these have 64 bits at most, or 79 for a partial block."""
     return (1 << 100) + ((row.conversation << 24) + row.turn) * 2

@@ -1,4 +1,4 @@
-"""What a run leaves on the disk, and how a run that was cut off goes on.
+"""What a run leaves on the disk, from which a run that was cut off goes on.
 
 | file | what it holds |
 |---|---|
@@ -6,8 +6,8 @@
 | `parts.jsonl` | a line for each part that was played to its end: its arm, its repeat, the server and its metrics |
 | `rows/REPEAT-ARM.jsonl` | a line a request, as they came in |
 
-A part is one arm in one repeat. A part that was cut off has rows and no line in `parts.jsonl`; its rows stay, under
-another name, and it is played again from its start, for what its cache held is gone.
+A part is one arm in one repeat. A part that was cut off has rows and no line in `parts.jsonl`. Its rows are kept under
+another name, and it is played again from its start, as its cache is gone.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from eval.live.replay.arms import Arm, Facts
+from eval.live.replay.arms import Arm
+from eval.live.replay.facts import PLUGIN, Facts
 from eval.live.replay.play import Sent
 
-__all__ = ["Folder", "FolderError", "Part", "Row", "RowFile", "Run"]
+__all__ = ["Folder", "FolderError", "Part", "PartName", "Row", "RowFile", "Run", "risen"]
 
 
 class FolderError(ValueError):
@@ -76,8 +77,18 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     repeat: int
     seconds: float  # of play
     facts: dict[str, Any]  # of ``Facts``
-    metrics: dict[str, float]  # of the server's /metrics, how much they rose while it was played
-    prefill_alone_ms: tuple[float, ...] = ()  # of `prefill_alone`, before and after
+    metrics: dict[str, float]  # by how much the server's /metrics rose while it was played
+    prefill_alone_ms: tuple[float, ...] = ()  # see `probe.prefill_alone`; before and after
+
+
+class PartName(NamedTuple):
+    """Which part."""
+
+    repeat: int  # from 0
+    arm: str
+
+    def __str__(self) -> str:
+        return f"{self.arm} #{self.repeat + 1}"
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +98,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     digest: str  # of the load: lengths, times, seed
     arms: dict[str, str]  # flags or URL by name, in order
-    servers: str = ""  # of an arm, where it is not one: "2 workers behind a router"
+    servers: str = ""  # of an arm, if not one: "2 workers behind a router"
     repeats: int
     api: str
     loop: str
@@ -96,11 +107,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int
     next_prompt_estimate: int
     slo_ms: float | None
-    sessions: bool = False  # whether requests name their conversation, and clients close it
+    sessions: bool = False  # requests name their conversation, and clients close it
 
 
 class RowFile:
-    """The rows of a part while it is played: on the disk line by line."""
+    """The file for the rows of a part while it is played, written line by line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -115,7 +126,11 @@ class RowFile:
         self._file.close()
 
     def append(self, row: Row) -> None:
-        """Raises OSError if the disk is full; whole lines that were written stay."""
+        """Add a row.
+
+        Raises:
+            OSError: the disk is full. Lines that were written before stay whole.
+        """
         line = msgspec.json.encode(row) + b"\n"
         written = self._file.write(line)
         if written != len(line):
@@ -123,7 +138,11 @@ class RowFile:
 
 
 class Folder:
-    """A run's folder.
+    """The folder of a run.
+
+    Args:
+        run: what is asked for; None: a run that is there.
+        machine: facts that are noted when the folder is made.
 
     Raises:
         FolderError: it holds another run.
@@ -164,23 +183,23 @@ class Folder:
         return any(part.arm == arm and part.repeat == repeat for part in self.parts)
 
     @property
-    def missing(self) -> list[tuple[int, str]]:
-        """Parts that are yet to be played, as (repeat, arm), in the order of playing."""
-        return [(repeat, arm) for repeat, arm in self.order() if not self.done(arm, repeat)]
+    def missing(self) -> list[PartName]:
+        """Parts that are not played to their end yet, in the order of playing."""
+        return [part for part in self.order() if not self.done(part.arm, part.repeat)]
 
-    def order(self) -> Iterator[tuple[int, str]]:
-        """All parts: in each repeat another arm goes first, so that drift of the machine favours none."""
+    def order(self) -> Iterator[PartName]:
+        """All parts. In each repeat another arm goes first, so that drift of the machine favours none."""
         names = list(self.run.arms)
         for repeat in range(self.run.repeats):
             first = repeat % len(names)
-            yield from ((repeat, name) for name in (*names[first:], *names[:first]))
+            yield from (PartName(repeat, name) for name in (*names[first:], *names[:first]))
 
     def file(self, arm: str, repeat: int) -> Path:
-        """Of the rows of a part."""
+        """The file with the rows of a part."""
         return self.path / "rows" / f"{repeat}-{Arm(arm).stem}.jsonl"
 
     def begin(self, arm: str, repeat: int) -> RowFile:
-        """The file for a part's rows; those of a try before, which was cut off, are put aside."""
+        """A new file for a part's rows. Those of an earlier try that was cut off are renamed."""
         path = self.file(arm, repeat)
         if path.is_file() and path.stat().st_size:
             tries = len(list(path.parent.glob(f"{path.stem}.cut-off-*")))
@@ -188,28 +207,31 @@ class Folder:
         return RowFile(path)
 
     def finish(self, part: Part) -> None:
-        """A part was played to its end."""
+        """Note that a part was played to its end."""
         with (self.path / "parts.jsonl").open("ab") as file:
             file.write(msgspec.json.encode(part) + b"\n")
         self.parts.append(part)
 
     def rows(self, arm: str, repeat: int) -> list[Row]:
-        """Of one part, in the order of sending."""
+        """The rows of one part, in the order of sending."""
         return sorted(self._read(self.file(arm, repeat), Row), key=lambda row: row.number)
 
     def finished_rows(self, arm: str) -> list[tuple[int, Row]]:
-        """Of all parts of an arm that were played to their end, with their repeat."""
+        """(repeat, row) of all parts of an arm that were played to their end."""
         repeats = sorted(part.repeat for part in self.parts if part.arm == arm)
         return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat)]
 
     def facts(self, arm: str) -> Facts | None:
-        """What the arm's server said of itself; None before it was played."""
-        return next((Facts(**part.facts) for part in self.parts if part.arm == arm), None)
+        """What the server of an arm said of itself; None before it was played."""
+        found = next((dict(part.facts) for part in self.parts if part.arm == arm), None)
+        if found is not None and found["policy"] == "ours":  # as it was called in earlier folders
+            found["policy"] = PLUGIN
+        return None if found is None else Facts(**found)
 
     def _read(self, path: Path, kind: type[Any]) -> Iterator[Any]:
         if not path.is_file():
             return
-        *whole, _ = path.read_bytes().split(b"\n")  # what has no end of line was cut off
+        *whole, _ = path.read_bytes().split(b"\n")  # a line without its end was cut off
         for number, line in enumerate(whole, start=1):
             yield _decode(line, kind, f"{path}:{number}")
 
@@ -222,7 +244,7 @@ def _decode(text: bytes, kind: type[Any], where: str) -> Any:
 
 
 def risen(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
-    """Counters and gauges of SGLang after a part, the counters as how much they rose."""
+    """SGLang's metrics after a part: gauges as they are, counters by how much they rose."""
     counted = ("_total", "_sum", "_count")
     return {
         name: value - before.get(name, 0.0) if name.endswith(counted) else value

@@ -1,4 +1,4 @@
-"""How uncached tokens, or TTFT, are distributed over the requests of the chosen cell, and what changed against lru."""
+"""How uncached tokens or TTFT are distributed over the requests of the chosen cell, and the change against lru."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from eval.render.looks import INK, MUTED, compact, ink, look, percent, percent_axis
+from eval.render.report.labels import font_weight, short
 from eval.render.report.rows import Row
 from eval.render.report.scene import BASELINE, Missing, Scene
-from eval.render.report.style import INK, MUTED, compact, ink, look, percent, percent_axis, short, weight
 
 __all__ = ["change_by_percentile", "distribution"]
 
@@ -22,12 +23,14 @@ _STEPS = 600
 
 
 class Curve(NamedTuple):
+    """The distribution of a cell's requests."""
+
     row: Row
-    values: NDArray[np.float64]  # uncached tokens, or TTFT in ms, of each request; rising
+    values: NDArray[np.float64]  # uncached tokens or TTFT in ms of each request, rising
 
 
 def distribution(scene: Scene) -> Figure:
-    """The CDF of the chosen cell and its tail enlarged; beside them the names with the numbers one would read off.
+    """The CDF of the chosen cell and its tail, enlarged. Beside them names, p50 and p95.
 
     Raises:
         Missing: no requests were kept.
@@ -146,7 +149,7 @@ def _draw(axes: Axes, curve: Curve, shares: NDArray[np.float64], heights: NDArra
 
 
 def _key(figure: Figure, curves: Sequence[Curve], heads: Sequence[str], numbers: Sequence[Sequence[str]]) -> None:
-    """Names with their line and two numbers, from the longest p95 to the shortest, as the curves lie."""
+    """Names with their line and two numbers, in the order of p95, longest first."""
     ordered = sorted(
         zip(curves, numbers, strict=True), key=lambda one: float(np.quantile(one[0].values, 0.95)), reverse=True
     )
@@ -158,7 +161,7 @@ def _key(figure: Figure, curves: Sequence[Curve], heads: Sequence[str], numbers:
         axes.text(x, 1, head, fontsize=7, color=MUTED, ha="right", va="center")
     for number, (curve, texts) in enumerate(ordered, start=1):
         variant, y = curve.row.variant, 1 - step * number
-        style, bold = look(variant.policy), weight(variant)
+        style, bold = look(variant.policy), font_weight(variant)
         axes.plot([0, 0.09], [y, y], color=style.colour, linestyle=style.dash, linewidth=style.width)
         axes.text(0.12, y, short(variant), fontsize=7, color=ink(variant.policy), va="center", fontweight=bold)
         for x, text in zip(columns, texts, strict=True):

@@ -14,19 +14,20 @@ from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
+from eval.render.looks import ACCENT, MUTED, ink, look, percent_axis
+from eval.render.report.labels import font_weight, label
 from eval.render.report.rows import Variant
 from eval.render.report.scene import ARMS, BASELINE, Missing, Scene, is_online
-from eval.render.report.style import MUTED, ink, label, look, percent_axis, weight
 
 __all__ = ["frontier"]
 
 
 class Offset(NamedTuple):
-    """Where a name stands from its point, in points of print."""
+    """Where a name stands beside its point, in points of print."""
 
     x: float
     y: float
-    side: Literal["left", "center", "right"]  # of the name that is there
+    side: Literal["left", "center", "right"]  # of the name that is at the offset
 
 
 _OFFSETS = [
@@ -37,6 +38,8 @@ _OFFSETS = [
 
 
 class Point(NamedTuple):
+    """A variant, and what it changes against lru: −0.1 is a tenth less."""
+
     variant: Variant
     x: float  # change of p50 against lru
     y: float  # change of the tail
@@ -81,10 +84,10 @@ def frontier(scene: Scene) -> Figure:
 
 
 def _named(scene: Scene, near: bool) -> list[Variant]:
-    """Whom there is room to name: from afar the oracles and the arms; near by all, or of many weights only ours."""
+    """Variants that there is room to name: from afar oracles and arms; near by all, or of many only the main ones."""
     if not near:
         arms = [scene.arm(arm) for arm in ARMS]
-        names = [BASELINE if arm is None else arm.policy for arm in arms]  # without stock's, our own lru is named
+        names = [BASELINE if arm is None else arm.policy for arm in arms]  # without stock's, the simulator's lru
         return [variant for variant in scene.mains if variant.policy in names or not is_online(variant)]
     few = sum(is_online(variant) for variant in scene.drawn) <= 10
     return [variant for variant in scene.drawn if few or variant in scene.mains or variant.policy == "tlru"]
@@ -92,9 +95,9 @@ def _named(scene: Scene, near: bool) -> list[Variant]:
 
 def _scatter(axes: Axes, scene: Scene, points: Sequence[Point], named: Sequence[Variant]) -> None:
     for policy, group in groupby(points, key=lambda point: point.variant.policy):
-        kin, style = list(group), look(policy)
+        same, style = list(group), look(policy)
         axes.plot(
-            [point.x for point in kin], [point.y for point in kin],
+            [point.x for point in same], [point.y for point in same],
             color=style.colour, linewidth=0.9, zorder=style.layer + 3,
             marker=style.marker, markersize=9 if style.marker == "*" else 6, markeredgecolor="white",
             markeredgewidth=0.4,
@@ -104,27 +107,27 @@ def _scatter(axes: Axes, scene: Scene, points: Sequence[Point], named: Sequence[
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     axes.axhline(0, color=MUTED, linewidth=0.7, zorder=1)
     axes.axvline(0, color=MUTED, linewidth=0.7, zorder=1)
-    axes.fill_between([left, 0], bottom, 0, color="#0b7a75", alpha=0.06, linewidth=0, zorder=0)
+    axes.fill_between([left, 0], bottom, 0, color=ACCENT, alpha=0.06, linewidth=0, zorder=0)
     axes.set(xlim=(left, right), ylim=(bottom, top))
     percent_axis(axes.xaxis, most=5)
     percent_axis(axes.yaxis)
     if left < -0.3 * (right - left):
-        axes.text(0.02, 0.025, "tail and median better", transform=axes.transAxes, fontsize=7, color="#0b7a75")
+        axes.text(0.02, 0.025, "tail and median better", transform=axes.transAxes, fontsize=7, color=ACCENT)
     shown = [point for point in points if point.variant in named]
     _place_names(axes, points, [(point, _name(point, shown)) for point in shown])
 
 
 def _name(point: Point, points: Sequence[Point]) -> str:
-    """The whole name for the first of a policy's settings, the weight alone for the others."""
+    """The whole name for the first variant of a policy, only the weight for the others."""
     variant, variants = point.variant, [other.variant for other in points]
-    kin = [other for other in variants if other.policy == variant.policy]
-    if variant == kin[0] or len({other.weight for other in kin}) < len(kin):
+    same = [other for other in variants if other.policy == variant.policy]
+    if variant == same[0] or len({other.weight for other in same}) < len(same):
         return label(variant, variants)
     return f"w = {variant.w}"
 
 
 def _place_names(axes: Axes, points: Sequence[Point], named: Sequence[tuple[Point, str]]) -> None:
-    """Each name beside its point where it covers the fewest other names and points, nearer places first."""
+    """Put each name beside its point, where it covers the fewest other names and points, nearer places first."""
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     canvas: Any = figure.canvas  # of Agg, so that the size of a text is known before it is drawn
@@ -135,7 +138,7 @@ def _place_names(axes: Axes, points: Sequence[Point], named: Sequence[tuple[Poin
     taken += [text.get_window_extent(renderer) for text in axes.texts]
     for point, text in sorted(named, key=lambda one: -look(one[0].variant.policy).layer):
         style: dict[str, Any] = {
-            "fontsize": 7, "color": ink(point.variant.policy), "fontweight": weight(point.variant), "va": "center"
+            "fontsize": 7, "color": ink(point.variant.policy), "fontweight": font_weight(point.variant), "va": "center"
         }  # fmt: skip
         sample = axes.text(0, 0, text, **style)
         size = sample.get_window_extent(renderer)

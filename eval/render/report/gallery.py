@@ -1,9 +1,7 @@
-"""The figures of a report: what each is called, what its caption says, and how it gets onto the disk and the page."""
+"""The figures of a report: titles, captions, and their files."""
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,35 +10,36 @@ from typing import NamedTuple
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from eval.render.html import Image, save_figure
+from eval.render.looks import RC, compact
 from eval.render.report.distribution import change_by_percentile, distribution
 from eval.render.report.frontier import frontier
 from eval.render.report.grids import heat_maps, percentiles_by_capacity
+from eval.render.report.labels import label, short
 from eval.render.report.scene import Missing, Scene
-from eval.render.report.style import RC, compact, label, short
 from eval.render.report.timeline import timeline
 
-__all__ = ["FIGURES", "Picture", "data_uri", "draw"]
-
-_DPI = 220  # of the PNGs: 7.2 inches are 1,584 pixels
+__all__ = ["FIGURES", "Picture", "Plot", "draw"]
 
 
 class Plot(NamedTuple):
+    """A figure of the report."""
+
     file: str  # stem of the PNG
     title: str
     caption: str
     draw: Callable[[Scene], Figure]
-    place: str  # which cells it shows: a format of capacity and threshold
+    place: str  # which cells it shows, as a format of capacity and threshold
     requests: bool = False  # needs --per-request
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A figure as it came out; without an image there is a reason."""
+    """A figure that was drawn, or the reason why not."""
 
     plot: Plot
     caption: str
-    image: str | None = None  # a data URI
-    inches: float = 0.0  # wide
+    image: Image | None = None
     reason: str = ""
 
 
@@ -109,8 +108,7 @@ FIGURES = (
 
 
 def draw(scene: Scene, folder: Path) -> list[Picture]:
-    """Draw every figure of a scene and write its PNG; one that cannot be drawn leaves none, not even an old one."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Draw every figure of a scene and write its PNG. Where one cannot be drawn, an old PNG is removed."""
     pictures = []
     for plot in FIGURES:
         path = folder / f"{plot.file}.png"
@@ -118,18 +116,15 @@ def draw(scene: Scene, folder: Path) -> list[Picture]:
         caption = f"{where} {plot.caption}" + _twins(scene) + (_left_out(scene) if plot.requests else "")
         with mpl.rc_context(RC):
             try:
-                figure = plot.draw(scene)
+                pictures.append(Picture(plot, caption, save_figure(plot.draw(scene), path)))
             except Missing as missing:
                 path.unlink(missing_ok=True)
                 pictures.append(Picture(plot, caption, reason=str(missing)))
-                continue
-            figure.savefig(path, dpi=_DPI)
-            pictures.append(Picture(plot, caption, data_uri(figure), figure.get_figwidth()))
     return pictures
 
 
 def _twins(scene: Scene) -> str:
-    """Who is not drawn because another's line would cover it."""
+    """Variants that are not drawn because another's line would cover theirs."""
     names: dict[str, list[str]] = {}
     for variant, other in scene.twins.items():
         names.setdefault(label(other, scene.variants), []).append(label(variant, scene.variants))
@@ -137,16 +132,9 @@ def _twins(scene: Scene) -> str:
 
 
 def _left_out(scene: Scene) -> str:
-    """Whose requests were not kept, where others' were."""
+    """Policies whose requests were not kept, where those of others were."""
     rows = [row for variant in scene.mains if (row := scene.chosen(variant)) is not None]
     without: Sequence[str] = [short(row.variant) for row in rows if scene.requests(row) is None]
     if not without or len(without) == len(rows):
         return ""
     return f" No per-request data of {', '.join(without)}: run `simulate` with --per-request and these policies."
-
-
-def data_uri(figure: Figure) -> str:
-    """As a data URI: inside an <img>, so that the ids of one figure cannot meet those of another."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""What capacity and objective change: percentiles against capacity, and heat maps over capacity × ξ."""
+"""How capacity and objective change the figures: percentiles against capacity, and heat maps over capacity × ξ."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
+from eval.render.looks import INK, compact, ink, look, percent
+from eval.render.report.labels import label, label_ends, short
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import BASELINE, OPTIMUM, Missing, Scene
-from eval.render.report.style import INK, compact, ink, label, label_ends, look, percent, short
 
 __all__ = ["heat_maps", "percentiles_by_capacity"]
 

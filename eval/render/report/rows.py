@@ -12,53 +12,51 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.command import weight_text
+from eval.arguments import weight_text
 from eval.simulate.cells import Cell, Outcome
 from eval.simulate.grid import ESTIMATED, WEIGHTED
+from eval.simulate.per_request import requests_file
+from eval.simulate.rows import CELLS, REFERENCES
 from radix_tlru.config import LOAD, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
 
-CELLS = "cells.jsonl"
-REFERENCES = "references.jsonl"
-"""LRU and the optimum of every cell, which `simulate` runs whether they were asked for or not."""
-
 
 class ReportError(ValueError):
-    """A folder that cannot be reported on; one line with file, line and field, or the flag and what is there."""
+    """A folder that cannot be reported on; one line with file, line and field, or with the flag and what is there."""
 
 
 class Variant(NamedTuple):
-    """A policy with those of its settings that it looks at."""
+    """A policy with the settings that it depends on."""
 
     policy: str
-    weight: MedianWeight | None  # w; None where the policy has no use for it
-    estimate: int | None  # Q̂ in tokens; likewise, and where it is learned
+    weight: MedianWeight | None  # w; None: the policy does not depend on it
+    estimate: int | None  # Q̂ in tokens; None: the policy learns it or does not depend on it
 
     @property
     def rank(self) -> float:
-        """From the setting that speaks for the policy on: w as it rises, then what is chosen while serving."""
+        """Order of the variants of a policy: w as it rises, then ``load``. The first one stands for the policy."""
         return math.inf if isinstance(self.weight, str) else self.weight or 0.0
 
     @property
     def w(self) -> str:
-        """The weight in words."""
+        """The weight as text."""
         return weight_text(self.weight or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A cell and what came of it."""
+    """A cell and its figures."""
 
     cell: Cell
     outcome: Outcome
-    gap_closed: float | None  # share of the TEL between lru and tail-belady; None where there is nothing between them
-    name: str  # of its Parquet file
-    asked_for: bool = True  # False: a reference
+    gap_closed: float | None  # share of the TEL between lru and tail-belady; None where the two are equal
+    name: str  # of the cell
+    asked_for: bool = True  # else it is a reference
 
     @property
     def variant(self) -> Variant:
-        """Which line of a figure the cell belongs to."""
+        """The variant that the cell belongs to."""
         policy = self.cell.policy
         return Variant(
             policy,
@@ -78,7 +76,7 @@ class Requests:
 
 
 def read_rows(folder: Path) -> list[Row]:
-    """The cells of a folder, as they are listed, then the references that are not among them.
+    """The cells of a folder in their order, then the references that are not among them.
 
     Raises:
         ReportError: no folder, no cells, or a line that is not a whole cell.
@@ -140,12 +138,12 @@ def read_requests(folder: Path, row: Row) -> Requests | None:
     """The requests of a cell; None if they were not kept (`simulate --per-request` keeps them).
 
     Raises:
-        ReportError: a file that is there and is not what `simulate` writes.
+        ReportError: a file is there that `simulate` did not write.
     """
     import pyarrow
     import pyarrow.parquet
 
-    path = folder / f"{row.name}.parquet"
+    path = requests_file(folder, row.name)
     if not path.is_file():
         return None
     columns = ["arrival_s", "uncached_tokens", "evicted_tel_safe", "evicted_lru"]

@@ -1,4 +1,4 @@
-"""The part of a folder that the figures show: one page size, one chosen cell, and who is compared with whom."""
+"""The part of a folder that the figures show: one group of comparable cells, and the chosen one among them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,26 @@ from eval.render.report.rows import ReportError, Requests, Row, Variant, read_re
 from eval.simulate.cells import Cell
 from radix_tlru import Config
 
-__all__ = ["ARMS", "CHOICES", "Arm", "Group", "Latency", "Missing", "Scene", "groups", "is_online", "is_ours"]
+__all__ = [
+    "ARMS",
+    "BASELINE",
+    "CHOICES",
+    "OPTIMUM",
+    "Arm",
+    "Group",
+    "Latency",
+    "Missing",
+    "Scene",
+    "groups",
+    "is_candidate",
+    "is_online",
+]
 
 BASELINE, OPTIMUM = "lru", "tail-belady"
 
 
 class Missing(Exception):  # noqa: N818 - not an error: the page says why a figure is not there
-    """A figure that these cells cannot give; the message says why, and what to run."""
+    """A figure cannot be drawn of these cells; the message says why, and what to run."""
 
 
 class Group(NamedTuple):
@@ -50,41 +63,44 @@ class Group(NamedTuple):
 
 
 class Arm(NamedTuple):
-    """One of the four that an honest number is made of."""
+    """One of the policies that every report compares."""
 
     title: str
-    policies: tuple[str, ...]  # the first that is there speaks for the arm
-    run: str  # what to run where none is there
+    policies: tuple[str, ...]  # the first that is there is shown
+    run: str  # the flags to run where none is there
 
 
 CHOICES = ("page_size", "replicas", "routing", "optional_caching")
 """What a group is chosen by, each with a flag of its name."""
 
+CANDIDATES = ("tlru", "real-tlru", "etlru", "real-etlru")
+"""Policies of radix-tlru, simulated and through the real cache."""
 
 ARMS = (
     Arm("stock lru", ("sglang-lru", "sglang-lru-python"), "--policy sglang-lru"),
     Arm("stock tlru", ("sglang-tlru", "sglang-tlru-python"), "--policy sglang-tlru"),
-    Arm("ours", ("tlru", "real-tlru"), "--policy tlru"),
+    Arm("tlru", ("tlru", "real-tlru"), "--policy tlru"),
+    Arm("etlru", ("etlru", "real-etlru"), "--policy etlru"),
     Arm("oracle", (OPTIMUM,), f"--policy {OPTIMUM}"),
 )
 
 _ALWAYS = tuple(arm.policies[0] for arm in ARMS)
 _FIGURES = ("hit_ratio", "mean", "p50", "p90", "p95", "p99", "tel", "violations")
-_RANK = (BASELINE, *(policy for arm in ARMS[:3] for policy in arm.policies), "etlru", "etlru-given")
+_RANK = (BASELINE, *(policy for arm in ARMS[:-1] for policy in arm.policies), "etlru-given")
 
 
 def is_online(variant: Variant) -> bool:
-    """Whether a server could run it: it does not look into the future."""
+    """Whether a server can run it: it does not look into the future."""
     return variant.policy not in ORACLES
 
 
-def is_ours(variant: Variant) -> bool:
-    """Whether it is the policy of our server, simulated or real."""
-    return variant.policy in ("tlru", "real-tlru")
+def is_candidate(variant: Variant) -> bool:
+    """Whether it is a policy of radix-tlru, simulated or real."""
+    return variant.policy in CANDIDATES
 
 
 def groups(rows: Sequence[Row]) -> list[Group]:
-    """Those of the cells that were asked for, the one with most cells first."""
+    """The groups of the cells that were asked for, the one with most cells first."""
     found = [Group.of(row.cell) for row in rows if row.asked_for]
     return sorted(dict.fromkeys(found), key=found.count, reverse=True)
 
@@ -106,11 +122,10 @@ class Latency:
 
 @dataclass
 class Scene:
-    """The cells of one group, by variant and place.
+    """The cells of one group, by variant, capacity and ξ.
 
     Args:
-        capacity, threshold: of the cell that single-cell figures show; negative: the middle of those there are with
-            the other.
+        capacity, threshold: of the cell that single-cell figures show. Negative: the middle of those that there are.
 
     Raises:
         ReportError: there is no such cell.
@@ -124,13 +139,13 @@ class Scene:
     latency: Latency | None = None
     capacities: list[int] = field(init=False)
     thresholds: list[int] = field(init=False)
-    variants: list[Variant] = field(init=False)  # as they are listed everywhere: what is compared with first
-    twins: dict[Variant, Variant] = field(init=False)  # to the first that has the same figures in every cell
+    variants: list[Variant] = field(init=False)  # in the order of every list, baselines first
+    twins: dict[Variant, Variant] = field(init=False)  # variants with the figures of another in every cell, and that
 
     def __post_init__(self) -> None:
         mine = [row for row in self.rows if Group.of(row.cell) == self.group]
         self._at: dict[tuple[Variant, int, int], Row] = {}
-        for row in mine:  # lru under two values of w is one cell twice
+        for row in mine:  # lru under two values of w is the same cell twice
             self._at.setdefault((row.variant, row.cell.capacity, row.cell.threshold), row)
         self._requests: dict[str, Requests | None] = {}
         self.capacities = sorted({row.cell.capacity for row in mine})
@@ -140,7 +155,7 @@ class Scene:
         self.capacity, self.threshold = self._place({(row.cell.capacity, row.cell.threshold) for row in mine})
 
     def _place(self, there: Set[tuple[int, int]]) -> tuple[int, int]:
-        """The chosen capacity and ξ; not every capacity need be there with every ξ."""
+        """The chosen capacity and ξ. Not every capacity has cells with every ξ."""
         capacity, threshold = self.capacity, self.threshold
         for flag, value, values in (
             ("--capacity", capacity, self.capacities),
@@ -160,7 +175,7 @@ class Scene:
 
     @property
     def drawn(self) -> list[Variant]:
-        """The variants that figures show: one of several that would lie on top of each other."""
+        """The variants that figures show: without twins, whose lines would lie on top of others."""
         return [variant for variant in self.variants if variant not in self.twins]
 
     def at(self, variant: Variant, capacity: int, threshold: int) -> Row | None:
@@ -168,20 +183,20 @@ class Scene:
         return self._at.get((variant, capacity, threshold))
 
     def chosen(self, variant: Variant) -> Row | None:
-        """A variant at the chosen place."""
+        """A variant in the chosen cell."""
         return self.at(variant, self.capacity, self.threshold)
 
     def place(self, capacity: int, threshold: int) -> list[Row]:
-        """Every cell of a place, in the order of ``variants``."""
+        """The cells of all variants at one capacity and ξ."""
         return [row for variant in self.variants if (row := self.at(variant, capacity, threshold)) is not None]
 
     @property
     def mains(self) -> list[Variant]:
-        """One variant a policy, for figures with a line a policy: the least w, and the Q̂ nearest to the default."""
+        """One variant of each policy, for figures with a line a policy: the least w, the Q̂ nearest to the default."""
         return list(_usual(self.drawn).values())
 
     def arm(self, arm: Arm) -> Variant | None:
-        """Who speaks for an arm here."""
+        """The variant that is shown for an arm; None: there is none."""
         usual = _usual(self.variants)
         return next((usual[policy] for policy in arm.policies if policy in usual), None)
 
@@ -197,49 +212,49 @@ class Scene:
         return twins
 
     def baseline(self, row: Row) -> Row | None:
-        """The page-granular lru of a cell's place."""
+        """The page-granular lru at the capacity and ξ of a cell."""
         return self.at(Variant(BASELINE, None, None), row.cell.capacity, row.cell.threshold)
 
     def change(self, row: Row, figure: str) -> float | None:
-        """How a figure of the outcome stands against lru: −0.1 is a tenth less; None without an lru, or one of 0."""
+        """The relative change of a figure against lru: −0.1 is a tenth less. None if there is no lru, or it has 0."""
         base = self.baseline(row)
         if base is None or not getattr(base.outcome, figure):
             return None
         return float(getattr(row.outcome, figure) / getattr(base.outcome, figure) - 1)
 
     def tel_saved(self, row: Row) -> float | None:
-        """Share of lru's TEL that is not there."""
+        """Share of lru's TEL that is saved."""
         change = self.change(row, "tel")
         return None if change is None else -change
 
     def gap_closed(self, row: Row) -> float | None:
-        """As the cell says; the two ends of the gap are 0 and 1."""
+        """Share of the gap that a cell closes; 0 and 1 for the references."""
         if row.gap_closed is not None or row.asked_for:
             return row.gap_closed
         return {BASELINE: 0.0, OPTIMUM: 1.0}.get(row.cell.policy)
 
     def best_online(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of a place with the least TEL that a server could run."""
+        """Of these cells, those with the least TEL that a server can run."""
         online = [row for row in rows if is_online(row.variant)]
         least = min((row.outcome.tel for row in online), default=0)
         return [row for row in online if row.outcome.tel == least]
 
     def requests(self, row: Row) -> Requests | None:
-        """Its requests, read once; None where they were not kept."""
+        """The requests of a cell, read once; None where they were not kept."""
         if row.name not in self._requests:
             self._requests[row.name] = read_requests(self.folder, row)
         return self._requests[row.name]
 
 
 def _usual(variants: Sequence[Variant]) -> dict[str, Variant]:
-    """The setting of each policy that speaks for it."""
+    """The variant that stands for each policy."""
     estimate = Config().next_prompt
     of_policy: dict[str, list[Variant]] = {}
     for variant in variants:
         of_policy.setdefault(variant.policy, []).append(variant)
     return {
-        policy: min(kin, key=lambda one: (one.rank, abs((one.estimate or estimate) - estimate)))
-        for policy, kin in of_policy.items()
+        policy: min(same, key=lambda one: (one.rank, abs((one.estimate or estimate) - estimate)))
+        for policy, same in of_policy.items()
     }
 
 

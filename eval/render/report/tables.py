@@ -1,13 +1,14 @@
-"""The numbers of a report, as HTML tables: four arms side by side, and every cell."""
+"""The figures of a report as HTML tables: the arms side by side, and every cell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
 
+from eval.render.looks import compact, ink, percent
+from eval.render.report.labels import label
 from eval.render.report.rows import Row, Variant
-from eval.render.report.scene import ARMS, Arm, Scene, is_online, is_ours
-from eval.render.report.style import compact, ink, label, percent
+from eval.render.report.scene import ARMS, Arm, Scene, is_candidate, is_online
 
 __all__ = ["all_cells", "arms_by_cell", "cards"]
 
@@ -15,7 +16,7 @@ _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 
 def cards(scene: Scene) -> str:
-    """The four arms in the chosen cell, a card each."""
+    """A card for each arm in the chosen cell."""
     return f'<div class="cards">{"".join(_card(scene, arm) for arm in ARMS)}</div>'
 
 
@@ -45,7 +46,7 @@ def _figure(scene: Scene, row: Row, name: str) -> str:
 
 
 def arms_by_cell(scene: Scene) -> str:
-    """A line for each capacity and ξ: what the four arms save, how much of the gap they close, what the median pays."""
+    """A line for each capacity and ξ: TEL saved, gap closed and change of p50 of each arm."""
     variants = [scene.arm(arm) for arm in ARMS]
     columns = [("TEL saved", "gap closed", "p50") if arm.title != "oracle" else ("TEL saved", "p50") for arm in ARMS]
     heads = "".join(
@@ -64,8 +65,8 @@ def arms_by_cell(scene: Scene) -> str:
                     shares["TEL saved"] = percent(scene.tel_saved(row))
                     shares["gap closed"] = percent(scene.gap_closed(row))
                     shares["p50"] = percent(scene.change(row, "p50"), sign=True)
-                ours = " ours" * (variant is not None and is_ours(variant))
-                cells += [f'<td class="{"start" * (n == 0)}{ours}">{shares[name]}</td>' for n, name in enumerate(names)]
+                tint = " highlight" * (variant is not None and is_candidate(variant))
+                cells += [f'<td class="{"start" * (n == 0)}{tint}">{shares[name]}</td>' for n, name in enumerate(names)]
             size = f'<th scope="rowgroup" rowspan="{len(scene.thresholds)}">{compact(capacity)}</th>'
             first = size if number == 0 else ""
             lines.append(f"<tr{' class=top' * (number == 0)}>{first}<th>{compact(threshold)}</th>{''.join(cells)}</tr>")
@@ -80,7 +81,7 @@ def _absent(variant: Variant | None, arm: Arm) -> str:
 
 
 def all_cells(scene: Scene) -> str:
-    """Every cell of a group, a block for each capacity and ξ: the four arms first, the best online policy marked."""
+    """Every cell of a group, a block for each capacity and ξ: the arms first, the best policy of a server marked."""
     names = ("hit ratio", *_FIGURES, "over ξ", "TEL", "TEL saved", "gap closed", "evicted TEL-safe", "seconds")
     head = "".join(f"<th>{name}</th>" for name in names)
     arms = [scene.arm(arm) for arm in ARMS]
@@ -108,7 +109,7 @@ def _absent_line(arm: Arm) -> str:
 
 def _line(scene: Scene, row: Row, best: bool) -> str:
     done, policy = row.outcome, row.cell.policy
-    kinds = ["ours"] * is_ours(row.variant) + ["oracle"] * (not is_online(row.variant)) + ["best"] * best
+    kinds = ["highlight"] * is_candidate(row.variant) + ["oracle"] * (not is_online(row.variant)) + ["best"] * best
     name = f'<span class="dot" style="background:{ink(policy)}"></span>{escape(label(row.variant, scene.variants))}'
     if label(row.variant) != policy and policy not in label(row.variant):
         name += f" <code>{escape(policy)}</code>"

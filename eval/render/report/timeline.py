@@ -1,4 +1,4 @@
-"""What each phase evicted, minute by minute, in the chosen cell."""
+"""Tokens that each phase evicted over time in the chosen cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
+from eval.render.looks import MUTED, PHASES, compact, ink, percent
+from eval.render.report.labels import label
 from eval.render.report.rows import Requests, Row
 from eval.render.report.scene import Missing, Scene
-from eval.render.report.style import MUTED, PHASES, compact, ink, label, percent
 
 __all__ = ["timeline"]
 
@@ -20,6 +21,8 @@ _UNITS = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "days"}
 
 
 class Binned(NamedTuple):
+    """Tokens that each phase evicted, by time."""
+
     times: NDArray[np.float64]  # middle of each bin, in s
     tel_safe: NDArray[np.float64]  # tokens
     lru: NDArray[np.float64]

@@ -1,23 +1,22 @@
-"""The command: flags, the experiments one after the other, and what is written of them."""
+"""The flags of `python -m eval paper`, the experiments one after the other, and the files that it writes."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-from eval.command import add_text_arguments, tokens
-from eval.render.table import console
-from eval.simulate.command import Rows
+from eval.arguments import Several, add_page_size, check_page_sizes, whole
+from eval.parallel import in_parallel
+from eval.render import html
+from eval.render.html import Image
+from eval.simulate.rows import CELLS, Rows
+from eval.simulate.timing import ASSUMED, Timing, TimingError, read, write
 from eval.studies.paper import tables
-from eval.studies.paper.grid import BASELINES, Results, Study, missing, run_batches
+from eval.studies.paper.grid import BASELINES, Results, Study, missing, run_batch
 from eval.studies.paper.published import (
     CAPACITIES,
     FIGURE_THRESHOLDS_MS,
@@ -29,24 +28,26 @@ from eval.studies.paper.published import (
 )
 from eval.studies.paper.sheet import Sheet
 from eval.studies.paper.sources import Reading, drawn, load, stand_in
-from eval.studies.paper.timing import ASSUMED, Timing, TimingError, read, write
+from eval.terminal import show
+from eval.trace_arguments import add_text_arguments
 
 __all__ = ["add_arguments", "run"]
 
-CELLS, PAGE, FIGURES, TIMING = "cells.jsonl", "paper.md", "figures", "timing.json"
+TEXT, PAGE, FIGURES, TIMING = "paper.md", "paper.html", "figures", "timing.json"
+TITLE = "The experiments of “Tail-Optimized Caching for LLM Inference”"
 
-_WEIGHT = 0.2  # of the further T-LRU: where tail, median and mean all improve on the Mooncake trace (DESIGN.md)
-_SPREADS = (0.0, 1.0)  # of log λ_i in the experiment with ET-LRU
+_WEIGHT = 0.2  # w of a further T-LRU: tail, median and mean all improve with it on the Mooncake trace
+_SPREADS = (0.0, 1.0)  # σ of log λ_i in the experiment with ET-LRU
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is run."""
+    """How much is run. Capacities in tokens."""
 
-    turns: int
+    turns: int  # of each trace
     capacities: tuple[int, ...]
     thresholds_ms: tuple[float, ...]
-    learned_turns: int  # of each trace for ET-LRU
+    learned_turns: int  # of each trace for the table of ET-LRU
     learned_seeds: int
     learned_capacities: tuple[int, ...]
 
@@ -68,33 +69,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH_OR_NAME",
         help="likewise for Tables 4–6 and Figures 5 and 7 (default: ShareGPT)",
     )
-    parser.add_argument("--limit", type=tokens, metavar="N", help=f"turns of a trace (default: {_FULL.turns:,})")
-    parser.add_argument("--seed", type=int, default=0, help="of the model, and of the stamps of ShareGPT")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help=f"turns of a trace (default: {_FULL.turns:,})")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the model, and of the stamps of ShareGPT")
     add_text_arguments(parser)
-    parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
     parser.add_argument("--alpha", type=float, metavar="MS", help=f"ms a token (default: {ASSUMED.alpha:.4f}, assumed)")
     parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without uncached tokens (default: 0)")
     parser.add_argument("--timing", type=Path, metavar="FILE", help='JSON: {"alpha": ms a token, "beta": ms}')
     parser.add_argument(
         "--calibrate", metavar="URL", help=f"measure α and β on this idle SGLang server; they are kept in DIR/{TIMING}"
     )
-    parser.add_argument("--capacity", nargs="+", type=tokens, metavar="TOKENS", help="instead of the paper's")
-    parser.add_argument("--page-size", type=tokens, default=1, metavar="N", help="tokens (default: 1)")
+    parser.add_argument("--capacity", action=Several, type=whole(1), metavar="TOKENS", help="instead of the paper's")
+    add_page_size(parser)
     parser.add_argument("--out", type=Path, default=Path(".out/paper"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cells side by side")
+    parser.add_argument("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side")
     parser.add_argument("--quick", action="store_true", help="two capacities, two ξ_s, 300 turns")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what has no result in DIR yet and print all tables; 2 if something asked for cannot be done."""
-    try:
-        return _run(args)
-    except (ValueError, OSError) as error:  # TraceError and TimingError are ValueErrors
-        print(f"eval paper: {error}", file=sys.stderr)
-        return 2
+    """Run what has no result in DIR yet and print all tables.
 
-
-def _run(args: argparse.Namespace) -> int:
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
     start = time.monotonic()
     scale = _scale(args)
     reading = Reading(scale.turns, args.seed, args.tokenizer, args.characters_per_token, args.skip_bad)
@@ -118,35 +114,26 @@ def _run(args: argparse.Namespace) -> int:
         tables.learned([[Results(study, rows) for study in seeds] for seeds in learned], titles),
         tables.headline(results[0]),
     ]
-    out = console()
-    for line in preface:
-        out.print(line, markup=False)
+    show(*preface)
     for sheet in sheets:
-        out.print(sheet.title, style="bold", markup=False)
-        out.print(sheet.rich())
-        out.print(f"{sheet.provenance}\n", style="dim", markup=False)
+        show(sheet.title, sheet.rich(), f"{sheet.provenance}\n")
     from eval.studies.paper.figures import draw  # matplotlib: not before there is something to draw
 
     figures = draw(folder / FIGURES, timing, results)
-    _write_page(folder, preface, sheets, figures)
-    print(f"{folder / PAGE}, {len(figures)} figures in {folder / FIGURES}/: {time.monotonic() - start:.0f} s")
+    (folder / TEXT).write_text(_text(preface, sheets, figures))
+    (folder / PAGE).write_text(_page(preface, sheets, figures))
+    seconds = time.monotonic() - start
+    print(f"{folder / TEXT}, {folder / PAGE}, {len(figures)} figures in {folder / FIGURES}/: {seconds:.0f} s")
     return 0
 
 
 def _scale(args: argparse.Namespace) -> Scale:
     scale = _QUICK if args.quick else _FULL
     if args.limit is not None:
-        if args.limit < 1:
-            raise ValueError(f"--limit {args.limit}: must be 1 or more")
         scale = replace(scale, turns=args.limit)
-    if args.jobs < 1:
-        raise ValueError(f"--jobs {args.jobs}: must be 1 or more")
-    if args.page_size < 1:
-        raise ValueError(f"--page-size {args.page_size}: must be 1 or more")
     if args.capacity is not None:
         scale = replace(scale, capacities=tuple(sorted(set(args.capacity))))
-    if scale.capacities[0] < args.page_size:
-        raise ValueError(f"--capacity {scale.capacities[0]}: must be at least one page of {args.page_size} tokens")
+    check_page_sizes([args.page_size], scale.capacities)
     if (least := min(scale.learned_capacities)) < args.page_size:
         raise ValueError(f"--page-size {args.page_size}: must be at most {least}, the least capacity of Table B")
     return scale
@@ -160,7 +147,7 @@ def _timing(args: argparse.Namespace, folder: Path) -> Timing:
     if args.timing is not None:
         return read(args.timing)
     if args.calibrate is not None:
-        from eval.studies.paper.calibrate import calibrate
+        from eval.live.calibrate import calibrate
 
         measured = calibrate(args.calibrate, seed=args.seed)
         write(folder / TIMING, measured)
@@ -188,7 +175,7 @@ def _study(data: DataSet, wanted: str | None, reading: Reading, timing: Timing, 
 
 
 def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float, page_size: int) -> list[Study]:
-    """ET-LRU where it is optimal: on the model, with its own rates given; a study for each seed."""
+    """ET-LRU where it is optimal: on the model and given its rates. A study for each seed."""
     thresholds_ms = tuple(ms for ms in scale.thresholds_ms if ms in FIGURE_THRESHOLDS_MS)
     studies = []
     for seed in range(reading.seed, reading.seed + scale.learned_seeds):
@@ -212,25 +199,15 @@ def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float, page_
 
 def _fill(rows: Rows, studies: Sequence[Study], jobs: int) -> None:
     """Run the cells that have no row yet."""
-    batches = missing(studies, rows)
-    with Progress(
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as progress:
-        bar = progress.add_task("cells", total=sum(len(batch.cells) for batch in batches))
-        for done in run_batches(batches, jobs):
-            for row in done:
-                rows.append(row)
-            progress.advance(bar, len(done))
-    rows.sort([cell for study in studies for cell in study.cells()])
+    calls = [(batch,) for batch in missing(studies, rows)]
+    for done in in_parallel(run_batch, calls, jobs=jobs, title="batches of cells", ordered=False):
+        for row in done:
+            rows.append(row)
+    rows.sort(cell.name for study in studies for cell in study.cells())
 
 
 def _preface(studies: Sequence[Study], timing: Timing) -> list[str]:
-    """Where everything is from, a line each."""
+    """Where the traces, α and β are from, a line each."""
     lines = []
     for study in studies:
         data = study.source.data
@@ -273,12 +250,27 @@ def _sheets(studies: Sequence[Results]) -> list[Sheet]:
     return sheets
 
 
-def _write_page(folder: Path, preface: Sequence[str], sheets: Sequence[Sheet], figures: Sequence[Path]) -> None:
+def _title(figure: Image) -> str:
+    return figure.path.stem.replace("-", " ").capitalize()
+
+
+def _text(preface: Sequence[str], sheets: Sequence[Sheet], figures: Sequence[Image]) -> str:
     parts = [
-        "# The experiments of “Tail-Optimized Caching for LLM Inference”\n",
+        f"# {TITLE}\n",
         'Zhang, Li, Moallemi, Peng, NeurIPS 2025, arXiv 2510.15152. "paper", in italics: its own numbers.\n',
         "\n".join(f"- {line}" for line in preface) + "\n",
         *(sheet.markdown() for sheet in sheets),
-        *(f"### {path.stem.replace('-', ' ').capitalize()}\n\n![]({FIGURES}/{path.name})\n" for path in figures),
+        *(f"### {_title(figure)}\n\n![]({FIGURES}/{figure.path.name})\n" for figure in figures),
     ]
-    (folder / PAGE).write_text("\n".join(parts))
+    return "\n".join(parts)
+
+
+def _page(preface: Sequence[str], sheets: Sequence[Sheet], figures: Sequence[Image]) -> str:
+    source = 'Zhang, Li, Moallemi, Peng, NeurIPS 2025, arXiv 2510.15152. "paper": its own numbers.'
+    parts = [
+        html.paragraph(source, "lead"),
+        *(html.paragraph(line) for line in preface),
+        *(sheet.html() for sheet in sheets),
+        *(html.figure(_title(figure), figure, "") for figure in figures),
+    ]
+    return html.page(TITLE, parts)

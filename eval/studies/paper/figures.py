@@ -1,4 +1,4 @@
-"""Figures 3–7 in the paper's arrangement, with the colours of `eval.render.report`."""
+"""Figures 3–7 in the paper's arrangement."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from eval.render.report.style import INK, MUTED, RC, Look, look
+from eval.render.html import Image, save_figure
+from eval.render.looks import INK, MUTED, RC, Look, look
+from eval.simulate.timing import Timing
 from eval.studies.paper.grid import BASELINES, BOTH, FUTURE, Results
 from eval.studies.paper.published import OBJECTIVE_MS
 from eval.studies.paper.sources import Source, prompt_lengths
 from eval.studies.paper.tables import NAMES
-from eval.studies.paper.timing import Timing
 
 __all__ = ["draw"]
 
-_DPI = 220
 _BARS = "#5b8fb9"
 _OWN_LOOKS = {
     BOTH: Look("#56657a", "P", (0, (3, 1.2, 1, 1.2)), 1.3, 3),
@@ -31,9 +31,8 @@ _OWN_LOOKS = {
 }
 
 
-def draw(folder: Path, timing: Timing, studies: Sequence[Results]) -> list[Path]:
-    """Write the PNGs; returns their paths in the order of the paper."""
-    folder.mkdir(parents=True, exist_ok=True)
+def draw(folder: Path, timing: Timing, studies: Sequence[Results]) -> list[Image]:
+    """Write the PNGs; returns the figures in the order of the paper."""
     with mpl.rc_context(RC):
         figures = {"figure-3": _timing(timing)}
         for results in studies:
@@ -42,12 +41,11 @@ def draw(folder: Path, timing: Timing, studies: Sequence[Results]) -> list[Path]
             figures[f"figure-{distributions}"] = _distributions(source)
             if results.study.future_ms:
                 figures[f"figure-{latencies}"] = _latencies(results)
-        paths = []
+        images = []
         for name in sorted(figures):
             FigureCanvasAgg(figures[name])
-            paths.append(folder / f"{name}.png")
-            figures[name].savefig(paths[-1], dpi=_DPI)
-    return paths
+            images.append(save_figure(figures[name], folder / f"{name}.png"))
+    return images
 
 
 def _timing(timing: Timing) -> Figure:
@@ -104,7 +102,7 @@ def _distributions(source: Source) -> Figure:
 
 
 def _bars(axes: Axes, values: Sequence[int], name: str, *, whole: bool = False) -> None:
-    """Shares up to p99; what is beyond is in the last bar."""
+    """A histogram up to p99. Values beyond are in the last bar."""
     array = np.asarray(values)
     last = float(np.percentile(array, 99))
     edges = np.arange(0.5, max(round(last), 2) + 1) if whole else np.linspace(0, max(last, 1.0), 31)
@@ -161,7 +159,7 @@ def _latencies(results: Results) -> Figure:
 
 
 def _name_source(figure: Figure, source: Source) -> None:
-    """In the lower right corner, so that no figure is taken for one of a data set that it is not of."""
+    """Name the trace in the lower right corner, so that no figure is taken for one of another data set."""
     figure.text(0.995, 0.008, source.label, ha="right", va="bottom", fontsize=6.5, color=MUTED)
 
 

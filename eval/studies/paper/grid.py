@@ -1,29 +1,42 @@
-"""The cells of the experiments: what is run, side by side and resumable, and the figures that tables ask of it."""
+"""The cells of the experiments: which are run, running them side by side, and the figures that tables need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from eval.caches.policies import StepPrompt, TraceKnowledge, TrueNextPrompt, Unended, simulated_cache
+from eval.caches.knowledge import TraceKnowledge
+from eval.caches.models import StepPrompt, TrueNextPrompt, Unended
+from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import Cell, outcome, uncached_tokens
-from eval.simulate.command import Rows
+from eval.simulate.rows import Rows
+from eval.simulate.timing import Timing
 from eval.studies.paper.published import OBJECTIVE_MS
 from eval.studies.paper.sources import Source, prompt_lengths
-from eval.studies.paper.timing import Timing
 from eval.traces import Request
 from radix_tlru import Policy
 
-__all__ = ["BASELINES", "BOTH", "FUTURE", "STEPS", "Results", "Study", "improvement", "missing", "run_batches"]
+__all__ = [
+    "BASELINES",
+    "BOTH",
+    "FUTURE",
+    "STEPS",
+    "Batch",
+    "Results",
+    "Study",
+    "improvement",
+    "missing",
+    "run_batch",
+]
 
 BASELINES = ("lru", "threshold-lru")
 
 BOTH = "end-and-length-aware"
-"""What the paper calls Length-Aware T-LRU: it knows both whether a conversation goes on and its next prompt. The policy
-``length-aware`` of ``eval.caches.policies`` knows the second alone."""
+"""The paper's Length-Aware T-LRU: it knows whether a conversation goes on, and its next prompt. The policy
+``length-aware`` of ``eval.caches.policies`` knows only the second."""
 
 FUTURE = ("end-aware", "length-aware", BOTH, "tail-belady")
 """Variants with more and more knowledge of the future."""
@@ -31,7 +44,7 @@ FUTURE = ("end-aware", "length-aware", BOTH, "tail-belady")
 STEPS = 16
 """Of the distribution of Q that ET-LRU is given: a step weighs 1/16."""
 
-_TOGETHER = 8  # cells that a process is given at once: the trace travels with them
+_TOGETHER = 8  # cells that a process is given at once, as the trace is sent with them
 
 
 @dataclass(frozen=True)
@@ -44,18 +57,18 @@ class Study:
     thresholds_ms: tuple[float, ...]  # ξ_s
     next_prompt_estimate: int  # Q̂, tokens
     page_size: int = 1
-    future_ms: tuple[float, ...] = ()  # ξ_s that the variants with future knowledge are run at, too
+    future_ms: tuple[float, ...] = ()  # ξ_s at which the variants that know the future are run as well
     weights: tuple[float, ...] = ()  # w of further T-LRUs, at the objective
     others: tuple[str, ...] = ()  # policies beside the baselines and T-LRU
     death_rate: float = 0.0  # μ that ET-LRU is given, 1/s
 
     @cached_property
     def trace(self) -> str:
-        """Which results are of this trace."""
+        """Name of the trace in the rows."""
         return self.source.key
 
     def cell(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> Cell:
-        """One cell. Caching is optional, as in the paper: a context may be trimmed as soon as it is served."""
+        """One cell, with optional caching as in the paper: a context may be trimmed as soon as it is served."""
         threshold, estimate = self.timing.tokens(threshold_ms), self.next_prompt_estimate
         return Cell(self.trace, policy, capacity, threshold, estimate, weight, self.page_size, forced=False)
 
@@ -73,38 +86,29 @@ class Study:
         return list(dict.fromkeys(wanted))
 
 
-class _Batch(NamedTuple):
+class Batch(NamedTuple):
+    """Cells of one trace that are run together."""
+
     cells: list[Cell]
     requests: list[Request]
     death_rate: float
     objective: int  # tokens
 
 
-def missing(studies: Iterable[Study], rows: Rows) -> list[_Batch]:
+def missing(studies: Iterable[Study], rows: Rows) -> list[Batch]:
     """The cells that have no row yet, or one for another objective, in batches."""
     batches = []
     for study in studies:
         objective = study.timing.tokens(OBJECTIVE_MS)
-        cells = [cell for cell in study.cells() if cell not in rows or rows.of(cell)["objective"] != objective]
+        cells = [one for one in study.cells() if one.name not in rows or rows[one.name]["objective"] != objective]
         for first in range(0, len(cells), _TOGETHER):
             batch = cells[first : first + _TOGETHER]
-            batches.append(_Batch(batch, study.source.requests, study.death_rate, objective))
+            batches.append(Batch(batch, study.source.requests, study.death_rate, objective))
     return batches
 
 
-def run_batches(batches: Sequence[_Batch], jobs: int) -> Iterator[list[dict[str, Any]]]:
-    """Rows of each batch as it is done: here, or in ``jobs`` processes."""
-    if jobs == 1 or len(batches) < 2:
-        yield from map(_run, batches)
-        return
-    import joblib
-
-    yield from joblib.Parallel(n_jobs=jobs, return_as="generator_unordered")(
-        joblib.delayed(_run)(batch) for batch in batches
-    )
-
-
-def _run(batch: _Batch) -> list[dict[str, Any]]:
+def run_batch(batch: Batch) -> list[dict[str, Any]]:
+    """Run the cells of a batch; returns a row for each."""
     knowledge = TraceKnowledge(batch.requests)
     rows = []
     for cell in batch.cells:
@@ -115,15 +119,15 @@ def _run(batch: _Batch) -> list[dict[str, Any]]:
     return rows
 
 
-def _cache(cell: Cell, knowledge: TraceKnowledge, batch: _Batch) -> SimulatedCache:
+def _cache(cell: Cell, knowledge: TraceKnowledge, batch: Batch) -> SimulatedCache:
     assert cell.next_prompt_estimate is not None, "the paper gives Q̂"
     if cell.policy == BOTH:
         policy = Policy(Unended(), TrueNextPrompt(cell.next_prompt_estimate), cell.threshold, median_weight=0.0)
         return SimulatedCache(policy, cell.capacity, cell.page_size, knowledge=knowledge.future, forced=cell.forced)
-    # ξ ≤ Q̂ leaves T-LRU nothing to trim, so that it is LRU; the server refuses such a setting.
-    useless = cell.policy == "tlru" and cell.threshold <= cell.next_prompt_estimate
+    # With ξ ≤ Q̂ T-LRU has nothing to trim and is LRU; a server refuses such a setting.
+    is_lru = cell.policy == "tlru" and cell.threshold <= cell.next_prompt_estimate
     return simulated_cache(
-        "lru" if useless else cell.policy,
+        "lru" if is_lru else cell.policy,
         cell.capacity,
         threshold=cell.threshold,
         next_prompt_estimate=cell.next_prompt_estimate,
@@ -137,7 +141,7 @@ def _cache(cell: Cell, knowledge: TraceKnowledge, batch: _Batch) -> SimulatedCac
 
 
 def improvement(before: float, after: float) -> float | None:
-    """Share of ``before`` that is gone, negative where it grew (the paper's relative improvement); None of nothing."""
+    """The paper's relative improvement: the share of ``before`` that is gone, negative if it grew; None if it is 0."""
     return (before - after) / before if before else None
 
 
@@ -150,7 +154,7 @@ class Results:
 
     def row(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> dict[str, Any]:
         """A cell with all its figures."""
-        return self.rows.of(self.study.cell(policy, capacity, threshold_ms, weight))
+        return self.rows[self.study.cell(policy, capacity, threshold_ms, weight).name]
 
     def ttft(self, policy: str, capacity: int, threshold_ms: float, percentile: str, weight: float = 0.0) -> float:
         """A percentile of TTFT, ms."""
@@ -162,7 +166,7 @@ class Results:
         return improvement(before, self.ttft("tlru", capacity, threshold_ms, percentile))
 
     def fewer(self, over: str, capacity: int, threshold_ms: float) -> float | None:
-        """Relative improvement of T-LRU in requests beyond the objective over a baseline."""
+        """Relative improvement of T-LRU over a baseline in requests beyond the objective."""
         before, after = (
             self.row(policy, capacity, threshold_ms)["over_objective"] for policy in (over, "tlru")
         )  # fmt: skip
@@ -175,7 +179,7 @@ class Results:
         return improvement(lru, own)
 
     def gap_closed(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> float | None:
-        """Share of the TEL between LRU and Tail-Optimized Belady that is gone; None where there is nothing between."""
+        """Share of the TEL between LRU and Tail-Optimized Belady that is gone; None where the two are equal."""
         possible = self.tel_saved("tail-belady", capacity, threshold_ms)
         saved = self.tel_saved(policy, capacity, threshold_ms, weight)
         return None if not possible or saved is None else saved / possible

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 CAPACITIES = (1_000, 2_000, 4_000, 6_000, 8_000, 10_000)
-"""Of all six tables. The paper gives no unit; its appendix F sizes 10,000 *tokens*, so they are read as tokens."""
+"""Capacities of all six tables. The paper gives no unit; its appendix F speaks of 10,000 *tokens*, so tokens."""
 
 OBJECTIVE_MS = 200.0
 """The SLO of Tables 3 and 6."""
@@ -126,15 +126,15 @@ TABLES = {
         },
     ),
 }
-"""By number."""
+"""The paper's tables by number."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataSet:
-    """What the paper says of the data that a half of its tables is about."""
+    """A data set of the paper, and what the paper says of it."""
 
     name: str
-    hub: str  # where it is to be had
+    hub: str  # its name on the Hugging Face hub
     next_prompt_estimate: int  # Q̂: the average prompt, tokens
     lru_ms: tuple[float, float, float, float]  # p50, p90, p95, p99 of TTFT under LRU at a capacity of 1,000
     tables: tuple[int, int, int]  # T-LRU against LRU, against Threshold-LRU, violations
@@ -150,7 +150,7 @@ SHAREGPT = DataSet(
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """A figure of the abstract, and the cell of the tables that it is."""
+    """A figure of the abstract, and the cell of a table that it is from."""
 
     what: str
     per_cent: float

@@ -1,4 +1,4 @@
-"""The traces of the experiments: the data sets of the paper where they can be had, else a model of each."""
+"""The traces of the experiments: the data sets of the paper where they can be loaded, else a model of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
-from eval.caches.policies import TraceKnowledge
+from eval.caches.knowledge import TraceKnowledge
 from eval.studies.paper.published import WILDCHAT, DataSet
 from eval.traces import Arrivals, Request, Synthetic, Trace, TraceError, open_trace
 
@@ -33,19 +33,20 @@ class Reading:
 class Source:
     """A trace, and what a reader of its results must know of it."""
 
-    data: DataSet  # whose tables it fills
+    data: DataSet  # its tables are filled from this trace
     trace: Trace
     statement: str
     next_prompt_estimate: int  # Q̂ in tokens, the average prompt of the trace
-    stands_in: bool = False  # a model in the place of the data set
+    stands_in: bool = False  # it is a model in the place of the data set
 
     @property
     def label(self) -> str:
-        """What to call it in a title."""
+        """Its name in a title."""
         return f"synthetic model for {self.data.name}" if self.stands_in else self.trace.name
 
     @property
     def requests(self) -> list[Request]:
+        """Those of the trace, in order of arrival."""
         return self.trace.requests
 
     @property
@@ -58,10 +59,10 @@ class Source:
 
 
 def load(data: DataSet, wanted: str | None, reading: Reading) -> Source:
-    """The trace that was asked for, else the data set from the hub, else its stand-in.
+    """The trace that was asked for, else the data set from the hub, else a model in its place.
 
     Raises:
-        TraceError: what was asked for cannot be read; a data set that cannot be reached is no error.
+        TraceError: the trace that was asked for cannot be read. A hub that cannot be reached is no error.
     """
     try:
         return _source(data, wanted or data.hub, reading, reason=None)
@@ -74,14 +75,14 @@ def load(data: DataSet, wanted: str | None, reading: Reading) -> Source:
 def stand_in(data: DataSet, reading: Reading) -> Synthetic:
     """The stochastic model of section 4 in the place of a data set.
 
-    What the paper states is taken from it: the average prompt, and the rates of section G.2. The rest is fitted to
-    what it reports, by hand and coarsely:
+    The average prompt and the rates of section G.2 are the paper's. The rest is fitted to what it reports, coarsely and
+    by hand:
 
-    - WildChat: lengths and turns are the built-in ones, which were not fitted. λ_conv is: of eight values from 0.03 to
-      0.3 conversations a second, T-LRU's improvements over LRU come closest to the paper's Table 1 at 0.13 and at 0.16
-      (2.9 percentage points apart on average, four seeds).
-    - ShareGPT: answers of 2,500 tokens on average, σ = 1, make the TTFT under LRU at a capacity of 1,000 what section
-      G.2 reports of it (p50 to p99, within 10 % on average).
+    - WildChat: lengths and turns are the generator's defaults and not fitted. λ_conv is fitted: of eight values from
+      0.03 to 0.3 conversations a second, T-LRU's improvements over LRU come closest to the paper's Table 1 at 0.13 and
+      at 0.16 (2.9 percentage points apart on average, four seeds).
+    - ShareGPT: with answers of 2,500 tokens on average, σ = 1, the TTFT under LRU at a capacity of 1,000 is as section
+      G.2 reports it (p50 to p99, within 10 % on average).
     """
     if data is WILDCHAT:
         model = Synthetic(birth_rate=0.15, prompt_mean=200.0, seed=reading.seed)
@@ -107,7 +108,7 @@ _FITTED = {
 
 
 def drawn(given: Synthetic, data: DataSet, reading: Reading) -> Source:
-    """A trace of the stochastic model for an experiment of its own."""
+    """A trace of the stochastic model with parameters of one's own."""
     return _source(data, _name(given), reading, reason=None)
 
 
@@ -121,8 +122,8 @@ def _source(data: DataSet, name: str, reading: Reading, reason: str | None) -> S
         arrivals=replace(_SHAREGPT_RATES, seed=reading.seed),
     )
     lengths = prompt_lengths(trace.requests)
-    if not lengths:  # what a context is followed by when it returns is known of block traces, too
-        lengths = [added for added, _ in TraceKnowledge(trace.requests).returns]
+    if not lengths:  # a block trace does not tell conversations apart, but its contexts return
+        lengths = [one.added for one in TraceKnowledge(trace.requests).returns]
     estimate = round(fmean(lengths)) if lengths else data.next_prompt_estimate
     return Source(data, trace, _statement(data, trace, reading, reason, lengths), estimate, reason is not None)
 
@@ -152,7 +153,7 @@ def _statement(data: DataSet, trace: Trace, reading: Reading, reason: str | None
 
 
 def prompt_lengths(requests: Sequence[Request]) -> list[int]:
-    """Tokens that each prompt adds to its conversation; none where the trace does not tell conversations apart."""
+    """Tokens that each prompt adds to its conversation; empty where the trace does not tell conversations apart."""
     contexts: dict[str, int] = {}
     lengths = []
     for request in requests:

@@ -1,4 +1,4 @@
-"""Tables 1–6 in the paper's layout, each capacity with the paper's own numbers below ours, and what we add to them."""
+"""Tables 1–6 in the paper's layout, with the paper's own numbers below, and three tables that it does not have."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = {
     BOTH: "Length-Aware T-LRU",
     "tail-belady": "Tail-Optimized Belady",
 }
-"""As the paper calls them; "next length known" is ours, the paper's Length-Aware knows the end as well."""
+"""Names of the paper. "Next length known" is not in it: the paper's Length-Aware knows the end as well."""
 
 _SHORT = {"lru": "LRU", "threshold-lru": "Thre-LRU"}
 _PERCENTILES = ("p50", "p90", "p95", "p99")
@@ -45,7 +45,7 @@ def relative_latency(results: Results, over: str) -> Sheet:
 
 
 def relative_p99(results: Results) -> Sheet:
-    """p99, which the paper shows for ξ_s = 500 ms alone."""
+    """p99, which the paper shows only for ξ_s = 500 ms."""
     study = results.study
     first, second, _ = study.source.data.tables
     cells = list(product(study.thresholds_ms, BASELINES))
@@ -80,7 +80,7 @@ def violations(results: Results) -> Sheet:
 
 
 def base_latency(studies: Sequence[Results]) -> Sheet:
-    """What LRU alone does at the smallest capacity: whether the trace is like the paper's at all."""
+    """TTFT under LRU at the smallest capacity, which shows how like the paper's the trace is."""
     lines = []
     for results in studies:
         data, capacity = results.study.source.data, results.study.capacities[0]
@@ -98,7 +98,7 @@ def base_latency(studies: Sequence[Results]) -> Sheet:
 
 
 def policies(results: Results, capacities: Sequence[int]) -> Sheet:
-    """All policies at the objective: the numbers of Figures 6 and 7, and what the median pays."""
+    """All policies at the objective: the numbers of Figures 6 and 7."""
     study = results.study
     figure = study.source.data.figures[1]
     known = OBJECTIVE_MS in study.future_ms
@@ -140,7 +140,7 @@ def policies(results: Results, capacities: Sequence[int]) -> Sheet:
 
 
 def learned(groups: Sequence[Sequence[Results]], titles: Sequence[str]) -> Sheet:
-    """ET-LRU (Definition 1) on the model for which Theorem 2 proves it optimal; a group is one model, seed by seed."""
+    """ET-LRU (Definition 1) on the model for which Theorem 2 proves it optimal. A group is one model, seed by seed."""
     study = groups[0][0].study
     columns = list(product(study.thresholds_ms, _LEARNED))
     lines = [
@@ -168,16 +168,16 @@ _LEARNED = {"tlru": "T-LRU", "etlru-given": "ET-LRU", "tail-belady": "optimum"}
 
 
 def _pooled(group: Sequence[Results], policy: str, capacity: int, threshold_ms: float) -> float | None:
-    """Share of LRU's TEL that is gone, over all traces together."""
+    """Share of LRU's TEL that is gone, of all traces together."""
     lru, own = (sum(one.row(name, capacity, threshold_ms)["tel"] for one in group) for name in ("lru", policy))
     return improvement(lru, own)
 
 
 def headline(results: Results) -> Sheet:
-    """The abstract's numbers beside ours, in the same cell and at best."""
+    """The abstract's numbers, and ours in the same cell and in the best cell."""
     return Sheet(
         f"The headline: reductions, % ({results.study.source.label})",
-        [*map(Column, ("", "paper", "of its table", "ours, same cell", "ours, best cell", "which is"))],
+        [*map(Column, ("", "paper", "of its table", "here, same cell", "here, best cell", "which is"))],
         [_headline(results, entry) for entry in HEADLINE],
         "the first number and its cell; the abstract's 38.9 % is against Threshold-LRU, against LRU Table 3 has 40.7 %",
         "the others; the paper's and our best are both picked from all cells",
@@ -207,7 +207,7 @@ def _headline(results: Results, entry: Headline) -> Line:
 def _lines(
     results: Results, number: int, cells: Sequence[tuple[float, str]], values: Sequence[Sequence[float | None]]
 ) -> list[Line]:
-    """For each capacity ours, and the paper's where it has any."""
+    """A line for each capacity, and below it the paper's where it has any."""
     lines = []
     for capacity, shares in zip(results.study.capacities, values, strict=True):
         quoted = [TABLES[number].at(capacity, ms, name) for ms, name in cells]

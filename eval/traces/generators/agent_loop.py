@@ -16,9 +16,9 @@ from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["AgentLoop", "Step", "agent_calls", "nothing", "one_tool"]
+__all__ = ["Action", "AgentLoop", "agent_calls", "drawn_result", "nothing", "one_tool"]
 
-Step = Callable[[Talk, Generator], Iterable[Request]]
+Action = Callable[[Talk, Generator], Iterable[Request]]
 """Moves a conversation on; yields the requests that it makes on the way."""
 
 
@@ -42,6 +42,7 @@ class AgentLoop:
     answer_sigma: float = 1.0
     result_median: float = 322.0  # of a tool
     result_sigma: float = 1.7
+    result_limit_tokens: int = 25_000  # longer ones are cut, as Claude Code does by default
     tool_median_s: float = 10.0  # from the end of an answer to the next call
     tool_sigma: float = 1.1
     turn_end_probability: float = 0.08  # that an answer calls no tool: the turn is over, and a user reads
@@ -56,7 +57,7 @@ class AgentLoop:
 
 
 def nothing(talk: Talk, rng: Generator) -> Iterable[Request]:
-    """A step that does nothing."""
+    """An action that does nothing."""
     del talk, rng
     return ()
 
@@ -66,9 +67,9 @@ def agent_calls(
     talk: Talk,
     rng: Generator,
     *,
-    tools: Step,
-    before: Step = nothing,
-    back: Step = nothing,
+    tools: Action,
+    before: Action = nothing,
+    back: Action = nothing,
 ) -> Iterator[Request]:
     """All calls of one session.
 
@@ -100,12 +101,17 @@ def agent_calls(
             yield from tools(talk, rng)
 
 
-def one_tool(agents: AgentLoop) -> Step:
+def one_tool(agents: AgentLoop) -> Action:
     """An answer calls one tool."""
 
     def run(talk: Talk, rng: Generator) -> Iterable[Request]:
         talk.wait(drawn_s(rng, agents.tool_median_s, agents.tool_sigma))
-        talk.add_result(drawn_tokens(rng, agents.result_median, agents.result_sigma))
+        talk.add_result(drawn_result(agents, rng))
         return ()
 
     return run
+
+
+def drawn_result(agents: AgentLoop, rng: Generator) -> int:
+    """Tokens of a tool's result."""
+    return min(drawn_tokens(rng, agents.result_median, agents.result_sigma), agents.result_limit_tokens)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from eval.traces.generators.agent_loop import Step, nothing
+from eval.traces.generators.agent_loop import Action, nothing
 from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
@@ -49,7 +49,7 @@ class ChatLoop:
 
 
 def chat_turns(
-    chats: ChatLoop, talk: Talk, rng: Generator, *, back: Step = nothing, first_system: int = 0
+    chats: ChatLoop, talk: Talk, rng: Generator, *, back: Action = nothing, first_system: int = 0
 ) -> Iterator[Request]:
     """All turns of one conversation.
 

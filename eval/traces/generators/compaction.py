@@ -52,14 +52,12 @@ def _compact(kind: Compaction, talk: Talk, rng: Generator) -> Iterable[Request]:
     if len(talk.path) <= kind.limit_tokens:
         return
     system = Path(talk.path.ids[:1], talk.path.ends[:1])
-    had_results = talk.has_results
     talk.add(kind.instruction_tokens)
     summary = drawn_tokens(rng, kind.summary_median, kind.summary_sigma)
     yield talk.ask(summary)
     talk.path = system
     talk.add(summary)
     talk.add(kind.kept_tokens)
-    talk.has_results = had_results
 
 
 COMPACTION = Workload("compaction", "agents whose history is replaced by a summary", Compaction, generate)

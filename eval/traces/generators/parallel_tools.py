@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from eval.traces.generators.agent_loop import AgentLoop, agent_calls
-from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens, play, uniform_starts
+from eval.traces.generators.agent_loop import AgentLoop, agent_calls, drawn_result
+from eval.traces.generators.talk import Talk, drawn_s, play, uniform_starts
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
@@ -38,7 +38,7 @@ def generate(kind: ParallelTools) -> Iterator[Request]:
                 called += 1
         talk.wait(max(drawn_s(rng, kind.tool_median_s, kind.tool_sigma) for _ in range(called)))
         for _ in range(called):
-            talk.add_result(drawn_tokens(rng, kind.result_median, kind.result_sigma))
+            talk.add_result(drawn_result(kind, rng))
         return ()
 
     return play(

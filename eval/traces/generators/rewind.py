@@ -14,6 +14,7 @@ from numpy.random import Generator
 from eval.traces.generators.chat_loop import ChatLoop, chat_turns
 from eval.traces.generators.talk import Talk, play, uniform_starts
 from eval.traces.generators.workload import Workload
+from eval.traces.parameters import check_ranges
 from eval.traces.request import Path, Request
 
 __all__ = ["REWIND", "Rewind", "generate"]
@@ -27,6 +28,9 @@ class Rewind(ChatLoop):
     further_probability: float = 0.4  # that it goes back by one more turn, and again
     return_probability: float = 0.2  # that it goes to the branch that was left last, if there is one
     follow_probability: float = 0.8
+
+    def __post_init__(self) -> None:
+        check_ranges(self, {"further_probability": (0, 0.99)})
 
 
 def generate(kind: Rewind) -> Iterator[Request]:

@@ -20,7 +20,7 @@ from eval.traces.reading.lengths import Call, holds_history, rebuilt
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Name, Record, bad_field, decode
+from eval.traces.reading.records import Name, Record, bad_field, decode, fields_of
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
@@ -41,9 +41,13 @@ class _Export(msgspec.Struct):
     metrics: dict[str, Any] = {}
 
 
-class _Inputs(msgspec.Struct):
+class _Session(msgspec.Struct):
     session_id: Name
     payloads: list[dict[str, Any]]
+
+
+class _Inputs(msgspec.Struct):
+    data: list[_Session]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +70,19 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
-    inputs: list[tuple[Record, _Inputs]] = []
+    inputs: list[tuple[Record, _Session]] = []
     sent: dict[tuple[str, int], _Sent] = {}
     for record in source.records():
         try:
-            fields = decode(record, dict[str, Any])
-            if "payloads" in fields or "data" in fields:
-                rows = fields.get("data", [fields])
-                inputs += [(record, msgspec.convert(row, _Inputs)) for row in rows]
-            elif "request_start_ns" in (fields.get("metadata") or ()):
+            fields = fields_of(record)
+            if "payloads" in fields:
+                inputs.append((record, decode(record, _Session)))
+            elif "data" in fields:
+                inputs += [(record, session) for session in decode(record, _Inputs).data]
+            elif "metrics" in fields:
                 _add(record, decode(record, _Export), sent, len(sent))
             else:
                 notes.left_out(f"{record.where}: a summary: give the folder of the run, or its profile_export.jsonl")
-        except msgspec.ValidationError as error:
-            notes.bad(TraceError(f"{record.where}: {error}"))
         except TraceError as error:
             notes.bad(error)
     yield from _of_texts(inputs, sent, options, notes) if inputs else _of_lengths(sent, notes)
@@ -109,7 +112,7 @@ def _metric(row: _Export, name: str) -> int | None:
 
 
 def _of_texts(
-    inputs: list[tuple[Record, _Inputs]], sent: Mapping[tuple[str, int], _Sent], options: Options, notes: Notes
+    inputs: list[tuple[Record, _Session]], sent: Mapping[tuple[str, int], _Sent], options: Options, notes: Notes
 ) -> Iterator[Request]:
     log = CallLog(options, notes)
     notes.add("real", f"prompts as sent{', times as measured' if sent else ''}; {counted(options)}")

@@ -56,8 +56,7 @@ class _Turn:
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    rows = "input_length" in record and ("hash_ids" not in record or "session_id" in record)
-    return (rows or "text_input" in record) and "messages" not in record and "input" not in record
+    return bool(record.keys() & {"input_length", "text_input"}) and not record.keys() & {"messages", "input", "payload"}
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
@@ -65,7 +64,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     stamper, units = Stamper(options.arrivals), count(1 << 40)
     drawn = sum(turns[0].timestamp_s is None for turns in sessions.values())
     if drawn:
-        notes.add("drawn", stamper.said(f"starts of {drawn:,} sessions"))
+        notes.add("drawn", stamper.said(f"starts of {drawn:,} sessions without a timestamp"))
     if any(turn.delay_s is not None for turns in sessions.values() for turn in turns):
         notes.add("assumed", f"an answer takes {TOKEN_S * 1000:g} ms a token; the next turn comes its delay later")
     added = 0
@@ -73,7 +72,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         calls = _calls(turns, stamper)
         whole = _whole(turns)
         added += not whole and len(turns) > 1
-        conversation = None if isinstance(name, _Lone) else str(name)
+        conversation = None if isinstance(name, _Nameless) else str(name)
         if whole and all(turn.path is not None for turn in turns):
             yield from _of_blocks(conversation, turns, calls)
         elif whole or turns[0].path is None:
@@ -84,7 +83,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         notes.add("rebuilt", f"contexts of {added:,} sessions: their rows give what a turn adds to the history")
 
 
-class _Lone(int):
+class _Nameless(int):
     """Stands for the session of a row that names none."""
 
 
@@ -94,6 +93,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
     chain, ends = Chain(), dict[int, range]()
     block = options.block_size or _told(source)
     prompts: TextPrompts | None = None
+    timed: bool | None = None  # whether rows without a session have times
     kinds = set()
     for number, record in enumerate(source.records()):
         try:
@@ -107,15 +107,17 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
                 raise bad_field(record, "input_length", "missing; or text_input")
             elif row.hash_ids is not None:
                 path = block_path(chain.units(full_blocks(record, tokens, row.hash_ids, block)), block, ends)
-            if row.session_id is None and row.timestamp is None:
-                raise bad_field(record, "timestamp", "missing (ms); or session_id, and delay (ms) in its later rows")
+            if row.session_id is None:
+                timed = timed if timed is not None else row.timestamp is not None
+                if timed != (row.timestamp is not None):
+                    raise bad_field(record, "timestamp", "some rows have one (ms) and some have none: all or none")
         except TraceError as error:
             notes.bad(error)
             continue
-        kinds.add("texts" if row.text_input is not None else "blocks" if path else "lengths")
+        kinds.add("texts" if row.text_input is not None else "blocks" if path is not None else "lengths")
         whole = None if row.context_mode is None else row.context_mode == _WHOLE
         turn = _Turn(_seconds(row.timestamp), _seconds(row.delay), tokens, row.output_length or 0, path, whole)
-        found.setdefault(_Lone(number) if row.session_id is None else row.session_id, []).append(turn)
+        found.setdefault(_Nameless(number) if row.session_id is None else row.session_id, []).append(turn)
     _say(notes, options, kinds, block, found)
     notes.add("chained", chain.said)
     return found
@@ -129,9 +131,9 @@ def _say(notes: Notes, options: Options, kinds: set[str], block: int, found: Map
         notes.add("real", counted(options))
     if "lengths" in kinds:
         notes.add("real", "lengths")
-        lone = sum(isinstance(name, _Lone) for name in found)
-        if lone:
-            notes.add("rebuilt", f"{lone:,} rows have neither ids nor a session: nothing in them can be reused")
+        nameless = sum(isinstance(name, _Nameless) for name in found)
+        if nameless:
+            notes.add("rebuilt", f"{nameless:,} rows have neither ids nor a session: nothing in them can be reused")
 
 
 def _seconds(milliseconds: float | None) -> float | None:

@@ -44,7 +44,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     del options
     sessions: dict[str, list[Call]] = {}
-    units, failed, lone = count(), 0, 0
+    units, failed, nameless = count(), 0, 0
     notes.add("real", "times (in seconds), lengths, sessions, models; not the texts")
     words: dict[str, str] = {}
     times_s = array("d")
@@ -67,12 +67,12 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         )
         name = "" if row.session is None else str(row.session).strip()
         if name.lower() in _NO_SESSION:
-            lone += 1
+            nameless += 1
             yield from rebuilt(None, [call], units, True)
         else:
             sessions.setdefault(name, []).append(call)
-    if lone:
-        notes.add("rebuilt", f"{lone:,} rows name no session: nothing in them can be reused")
+    if nameless:
+        notes.add("rebuilt", f"{nameless:,} rows name no session: nothing in them can be reused")
     if failed:
         notes.add("real", f"{failed:,} rows have no answer: they failed")
     yield from _of_sessions(sessions, units, notes)

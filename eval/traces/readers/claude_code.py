@@ -8,6 +8,7 @@ read once. After a compaction the history is a summary. A user who edits an earl
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, decode
+from eval.traces.reading.records import Count, Record, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
@@ -30,10 +31,10 @@ _MAIN = "0"
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    cache_creation_input_tokens: int | None = None
-    cache_read_input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    cache_creation_input_tokens: Count | None = None
+    cache_read_input_tokens: Count | None = None
+    output_tokens: Count | None = None
 
 
 class _Message(msgspec.Struct):
@@ -87,7 +88,7 @@ class _Log:
 
     def add(self, record: Record, line: _Line) -> Iterator[Request]:
         """The next line; an answer is complete when the next one begins."""
-        session = line.session_id or record.file
+        session = line.session_id or _nameless(record.file)
         agent = self._agent(session, self._number(line))
         if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
             at_s = iso_seconds(record, "timestamp", line.timestamp)
@@ -118,6 +119,11 @@ class _Log:
             log = AgentLog(session, number, parent, self._repairs)
             found = self._agents[session, number] = _Agent(log, self._count, self._answered)
         return found
+
+
+def _nameless(file: str) -> str:
+    """A name for the session of a file whose lines name none; paths of projects hold names of people."""
+    return blake2b(file.encode(errors="replace"), digest_size=6).hexdigest()
 
 
 class _Agent:
@@ -208,14 +214,14 @@ class _Answer:
     def logged(self, count: TokenCount) -> Logged:
         usage = self._usage
         parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
-        known = sum(max(part or 0, 0) for part in parts)
+        known = sum(part or 0 for part in parts)
         stop = stop_reason(self._stop) or ("tool_calls" if self._calls_tool else None)
         return Logged(
             self._added,
             piece(Message("assistant", "\n".join(self._texts)), count),
             known or None,
             usage.output_tokens or None,
-            max(usage.cache_read_input_tokens or 0, 0),
+            usage.cache_read_input_tokens or 0,
             self._start_s,
             self._end_s,
             stop,

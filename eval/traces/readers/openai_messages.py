@@ -4,26 +4,28 @@ A row is one of:
 - a conversation: ``messages`` that end with an answer; each answer in it is a call;
 - a call: ``messages`` (or ``prompt``, or ``input`` with ``instructions``) that end with a user or a tool, alone or
   beside its ``response``; in ``body`` (batches), ``request`` or ``payload`` (logs);
-- a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it.
+- a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
+- a list of messages; or a single message: all of a file are one conversation then.
 One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.api import CONTAINERS, answer_of, call_of, is_call, response_of, rows_of
 from eval.traces.reading.calls import CallLog, TextCall
-from eval.traces.reading.chats import Chat, extended, requests, turns
+from eval.traces.reading.chats import Chat, requests, turns
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, decode
+from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
 
@@ -31,7 +33,7 @@ __all__ = ["OPENAI_MESSAGES"]
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    if is_call(record) or response_of(record):
+    if is_call(record) or response_of(record) or record.keys() >= {"role", "content"}:
         return True
     return any(
         isinstance(record.get(name), list) and any(isinstance(row, Mapping) and is_call(row) for row in rows_of(record))
@@ -40,29 +42,31 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
-    log, chats = CallLog(options, notes), _Chats(options, notes)
+    log, chats, batches = CallLog(options, notes), _Chats(options, notes), _Batches()
+    alone: dict[str, list[Mapping[str, Any]]] = {}  # by file, single messages
     answers: list[Call] = []
-    by_id: dict[str, dict[str, Any]] = {}
     notes.add("real", f"messages; {counted(options)}")
-    for record, row in _rows(source, notes):
-        custom = row.get("custom_id")
-        response = response_of(row)
+
+    def take(record: Record, row: Mapping[str, Any]) -> Iterator[Request]:
         try:
             if is_call(row):
-                if isinstance(custom, str) and not response:
-                    by_id[custom] = dict(row)  # its response may be in another file
-                    continue
                 yield from _taken(record, row, log, chats)
-            elif isinstance(custom, str) and custom in by_id:
-                yield from _taken(record, by_id.pop(custom) | {"response": row.get("response")}, log, chats)
-            elif response:
+            elif response := response_of(row):
                 answers.append(answer_of(record, response))
             else:
                 notes.left_out(f"{record.where}: neither messages nor a response")
         except TraceError as error:
             notes.bad(error)
-    for row in by_id.values():
-        yield from _taken(Record(source.title, row), row, log, chats)
+
+    for record, row in _rows(source, notes):
+        if "role" in row:
+            alone.setdefault(record.file, []).append(row)
+        elif (joined := batches.joined(record, row)) is not None:
+            yield from take(record, joined)
+    for record, row in batches.unjoined():
+        yield from take(record, row)
+    for messages in alone.values():
+        yield from take(Record(source.title, messages), {"messages": messages})
     yield from log.requests()
     if answers:
         notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
@@ -70,10 +74,33 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         yield from (one for answer in answers for one in rebuilt(None, [answer], units, True))
 
 
+class _Batches:
+    """Requests of batches and their results, which lie in two files, in any order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[Record, Mapping[str, Any]]] = {}
+
+    def joined(self, record: Record, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """A row with its other half, or as it is if it has no other; None: the other half is still to come."""
+        name = row.get("custom_id")
+        if not isinstance(name, str) or (is_call(row) and response_of(row)):
+            return row
+        _, other = self._waiting.pop(name, (record, None))
+        if other is None or is_call(other) == is_call(row):
+            self._waiting[name] = record, row
+            return other
+        asked, answered = (row, other) if is_call(row) else (other, row)
+        return dict(asked) | {"response": response_of(answered)}
+
+    def unjoined(self) -> list[tuple[Record, Mapping[str, Any]]]:
+        """What has no other half."""
+        return list(self._waiting.values())
+
+
 def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, Any]]]:
     for record in source.records():
         try:
-            for row in rows_of(decode(record, dict[str, Any])):
+            for row in rows_of(dict(fields_of(record))):
                 yield record, row
         except TraceError as error:
             notes.bad(error)
@@ -115,23 +142,21 @@ class _Chats:
         chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)
         made = requests(chat, self._count, self._texts)
         if own is None and call.session is None:
-            made = self._new(made, call.messages)
+            made = self._new(made)
         yield from made
 
-    def _new(self, made: list[Request], messages: Any) -> list[Request]:
+    def _new(self, made: list[Request]) -> list[Request]:
         """Of a row without an id, the turns that no earlier row had."""
-        from dataclasses import replace
-
-        path = extended(made[0].prompt.__class__((), ()), messages, self._count)
-        for request in reversed(made):
-            found = self._ends.pop(request.context.ids[-1], None)
-            if found is not None and request is not made[-1]:
+        for number in range(len(made) - 2, -1, -1):
+            found = self._ends.pop(made[number].context.ids[-1], None)
+            if found is not None:
                 name, ended_s = found
-                later = made[made.index(request) + 1 :]
-                shift_s = max(ended_s - request.arrival_s, 0.0)
+                shift_s = max(ended_s - made[number].arrival_s, 0.0)
+                later = made[number + 1 :]
                 made = [replace(each, conversation=name, arrival_s=each.arrival_s + shift_s) for each in later]
                 break
-        self._ends[path.ids[-1]] = made[-1].conversation or "", made[-1].arrival_s
+        last = made[-1]
+        self._ends[last.context.ids[-1]] = last.conversation or "", last.arrival_s
         return made
 
 

@@ -191,11 +191,11 @@ def _of_lengths(served: Sequence[_Served], notes: Notes) -> Iterator[Request]:
     for number, each in enumerate(sorted(served, key=lambda each: each.start_s)):
         call = Call(each.start_s, each.prompt_tokens, each.output_tokens, each.stop, answer_s=each.answer_s)
         sessions.setdefault(number if each.session is None else each.session, []).append(call)
-    lone = sum(isinstance(name, int) for name in sessions)
-    if lone:
-        notes.add("rebuilt", f"{lone:,} requests have neither a prompt nor a session: nothing is reused; {_LEVEL}")
-    if lone < len(sessions):
-        notes.add("rebuilt", f"contexts of {len(sessions) - lone:,} sessions, from their lengths; {_LEVEL}")
+    nameless = sum(isinstance(name, int) for name in sessions)
+    if nameless:
+        notes.add("rebuilt", f"{nameless:,} requests have neither a prompt nor a session: nothing is reused; {_LEVEL}")
+    if nameless < len(sessions):
+        notes.add("rebuilt", f"contexts of {len(sessions) - nameless:,} sessions, from their lengths; {_LEVEL}")
     units = count(1 << 66)
     whole = holds_history(list(sessions.values()))
     for name, calls in sessions.items():

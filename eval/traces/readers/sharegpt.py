@@ -32,8 +32,20 @@ _CALLS = ("function_call", "tool_call", "tool_calls")
 
 
 class _Said(msgspec.Struct):
-    speaker: str = msgspec.field(name="from")
+    """A message, in the names of either of two dialects."""
+
+    sender: str | None = msgspec.field(default=None, name="from")
+    role: str | None = None
     value: Any = None
+    content: Any = None
+
+    @property
+    def speaker(self) -> str:
+        return self.sender or self.role or ""
+
+    @property
+    def said(self) -> Any:
+        return self.content if self.value is None else self.value
 
 
 class _ShareGpt(msgspec.Struct):
@@ -59,7 +71,7 @@ def _sharegpt(record: Record) -> Chat:
     row = decode(record, _ShareGpt)
     head = [Message("system", text) for text in (text_of(row.tools), row.system) if text]
     said = [
-        _message(record, f"conversations[{number}].from", each.speaker, each.value)
+        _message(record, f"conversations[{number}].from", each.speaker, each.said)
         for number, each in enumerate(row.conversations)
     ]
     return _unstamped(record, row.id, [*head, *said], row.model)
@@ -115,7 +127,7 @@ def _stamped(source: Source, options: Options, notes: Notes, read: Any, field: s
 
 SHAREGPT = Reader(
     "sharegpt",
-    "JSON, JSONL or Parquet of conversations (from, value), with or without id, system, tools; no times",
+    "conversations (from, value, or role, content), with or without id, system, tools; no times",
     lambda record: isinstance(record.get("conversations"), list) and _is_said(record["conversations"]),
     _read_sharegpt,
     in_order=True,
@@ -131,4 +143,4 @@ LMSYS = Reader(
 
 
 def _is_said(messages: list[Any]) -> bool:
-    return not messages or (isinstance(messages[0], Mapping) and "from" in messages[0])
+    return not messages or (isinstance(messages[0], Mapping) and bool(messages[0].keys() & {"from", "role"}))

@@ -126,11 +126,11 @@ class AgentLog:
         """The system prompt and the tools: what the provider had cached of them is shared with other sessions."""
         if call.prompt_tokens is None:
             return Path((), ())
-        rest = max(call.prompt_tokens - estimate, 0)
-        shared = min(call.cached_tokens, rest)
+        hidden = max(call.prompt_tokens - estimate, 0)
+        shared = min(call.cached_tokens, hidden)
         path = self._and(Path((), ()), (Piece((call.model or "").encode(), 1),), shared) if shared else Path((), ())
         own = Piece(self.conversation.encode(), 1)
-        return self._and(path, (own,), rest - shared) if rest > shared else path
+        return self._and(path, (own,), hidden - shared) if hidden > shared else path
 
     def _next(self, call: Logged, total: int, estimate: int) -> Path:
         """A later prompt of so many tokens: as much of the history as fits."""
@@ -145,10 +145,10 @@ class AgentLog:
                 return self._and(self._prompt, (shorter, *pieces), room)
             self._repairs.cut += 1
             pieces = (Piece(b"cut" + call.answer.key, max(total - len(self._system) - estimate, 1)), *pieces)
-        room = total - len(self._system)
-        if room >= len(pieces):
-            return self._and(self._system, pieces, room)
-        return self._and(Path((), ()), (Piece(b"all" + call.answer.key, 1),), max(total, 1))
+        # The system prompt and the tools, or of them what other sessions share, or nothing.
+        heads = [Path(self._system.ids[:units], self._system.ends[:units]) for units in (len(self._system.ids), 1)]
+        base = next((each for each in heads if total - len(each) >= len(pieces)), Path((), ()))
+        return self._and(base, pieces, max(total - len(base), 1))
 
     @staticmethod
     def _and(path: Path, pieces: Sequence[Piece], tokens: int | None) -> Path:
@@ -170,7 +170,7 @@ def _spread(tokens: int, pieces: Sequence[Piece]) -> list[int]:
     left, weight, lengths = max(tokens, len(pieces)), sum(each.tokens for each in pieces), []
     for number, each in enumerate(pieces):
         behind = len(pieces) - number - 1
-        length = left - behind if not behind else min(max(round(left * each.tokens / max(weight, 1)), 1), left - behind)
+        length = min(max(round(left * each.tokens / max(weight, 1)), 1), left - behind) if behind else left
         lengths.append(length)
         left, weight = left - length, weight - each.tokens
     return lengths

@@ -19,7 +19,7 @@ __all__ = ["CONTAINERS", "answer_of", "call_of", "is_call", "response_of", "rows
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
 
-_BODIES = ("body", "request", "payload", "request_body", "kwargs")
+_BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
 _RESPONSES = ("response", "response_body", "completion", "result")
 _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id", "prompt_cache_key")
 _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time")
@@ -29,7 +29,7 @@ _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assum
 
 def rows_of(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The rows that a document holds, or the document itself, if it is a row."""
-    if is_call(document) or response_of(document):
+    if is_call(document) or response_of(document) or "role" in document:
         yield document
         return
     for name in CONTAINERS:
@@ -65,6 +65,8 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
         if isinstance(found, Mapping):
             inner = _loaded(found.get("body"))
             found = inner if isinstance(inner, Mapping) else found
+            inner = found.get("message")  # of a batch of Anthropic's
+            found = inner if isinstance(inner, Mapping) and "usage" in inner else found
             if found.keys() & {"choices", "output", "content", "message", "usage"}:
                 return found
     return {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count, takewhile
+from hashlib import blake2b
+from itertools import takewhile
 
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.chats import Message, extended
@@ -15,8 +16,6 @@ from eval.traces.reading.tokenizer import token_count
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
 __all__ = ["CallLog", "TextCall"]
-
-_FIRST_OWN = 1 << 65  # numbers of units above all hashes: answers whose text nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class CallLog:
         self._latest: dict[str, _Draft] = {}  # by conversation
         self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
         self._open: dict[int, _Draft] = {}  # without an answer, by the last unit of the prompt
-        self._own = count(_FIRST_OWN)
+        self._unknown = 0  # answers whose text nobody knows
         self._notes = notes
 
     def add(self, call: TextCall) -> None:
@@ -108,7 +107,9 @@ class CallLog:
         if before.context is not before.prompt or not before.call.output_tokens:
             return before.context
         end = len(before.prompt) + before.call.output_tokens
-        before.context = Path((*before.prompt.ids, next(self._own)), (*before.prompt.ends, end))
+        self._unknown += 1
+        digest = blake2b(b"unknown answer" + self._unknown.to_bytes(8), digest_size=8).digest()
+        before.context = Path((*before.prompt.ids, int.from_bytes(digest)), (*before.prompt.ends, end))
         return before.context
 
     def _answers(self, messages: Sequence[Message], prompt: Path) -> None:

@@ -86,7 +86,7 @@ def calls_tool(message: Mapping[str, Any]) -> bool:
     """Whether an answer calls a tool, in any of the shapes of a message."""
     if message.get("tool_calls") or message.get("function_call"):
         return True
-    return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or message.get("type") in _TOOL_CALL_TYPES
+    return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or str(message.get("type")) in _TOOL_CALL_TYPES
 
 
 def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Message | None:

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Any
 
 import msgspec
-import zstandard
+import pyarrow as pa
 
-from eval.traces.reading.records import Record
+from eval.traces.reading.records import Record, as_bytes
 from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
 from eval.traces.request import TraceError
 
@@ -38,7 +38,7 @@ _LOG_HEAD = 200  # lines within which a log of a server shows one with its time
 
 _BLANK = re.compile(r"\s*")
 
-_BROKEN = (OSError, EOFError, zlib.error, zstandard.ZstdError)
+_BROKEN = (OSError, EOFError, zlib.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,11 @@ def _text_records(path: Path, shown: str) -> Iterator[Record]:
     with _text(path) as file:
         first = _first_line(file)
         logged = not first.startswith(b"{") and (bool(_LOG_LINE.match(first)) or _has_log_line(file))
+    with _text(path) as file:
+        more = bool(_first_line(file) and _first_line(file))  # another line, so that each may be a record
     if logged:
         yield from _log_lines(path, shown)
-    elif first.startswith(b"["):
+    elif first.startswith(b"[") and not (more and _is_json(first)):
         with _text(path) as file:
             items = _json_array(shown, file.read())
         for number, item in enumerate(items, start=1):
@@ -164,7 +166,8 @@ def _text(path: Path) -> Iterator[IO[bytes]]:
         if head.startswith(_GZIP):
             stream = gzip.GzipFile(fileobj=raw)
         elif head == _ZSTD:
-            stream = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+            # Not by the package zstandard: its reader takes a file that was cut off for a whole one.
+            stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
         elif path.suffix in _PACKED:
             raise TraceError(f"trace {path}: ends in {path.suffix}, and is not compressed so")
         mark = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
@@ -195,14 +198,14 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def _documents(path: Path) -> list[Any] | None:
+def _documents(path: Path) -> list[bytes] | None:
     """JSON values one after the other, pretty-printed; None if the file does not begin with one of several lines.
 
-    What is no JSON ends the list, as bytes.
+    What is no JSON ends the list.
     """
     with _text(path) as file:
-        text = file.read().decode(errors="surrogateescape")
-    decoder, found = json.JSONDecoder(), list[Any]()
+        text = file.read().decode(errors="replace")
+    decoder, found = json.JSONDecoder(), list[bytes]()
     position = _behind_blanks(text, 0)
     while position < len(text):
         start = position
@@ -211,10 +214,10 @@ def _documents(path: Path) -> list[Any] | None:
         except (ValueError, RecursionError):
             if not found:
                 return None
-            return [*found, text[position:].encode(errors="surrogateescape")]
+            return [*found, text[position:].encode(errors="replace")]
         if not found and "\n" not in text[start:position]:
             return None
-        found.append(value)
+        found.append(as_bytes(value))
         position = _behind_blanks(text, position)
     return found
 
@@ -231,19 +234,19 @@ def _json_lines(path: Path, shown: str) -> Iterator[Record]:
                 yield Record(f"{shown}:{number}", line.rstrip(b"\r\n"))
 
 
-def _whole(documents: list[Any], shown: str) -> Iterator[Record]:
+def _whole(documents: list[bytes], shown: str) -> Iterator[Record]:
     for number, value in enumerate(documents, start=1):
         yield Record(f"{shown}: record {number}", value)
 
 
-def _json_array(shown: str, text: bytes) -> list[Any]:
+def _json_array(shown: str, text: bytes) -> list[bytes]:
     try:
         return [bytes(item) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     # Half a surrogate pair in one of its texts is no reason to refuse the file; and this error names the line.
     try:
-        return list(json.loads(text))
+        return [as_bytes(item) for item in json.loads(text)]
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{shown}: not JSON: {error}") from None
 

@@ -10,7 +10,7 @@ import msgspec
 
 from eval.traces.request import TraceError
 
-__all__ = ["Count", "Fields", "Name", "Number", "Record", "bad_field", "decode", "fields_of"]
+__all__ = ["Count", "Fields", "Name", "Number", "Record", "as_bytes", "bad_field", "decode", "fields_of"]
 
 T = TypeVar("T")
 
@@ -71,8 +71,14 @@ def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
             raise
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             # Half a surrogate pair in a text is no reason to refuse the row.
-            content = _surrogates(record.content, error)
-            return msgspec.convert(content, kind)
+            if b"\\ud" not in record.content.lower():
+                raise
+            try:
+                return msgspec.json.decode(as_bytes(json.loads(record.content)), type=kind)
+            except msgspec.ValidationError:
+                raise
+            except (ValueError, RecursionError):
+                raise error from None
     except msgspec.ValidationError as error:
         raise TraceError(f"{record.where}: {_by_field(error)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -82,12 +88,21 @@ def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
 def fields_of(record: Record) -> Mapping[str, Any]:
     """The fields of a record whose schema is not known yet.
 
+    A list stands for the messages of a conversation: they are its only field.
+
     Raises:
-        TraceError: it is not JSON, or not an object.
+        TraceError: it is not JSON, or neither an object nor a list.
     """
+    if isinstance(record.content, bytes) and record.content.startswith(b"["):
+        return {"messages": decode(record, list[Any])}
     if isinstance(record.content, bytes):
         return Fields(decode(record, dict[str, msgspec.Raw]))
     return decode(record, dict[str, Any])
+
+
+def as_bytes(value: Any) -> bytes:
+    """JSON that any reader takes: half a surrogate pair becomes a question mark."""
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def bad_field(record: Record, field: str, reason: str) -> TraceError:
@@ -100,16 +115,6 @@ def _loads(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _surrogates(content: bytes, error: Exception) -> Any:
-    """JSON as the standard library reads it, if half a surrogate pair is all that is wrong with it."""
-    if b"\\ud" in content.lower():
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError):
-            pass
-    raise error
 
 
 def _by_field(error: msgspec.ValidationError) -> str:

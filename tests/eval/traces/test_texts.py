@@ -1,4 +1,4 @@
-"""WildChat and ShareGPT from small files in the very schemas of the hub, as the cards of the data sets give them."""
+"""WildChat, ShareGPT and LMSYS-Chat-1M from small files in the schemas of the hub, as their cards have them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from eval.traces.wildchat import WAIT_S
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eval.traces import Arrivals, TraceError, open_trace
+from eval.traces.readers.wildchat import WAIT_S
 from radix_tlru.tools.demo_model import write_demo_model
 
 # ---- schemas ----
@@ -347,6 +347,58 @@ def test_half_a_surrogate_pair_in_an_array_is_read(tmp_path: FilePath) -> None:
     assert len(request.context) == 2
 
 
+def test_sharegpt_without_an_id_is_named_by_its_place(tmp_path: FilePath) -> None:
+    talks = [{"conversations": each["conversations"]} for each in TALKS[:2]]
+    trace = open_trace(write_json(tmp_path / "s.json", talks))
+    assert {request.conversation for request in trace.requests} == {"s.json: record 1", "s.json: record 2"}
+
+
+def test_sharegpt_in_the_names_of_messages_is_read_too(tmp_path: FilePath) -> None:
+    said = [{"role": "user", "content": "12345678"}, {"role": "assistant", "content": "123456789"}]
+    trace = open_trace(write_json(tmp_path / "s.json", [{"id": "a_0", "conversations": said}]))
+    assert (trace.format, list(trace.requests[0].context.ends)) == ("sharegpt", [2, 5])
+
+
+def test_sharegpt_with_tools_has_a_call_for_each_answer(tmp_path: FilePath) -> None:
+    said = [("human", "12345678"), ("function_call", "1234"), ("observation", "1" * 40), ("gpt", "done")]
+    talk = {"system": "1" * 16, "tools": "1" * 8, "conversations": [{"from": who, "value": text} for who, text in said]}
+    first, second = open_trace(write_json(tmp_path / "s.json", [talk])).requests
+    # Tools 2, system 4, user 2 tokens; the call has 1, its result 10.
+    assert (list(first.prompt.ends), list(second.prompt.ends)) == ([2, 6, 8], [2, 6, 8, 9, 19])
+    assert (first.stop, second.stop) == ("tool_calls", "stop")
+    assert (first.input, second.input) == ("user", "tool")
+    assert second.continues(first)
+
+
+# ---- LMSYS-Chat-1M ----
+
+LMSYS = pa.schema(
+    [
+        *(("conversation_id", pa.string()), ("model", pa.string())),
+        ("conversation", pa.list_(pa.struct([("content", pa.string()), ("role", pa.string())]))),
+        *(("turn", pa.int64()), ("language", pa.string()), ("openai_moderation", pa.list_(MODERATION))),
+        ("redacted", pa.bool_()),
+    ]
+)
+
+
+def test_lmsys_is_stamped_by_the_arrival_process(tmp_path: FilePath) -> None:
+    said = [{"role": role, "content": "12345678"} for role in ("user", "assistant", "user", "assistant")]
+    told = {"model": "vicuna-13b", "turn": 2, "language": "English", "openai_moderation": [], "redacted": False}
+    rows = [{"conversation_id": name, "conversation": said} | told for name in ("a", "b")]
+    for source in (
+        write_parquet(tmp_path / "l.parquet", LMSYS, rows),
+        write_jsonl(tmp_path / "l.jsonl", rows),
+        write_json(tmp_path / "l.json", rows),
+    ):
+        trace = open_trace(source)
+        assert trace.format == "lmsys"
+        assert {request.conversation for request in trace.requests} == {"a", "b"}
+        assert {request.model for request in trace.requests} == {"vicuna-13b"}
+        assert sorted(len(request.prompt) for request in trace.requests) == [2, 2, 6, 6]
+        assert any(note.kind == "drawn" and "seed 0" in note.text for note in trace.notes)
+
+
 # ---- tokens ----
 
 
@@ -382,10 +434,3 @@ def test_without_a_network_and_a_file_there_is_one_clear_line(name: str) -> None
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"eval trace: trace {name}: not reachable (OfflineModeIsEnabled: ")
     assert line.endswith("; give a local .jsonl or .parquet file in its schema")
-
-
-def test_a_file_that_is_not_parquet_is_one_line(tmp_path: FilePath, capfd: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "w.parquet").write_bytes(b"PAR1 and then nothing")
-    with pytest.raises(TraceError, match=r"w\.parquet: not a Parquet file that can be read \(ArrowInvalid: "):
-        open_trace(str(tmp_path / "w.parquet"))
-    assert capfd.readouterr().err == ""

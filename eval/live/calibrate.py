@@ -1,4 +1,4 @@
-"""α and β of a running SGLang server: prompts of rising length that nothing is cached of, and the time of each."""
+"""α and β of a running SGLang server, from the TTFT of prompts of rising length of which nothing is cached."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import aiohttp
 import numpy as np
 
 from eval.live.replay.client import Request, send, session
-from eval.studies.paper.timing import Point, Timing, TimingError, fit
+from eval.simulate.timing import Point, Timing, TimingError, fit
 
 __all__ = ["LENGTHS", "REPEATS", "calibrate"]
 
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
-"""Uncached tokens; what the server refuses as too long is left out."""
+"""Uncached tokens. Lengths that the server refuses as too long are left out."""
 
 REPEATS = 5
-"""Of every length."""
+"""Measurements of each length."""
 
-_VOCABULARY = range(10, 256)  # ids that every model has: another one would kill the server; no prefix repeats
+_VOCABULARY = range(10, 256)  # token ids that every model has; an unknown id would kill the server
 
 
 def calibrate(url: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS, seed: int = 0) -> Timing:
-    """Measure a server that has nothing else to do. Its cache is emptied before every request.
+    """Measure an idle server. Its cache is emptied before every request.
 
     Raises:
         TimingError: it cannot be reached, refuses fewer than two lengths, or its TTFT does not rise with length.
@@ -40,14 +40,14 @@ def calibrate(url: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS
 
 class _Measured(NamedTuple):
     points: list[Point]
-    refused: str  # what ended the rise before the last length, as the end of a sentence
+    refused: str  # the length that was refused, as the end of a sentence; empty: none
 
 
 async def _measure(url: str, lengths: Sequence[int], repeats: int, rng: np.random.Generator) -> _Measured:
     points: list[Point] = []
     async with session() as connection:
         for length in lengths:
-            for number in range(-1, repeats):  # the first prefill of a size pays for allocations: it does not count
+            for number in range(-1, repeats):  # the first prefill of a length pays for allocations: left out
                 await _flush(connection, url)
                 ids = tuple(rng.integers(_VOCABULARY.start, _VOCABULARY.stop, length).tolist())
                 result = await send(connection, url, Request(0, 0, ids, output_tokens=1))

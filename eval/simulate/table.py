@@ -1,38 +1,36 @@
-"""Cells as a table to read: policies side by side, each with what it does to the tail and what the median pays."""
+"""Cells as a table to read: policies side by side, what each does to the tail and what the median pays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
-from rich import box
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
-from eval.command import weight_text
+from eval.arguments import weight_text
+from eval.terminal import table
 from radix_tlru.config import MedianWeight
 
-__all__ = ["cells_table", "console", "label"]
-
-NARROWEST = 120
-"""Columns that the table needs; what is not a terminal (a file, CI) is given as many."""
+__all__ = ["cells_table", "label"]
 
 BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
-"""Policies that a group is compared with: the first of these that it has."""
-
-_Size = tuple[int, int, int, int, str]
-"""Capacity, ξ, page size, replicas and their routing."""
+"""Policies that a block is compared with: the first of these that it has."""
 
 
-def console() -> Console:
-    """Where tables go: standard output."""
-    result = Console(highlight=False)
-    return result if result.is_terminal else Console(highlight=False, width=NARROWEST)
+class _Size(NamedTuple):
+    """What the cells of a block have in common. Lengths in tokens."""
+
+    capacity: int
+    threshold: int
+    page_size: int
+    replicas: int
+    routing: str  # empty: one cache
 
 
 def cells_table(rows: Sequence[dict[str, Any]]) -> Group:
-    """A block for each size and objective; the changes are against the block's own baseline."""
+    """A block for each size and objective. Changes are against the baseline of the block."""
     return Group(*(_block(size, list(group)) for size, group in groupby(sorted(rows, key=_size), key=_size)))
 
 
@@ -42,30 +40,24 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
         key=lambda row: BASELINES.index(row["policy"]),
         default=None,
     )
-    capacity, threshold, page, replicas, routing = size
-    held = (
-        f"{replicas} × {_short(capacity)} tokens of cache, {routing}"
-        if routing
-        else f"{_short(capacity)} tokens of cache"
-    )
-    title = f"{held}, ξ = {threshold:,}, page {page}; uncached tokens of a request"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1), pad_edge=False)
-    table.add_column("policy", no_wrap=True)
-    for column in ("hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"):
-        table.add_column(column, justify="right", no_wrap=True)
+    held = f"{_short(size.capacity)} tokens of cache"
+    if size.routing:
+        held = f"{size.replicas} × {held}, {size.routing}"
+    title = f"{held}, ξ = {size.threshold:,}, page {size.page_size}; uncached tokens of a request"
+    result = table(title, ("policy", "hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"))
     for row in rows:
-        table.add_row(_name(row, rows), *_figures(row, base))
-    return table
+        result.add_row(_name(row, rows), *_figures(row, base))
+    return result
 
 
 def label(policy: str, weight: MedianWeight) -> str:
-    """A policy and its weight w, if it has one."""
+    """A policy and its weight w, unless w is 0."""
     return f"{policy} w={weight_text(weight)}" if weight else policy
 
 
 def _size(row: dict[str, Any]) -> _Size:
-    fleet = (row.get("replicas", 1), row.get("routing") or "")  # rows of before there were replicas have neither
-    return row["capacity"], row["threshold"], row["page_size"], *fleet
+    fleet = (row.get("replicas", 1), row.get("routing") or "")  # rows from before there were replicas have neither
+    return _Size(row["capacity"], row["threshold"], row["page_size"], *fleet)
 
 
 def _name(row: dict[str, Any], block: Sequence[dict[str, Any]]) -> str:

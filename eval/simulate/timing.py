@@ -16,7 +16,7 @@ __all__ = ["ASSUMED", "Point", "Timing", "TimingError", "fit", "read", "write"]
 
 
 class TimingError(ValueError):
-    """α and β that cannot be used; one line naming the flag or the field, the value and what is allowed."""
+    """α and β that cannot be used; one line that names the flag or the field, the value and what is allowed."""
 
 
 class Point(NamedTuple):
@@ -28,7 +28,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """TTFT of a request by its uncached tokens.
+    """TTFT of a request as a line over its uncached tokens.
 
     Raises:
         TimingError: α is not above 0, or one of them is not a number.
@@ -36,9 +36,9 @@ class Timing:
 
     alpha: float  # ms a token
     beta: float  # ms
-    origin: str  # where they are from, for the reader of the results
+    origin: str  # how they were found, for the reader of the results
     r2: float | None = None  # share of the variance of the points that the line explains
-    points: tuple[Point, ...] = ()  # that they were fitted to
+    points: tuple[Point, ...] = ()  # the measurements that the line was fitted to
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.alpha) and self.alpha > 0):
@@ -47,14 +47,14 @@ class Timing:
             raise TimingError(f"beta {self.beta:g}: must be a number of ms")
 
     def ms(self, tokens: float) -> float:
-        """TTFT with so many uncached tokens."""
+        """TTFT in ms of a request with ``tokens`` uncached tokens."""
         return self.beta + self.alpha * tokens
 
     def tokens(self, ms: float) -> int:
-        """ξ: the most uncached tokens with which TTFT is still within ``ms``.
+        """ξ: the most uncached tokens whose TTFT is at most ``ms``.
 
         Raises:
-            TimingError: not even a request without any meets it, or it is no time that a prefill could take.
+            TimingError: no request can be that fast, or ``ms`` is no number of ms.
         """
         # Rounded first: 200 ms at 200 / 2,048 ms a token are 2,048 tokens, whatever the last bit says.
         tokens = round((ms - self.beta) / self.alpha, 6)
@@ -69,11 +69,11 @@ ASSUMED = Timing(
     200 / 2048, 0.0, "assumed, not measured: 2,048 uncached tokens are 200 ms, about a 7B model on an A100; the paper "
     "plots a line for Vicuna-7B on an A100 (Figure 3) but does not state α"
 )  # fmt: skip
-"""Unless the caller knows better."""
+"""What holds where nothing was measured or given."""
 
 
 def fit(points: Sequence[Point], origin: str) -> Timing:
-    """The line through measured points by Siegel's repeated medians: up to half of them may be outliers.
+    """The line through measured points, by Siegel's repeated medians: up to half of the points may be outliers.
 
     Raises:
         TimingError: fewer than two lengths, or TTFT does not rise with length.
@@ -98,10 +98,10 @@ class _File(msgspec.Struct):
 
 
 def read(path: Path) -> Timing:
-    """α and β of a file that ``write`` wrote, or ``{"alpha": ms a token, "beta": ms}``.
+    """α and β from a file that ``write`` wrote, or ``{"alpha": ms a token, "beta": ms}``.
 
     Raises:
-        TimingError: no such file, or not of that form.
+        TimingError: there is no such file, or it has another form.
     """
     try:
         found = msgspec.json.decode(path.read_bytes(), type=_File)
@@ -113,5 +113,5 @@ def read(path: Path) -> Timing:
 
 
 def write(path: Path, timing: Timing, **measured_on: Any) -> None:
-    """As JSON, with the points, and with what else is to be known of them."""
+    """Write α, β and their points as JSON, with the facts of the machine in ``measured_on``."""
     path.write_text(json.dumps({**asdict(timing), **measured_on}) + "\n")

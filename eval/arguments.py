@@ -1,0 +1,159 @@
+"""Arguments that several commands take: numbers within bounds, names, policies and page sizes.
+
+A type raises ``ArgumentTypeError`` as "VALUE: must be …"; :class:`~eval.command.Parser` puts the flag before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from radix_tlru.config import LOAD, MedianWeight
+
+__all__ = [
+    "Several",
+    "add_page_size",
+    "add_policies",
+    "check_page_sizes",
+    "median_weight",
+    "number",
+    "one_of",
+    "tokens",
+    "weight_text",
+    "whole",
+]
+
+_FACTORS = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
+
+
+def tokens(text: str) -> int:
+    """A number of tokens, 0 or more: 65536, 64k (64,000) or 2M (2,000,000)."""
+    factor = _FACTORS.get(text[-1:], 1)
+    try:
+        # Not as a float: 16.1 thousand would be a little more than 16,100.
+        value = Decimal(text[:-1]) * factor if factor > 1 else Decimal(int(text))
+    except (ValueError, ArithmeticError):
+        value = Decimal("NaN")
+    if not value.is_finite() or not 0 <= value < 2**53 or value != int(value):
+        raise argparse.ArgumentTypeError(f"{text}: must be a whole number of tokens, such as 65536, 64k or 2M")
+    return int(value)
+
+
+def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """A whole number from ``least`` to ``most``; no upper bound by default. Also ``64k`` and ``2M``."""
+    allowed = f"{least} or more" if most is None else f"{least} to {most}"
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text) if text[:1] == "-" else tokens(text)
+        except (ValueError, argparse.ArgumentTypeError):
+            raise argparse.ArgumentTypeError(f"{text}: must be a whole number, {allowed}") from None
+        if value < least or (most is not None and value > most):
+            raise argparse.ArgumentTypeError(f"{text}: must be {allowed}")
+        return value
+
+    return parse
+
+
+def number(*, least: float | None = None, above: float | None = None, below: float | None = None,
+           most: float | None = None) -> Callable[[str], float]:  # fmt: skip
+    """A finite number within bounds: ``least`` and ``most`` are allowed, ``above`` and ``below`` are not."""
+    bounds = (("{:g} or more", least), ("more than {:g}", above), ("less than {:g}", below), ("at most {:g}", most))
+    allowed = " and ".join(text.format(bound) for text, bound in bounds if bound is not None) or "a number"
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text}: must be a number, {allowed}") from None
+        inside = (
+            (least is None or value >= least)
+            and (above is None or value > above)
+            and (below is None or value < below)
+            and (most is None or value <= most)
+        )
+        if not inside or value in (float("inf"), float("-inf")):
+            raise argparse.ArgumentTypeError(f"{text}: must be {allowed}")
+        return value
+
+    return parse
+
+
+def one_of(names: Sequence[str]) -> Callable[[str], str]:
+    """One of these names."""
+
+    def parse(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text}: must be one of {', '.join(names)}")
+        return text
+
+    return parse
+
+
+def median_weight(text: str) -> MedianWeight:
+    """The weight w: a number from 0 to 1, or ``load``."""
+    if text == LOAD:
+        return LOAD
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value <= 1.0:
+        removed = "; auto was removed, as it did not pay" if text == "auto" else ""
+        raise argparse.ArgumentTypeError(f"{text}: must be a number from 0 to 1, or {LOAD}{removed}")
+    return value
+
+
+def weight_text(weight: MedianWeight) -> str:
+    """The weight w as it is given and shown."""
+    return weight if isinstance(weight, str) else f"{weight:g}"
+
+
+# ---- arguments that several commands take ----
+
+
+class Several(argparse.Action):
+    """A flag with one or more values, which may be given again: ``--policy a b`` is ``--policy a --policy b``.
+
+    The first use replaces the default, each later one adds to it.
+    """
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **settings: Any) -> None:
+        super().__init__(option_strings, dest, **{"nargs": "+", **settings})
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
+    ) -> None:
+        known = getattr(namespace, self.dest)
+        before = [] if known is None or known is self.default else known
+        setattr(namespace, self.dest, [*before, *values])
+
+
+def add_policies(parser: argparse.ArgumentParser, names: Sequence[str], default: Sequence[str], text: str = "") -> None:
+    """``--policy``, one or more of ``names``."""
+    parser.add_argument(
+        "--policy",
+        action=Several,
+        type=one_of(names),
+        default=list(default),
+        metavar="P",
+        help=text or f"any of {', '.join(names)} (default: {' '.join(default)})",
+    )
+
+
+def add_page_size(parser: argparse.ArgumentParser, default: int = 1, *, several: bool = False) -> None:
+    """``--page-size`` in tokens; :func:`check_page_sizes` holds it against the capacity."""
+    settings: dict[str, Any] = {"action": Several, "default": [default]} if several else {"default": default}
+    parser.add_argument("--page-size", type=whole(1), metavar="N", help=f"tokens (default: {default})", **settings)
+
+
+def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int], flag: str = "--capacity") -> None:
+    """Refuse a cache that holds less than one page.
+
+    Raises:
+        ValueError: names ``flag``, the smallest capacity and the largest page.
+    """
+    if (least := min(capacities)) < (most := max(page_sizes)):
+        raise ValueError(f"{flag} {least}: must be at least one page, --page-size {most}")

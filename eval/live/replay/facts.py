@@ -1,0 +1,127 @@
+"""What a running server says of itself: its pool, its pages, its eviction policy and that policy's settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import requests
+
+from eval.arguments import median_weight
+from eval.live.replay.arms import Arm
+from eval.live.replay.hosts import Host
+from eval.live.server import ServerError
+from radix_tlru.config import FLAGS, LOAD, Config, MedianWeight, PolicyName
+
+__all__ = ["PLUGIN", "Facts", "facts"]
+
+PLUGIN = "radix_tlru"
+"""Name of the plugin's cache backend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a server says of itself. Lengths in tokens."""
+
+    pool: int  # of all replicas together
+    page_size: int
+    chunk: int  # prefilled at a time
+    policy: str  # ``radix_tlru``, or SGLang's name of its own eviction policy
+    threshold: int | None  # ξ; None: the policy has none
+    next_prompt_estimate: int | None  # Q̂; None: the policy has none, or the server does not say
+    version: str  # of SGLang
+    model: str
+    device: str
+    attention_backend: str
+    replicas: int = 1
+    eviction: str = "tlru"  # policy of radix-tlru: tlru, etlru
+    median_weight: MedianWeight = 0.0  # w of radix-tlru, as far as flags or metrics tell
+    learns: bool = False  # Q is learned; assumed of an etlru that runs already
+    moves: bool = False  # ξ follows the measured prefills
+    return_model: str | None = None  # name of a return model of one's own
+    trim_chunk: int | None = None  # of radix-tlru; None: the default of a pool of that size
+    sessions: bool = False  # conversations are sessions
+
+
+def facts(host: Host, arm: Arm) -> Facts:
+    """What the server says of itself.
+
+    Raises:
+        ServerError: it does not answer, or does not say how large its pool is.
+    """
+    try:
+        info, metrics = host.server_info(), host.get_metrics()
+    except requests.RequestException as error:
+        raise ServerError(f"{arm.name}: {host.base_url} does not answer: {error}") from None
+    except ServerError:
+        info, metrics = host.server_info(), {}  # a server without --enable-metrics
+    states = info.get("internal_states") or [{}]
+    workers = info.get("workers") or [info]
+    replicas = sum(int(worker.get("dp_size") or 1) for worker in workers)
+    each = info.get("max_total_num_tokens") or states[0].get("memory_usage", {}).get("token_capacity")
+    # Rather what the server says of one pool: every rank has a gauge of its own, so their sum counts a pool twice.
+    pool = each * replicas if each else metrics.get("sglang:max_total_num_tokens")
+    if not pool:
+        raise ServerError(
+            f"{arm.name}: {host.base_url} does not say how large its pool is; start it with --enable-metrics"
+        )
+    page_size = int(info.get("page_size") or 1)
+    has_plugin = "sglang:tlru_threshold_tokens" in metrics or info.get("radix_cache_backend") == PLUGIN
+    policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
+    compared: list[str] = []
+    trim = _flag(arm.flags, "--tlru-trim-chunk")
+    if has_plugin:
+        policy = PLUGIN
+        compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
+        if total := metrics.get("sglang:tlru_threshold_tokens"):  # of all workers of a router and all ranks of each
+            threshold = round(total / (len(workers) * _ranks(host, "sglang:tlru_threshold_tokens")))
+        estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
+    elif policy == "tlru":
+        config = info.get("radix_eviction_policy_config") or {}
+        config = json.loads(config) if isinstance(config, str) else config
+        threshold, estimate = config.get("threshold"), config.get("next_prompt_estimate")
+    eviction: PolicyName = "etlru" if "etlru" in compared else "tlru"
+    learns = any(name == "etlru" or name.startswith("tlru Q=") for name in compared)
+    return Facts(
+        pool=int(pool),
+        page_size=page_size,
+        chunk=int(info.get("chunked_prefill_size") or 8192),
+        policy=policy,
+        threshold=None if threshold is None else int(threshold),
+        next_prompt_estimate=None if estimate is None else int(estimate),
+        version=str(info.get("version", "unknown")),
+        model=str(info.get("model_path", "unknown")),
+        device=str(info.get("device", "unknown")),
+        attention_backend=str(info.get("attention_backend", "unknown")),
+        replicas=replicas,
+        eviction=eviction,
+        median_weight=_weight(arm, metrics, Config(eviction, next_prompt_estimate=None if learns else 0)),
+        learns=estimate is None and learns,
+        moves="sglang:tlru_threshold_samples" in metrics,
+        return_model=_flag(arm.flags, "--tlru-return-model"),
+        trim_chunk=None if trim is None else int(trim),
+        sessions=bool(info.get("enable_session_radix_cache")),
+    )
+
+
+def _ranks(host: Host, name: str) -> int:
+    """How many ranks of a server have a metric of that name."""
+    return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
+
+
+def _weight(arm: Arm, metrics: Mapping[str, float], otherwise: Config) -> MedianWeight:
+    """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of ``otherwise``."""
+    if "sglang:tlru_waiting_requests" in metrics:
+        return LOAD
+    given = _flag(arm.flags, FLAGS["median_weight"])
+    return otherwise.weight if given is None else median_weight(given)
+
+
+def _flag(flags: Sequence[str], name: str) -> str | None:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(name, dest="value")
+    value: str | None = parser.parse_known_args(list(flags))[0].value
+    return value

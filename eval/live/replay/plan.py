@@ -1,0 +1,121 @@
+"""What a run plays: the load, the arms, the pace, and how each arm's server is reached."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+from eval.live.replay.arms import Arm, base_flags, default_arms
+from eval.live.replay.hosts import Launch, disaggregated, launched, routed
+from eval.live.replay.load import Load, load_from
+from eval.live.replay.play import Pace
+from eval.live.replay.rows import Run
+from eval.trace_arguments import trace_source
+
+__all__ = ["Plan", "machine_facts", "plan_of", "run_of"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that a run needs besides its folder."""
+
+    load: Load
+    arms: Sequence[Arm]
+    common: Sequence[str]  # flags of every server that is started
+    run: Run
+    pace: Pace
+    retries: int = 0
+    timeout_s: float = 120.0
+    launch: Launch = launched
+
+
+def plan_of(args: argparse.Namespace) -> Plan:
+    """What the flags mean. Writes nothing but the demo model, if one is needed.
+
+    Raises:
+        ValueError: something asked for cannot be done.
+    """
+    arms = [*args.url, *args.arm] or default_arms(args.threshold, args.next_prompt_estimate)
+    names = [arm.name for arm in arms]
+    if len(set(names)) < len(names):
+        raise ValueError(f"--arm, --url: {', '.join(names)}: every arm needs a name of its own")
+    if len({arm.stem for arm in arms}) < len(names):
+        raise ValueError(f"--arm, --url: {', '.join(names)}: two of them would name the same file")
+    for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
+        if asked and args.url:
+            raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
+    if args.router and args.disaggregated:
+        raise ValueError("--disaggregated: has one server of each kind; leave out --router")
+    if args.sessions and (args.router or args.disaggregated):
+        raise ValueError("--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated")
+    if args.disaggregated and importlib.util.find_spec("nixl") is None:
+        raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
+    trace = trace_source(args).open(texts=args.api == "chat")
+    if trace.skipped:
+        print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)
+    if any(request.thought_tokens for request in trace.requests):
+        raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
+    load = load_from(trace.requests, args.seed, args.token_ids)
+    if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
+        raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
+    common: list[str] = []
+    if any(arm.url is None for arm in arms):
+        common = [*base_flags(args.device, args.model, args.pool, args.page_size), *args.server_flags]
+    return Plan(
+        load=load,
+        arms=arms,
+        common=common,
+        run=run_of(
+            trace.name,
+            load,
+            arms,
+            common,
+            repeats=args.repeats,
+            api=args.api,
+            sessions=args.sessions,
+            loop=args.loop,
+            speed=args.speed,
+            users=args.users,
+            threshold=args.threshold,
+            next_prompt_estimate=args.next_prompt_estimate,
+            slo_ms=args.slo,
+            servers=_servers(args),
+        ),
+        pace=Pace(args.loop, args.speed, args.users),
+        retries=args.retries,
+        timeout_s=args.timeout,
+        launch=routed(args.router) if args.router else disaggregated if args.disaggregated else launched,
+    )
+
+
+def _servers(args: argparse.Namespace) -> str:
+    """What an arm consists of; empty: one server."""
+    if args.disaggregated:
+        return "a prefill and a decode server"
+    return f"{args.router} workers behind a router" if args.router else ""
+
+
+def run_of(name: str, load: Load, arms: Sequence[Arm], common: Sequence[str], **settings: Any) -> Run:
+    """What a folder knows its run by."""
+    digest = hashlib.sha256(repr((load, tuple(common))).encode()).hexdigest()[:16]
+    flags = {arm.name: arm.url or shlex.join(arm.flags) for arm in arms}
+    return Run(trace=name, requests=load.requests, digest=digest, arms=flags, **settings)
+
+
+def machine_facts() -> dict[str, Any]:
+    """The machine that the clients run on."""
+    return {
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": psutil.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }

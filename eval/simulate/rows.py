@@ -1,0 +1,98 @@
+"""A folder of cells on the disk: what is there is not run again, so an interrupted run goes on where it was.
+
+| file | what it holds |
+|---|---|
+| `cells.jsonl` | a line for each cell that was asked for |
+| `references.jsonl` | likewise for LRU and the hindsight optimum of each cell |
+| `trace.json` | which trace the folder is of |
+| `commands.txt` | the commands that filled it |
+| `CELL.parquet` | the requests of a cell, with ``--per-request`` |
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from eval.traces import Trace
+
+__all__ = ["CELLS", "COMMANDS", "REFERENCES", "Rows", "check_same_trace", "digest_of", "note_command"]
+
+CELLS, REFERENCES, TRACE, COMMANDS = "cells.jsonl", "references.jsonl", "trace.json", "commands.txt"
+
+
+class Rows:
+    """A JSONL file with a name for each row. New rows are appended line by line.
+
+    Args:
+        path: need not exist yet.
+        key: the field that holds the name.
+
+    Raises:
+        ValueError: a line is not a row.
+    """
+
+    def __init__(self, path: Path, key: str = "cell") -> None:
+        self.path, self._key = path, key
+        self._rows: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            *whole, rest = path.read_text().split("\n")
+            for number, line in enumerate(whole, start=1):
+                try:
+                    row = json.loads(line)
+                    self._rows[row[key]] = row
+                except (ValueError, TypeError, KeyError):
+                    raise ValueError(f"{path}:{number}: not a row of cells; mend or delete it") from None
+            if rest:  # a run was cut off in the middle of a line: that row is made again
+                path.write_text("".join(f"{line}\n" for line in whole))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._rows
+
+    def __getitem__(self, name: str) -> dict[str, Any]:
+        return self._rows[name]
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Add a row. It is on the disk when this returns."""
+        with self.path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        self._rows[row[self._key]] = row
+
+    def sort(self, first: Iterable[str]) -> None:
+        """Put the file into an order that does not depend on which row was done first: these names, then all others."""
+        names = dict.fromkeys([*first, *sorted(self._rows)])
+        replacement = self.path.with_suffix(".tmp")
+        replacement.write_text("".join(json.dumps(self._rows[name]) + "\n" for name in names))
+        replacement.replace(self.path)
+
+
+def check_same_trace(folder: Path, trace: Trace) -> None:
+    """Note which trace a folder is of.
+
+    Raises:
+        ValueError: it holds cells of another trace, or of one that has changed since.
+    """
+    facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest_of(trace)}
+    path = folder / TRACE
+    if path.exists() and (known := json.loads(path.read_text())) != facts:
+        raise ValueError(f"--out {folder}: holds results of {known['trace']} as it was then; give another folder")
+    path.write_text(json.dumps(facts) + "\n")
+
+
+def digest_of(trace: Trace) -> str:
+    """Sixteen characters that change when an arrival or a length of the trace does."""
+    digest = hashlib.sha256()
+    for request in trace.requests:
+        digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def note_command(folder: Path, command_line: str | None) -> None:
+    """Add a command to those that filled the folder, so that a report can say how its numbers were made."""
+    path = folder / COMMANDS
+    known = path.read_text().splitlines() if path.is_file() else []
+    if command_line is not None and command_line not in known:
+        path.write_text("".join(f"{command}\n" for command in (*known, command_line)))

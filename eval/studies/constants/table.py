@@ -1,0 +1,151 @@
+"""The tuned constants of the package, as data, and those numbers that are no constants to tune."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["CONSTANTS", "FORMATS", "PACKAGE", "Constant", "Scale", "changed_value"]
+
+PACKAGE = "radix_tlru"
+
+Scale = Literal["value", "odds", "ratio"]
+"""What is halved and doubled: the value, the odds p / (1 − p) of a share, or the logarithm of a ratio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A tuned constant: a number, or a tuple of numbers that are changed together."""
+
+    module: str  # below the package
+    name: str
+    unit: str
+    does: str
+    scale: Scale = "value"
+    policy: str = "etlru"  # under which it is measured
+    unmeasured: str = ""
+    """Why ``--measure`` leaves it out; empty: it is measured."""
+
+    @property
+    def key(self) -> str:
+        """``learning.hazards._NEIGHBOUR``."""
+        return f"{self.module}.{self.name}"
+
+    @property
+    def value(self) -> Any:
+        """Its value in the package as it is now."""
+        return getattr(importlib.import_module(f"{PACKAGE}.{self.module}"), self.name)
+
+
+def changed_value(value: Any, factor: float, scale: Scale) -> Any:
+    """The value at ``factor`` times what it is; of a tuple, each of its numbers. A whole number stays one, at least 1.
+
+    >>> changed_value(500, 0.5, "value"), changed_value((0.0, 2.0), 2, "value")
+    (250, (0.0, 4.0))
+    >>> round(changed_value(0.9, 0.5, "odds"), 3), round(changed_value(1.1, 2, "ratio"), 2)
+    (0.818, 1.21)
+    """
+    if isinstance(value, tuple):
+        changed = [changed_value(each, factor, scale) for each in value]
+        return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
+    if scale == "odds":
+        odds = factor * value / (1.0 - value)
+        return odds / (1.0 + odds)
+    if scale == "ratio":
+        return value**factor
+    return max(round(value * factor), 1) if isinstance(value, int) else value * factor
+
+
+_LIVE = "ξ is pinned here; it follows the prefills of a live server"
+_HINTS = "no trace has hints"
+
+CONSTANTS = (
+    Constant("config", "START_THRESHOLD", "tokens", "ξ before enough prefills were seen", unmeasured=_LIVE),
+    Constant("config", "DEFAULT_TTFT_SLO_MS", "ms", "the TTFT objective if none is given", unmeasured=_LIVE),
+    Constant("config", "DEFAULT_NEXT_PROMPT", "tokens", "Q̂ before enough prompts were seen", policy="tlru"),
+    Constant("config", "TRIMS", "chunks", "trim chunks of a pool: a chunk is 1/TRIMS of it"),
+    Constant("config", "EXACT_BELOW", "tokens", "a smaller pool is trimmed page by page"),
+    Constant("config", "LOWEST_WEIGHT", "share", "w where nobody queues"),
+    Constant("policy.monotone_queue", "_COMPACT_AFTER", "entries", "taken off a queue before its memory is reused"),
+    Constant("policy.order", "_SLACK", "entries", "old entries kept before they are dropped"),
+    Constant("policy.order", "_MOST_PENDING", "leaves", "that wait for an entry, at most"),
+    Constant("policy.order", "_REPRICED", "leaves", "repriced at each decision after another policy"),
+    Constant("objective.calibration", "EVERY", "batches", "from one estimate of ξ to the next", unmeasured=_LIVE),
+    Constant("objective.prefill_latency", "_WRONG", "share", "how far off the line a prefill can be", unmeasured=_LIVE),
+    Constant("objective.load_weight", "_HIGHEST", "share", "w where many queue", "odds"),
+    Constant("objective.load_weight", "_HALF_LIFE", "prefills", "after which a prefill counts half for w"),
+    Constant("objective.load_weight", "_EVERY", "prefills", "from one look at the queue to the next"),
+    Constant("objective.load_weight", "_WORTH_IT", "share", "of w; a smaller change is not made"),
+    Constant("learning.age_bands", "BANDS", "s", "ages at which bands of constant hazard begin"),
+    Constant("learning.conversations", "_MOST_REMEMBERED", "conversations", "that are recognised when they return"),
+    Constant("learning.conversations", "_TURNS", "turns", "from this return on, conversations are one class"),
+    Constant("learning.conversations", "_WAITS", "s", "last waits that divide conversations into classes"),
+    Constant("learning.endings", "_EVERY", "answers", "from one count of frequent endings to the next"),
+    Constant("learning.endings", "_FREQUENT", "share", "of answers that makes an ending a class of its own"),
+    Constant("learning.endings", "_NEARLY_ALL", "share", "of answers from which on a last token tells nothing", "odds"),
+    Constant("learning.endings", "_MOST", "endings", "that are told apart"),
+    Constant("learning.gittins", "_ALIKE", "ratio", "index of two bands that are taken for one", "ratio"),
+    Constant("learning.gittins", "_LONGEST_RUN", "bands", "in a row that are taken for one"),
+    Constant("learning.hazards", "_NEIGHBOUR", "weight", "of what is seen in the next band of ages", "odds"),
+    Constant("learning.hazards", "_MOST_WATCHED", "conversations", "whose silence counts for the hazards"),
+    Constant("learning.learner", "_ENOUGH", "turns", "and returns, before which nothing learned is in force"),
+    Constant("learning.learner", "_FEWEST_SHADOWED", "contexts", "that fit into a shadow cache"),
+    Constant("learning.learner", "_MOST_SPARSE", "conversations", "for each that a shadow cache serves, at most"),
+    Constant("learning.learner", "_REFIT_EVERY", "turns", "from one estimate of rates and lengths to the next"),
+    Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
+    Constant("learning.learner", "_LEADS", "std. dev.", "of TEL, to leave the learned policy, and to return to it"),
+    Constant("learning.learner", "_LEADS_OF_TLRU", "std. dev.", "the same for tlru", policy="tlru"),
+    Constant("learning.prefix_index", "_STEPS", "tokens", "between the checkpoints by which a context is recognised"),
+    Constant("learning.prompt_lengths", "_LEVELS", "share", "quantiles of Q that are price levels", "odds"),
+    Constant("learning.prompt_lengths", "_REMEMBERED", "lengths", "of the latest prompts that Q is learned from"),
+    Constant("learning.prompt_lengths", "_CHANGE", "share", "of a quantile of Q; a smaller change is not made"),
+    Constant("learning.prompt_lengths", "_TURNS", "turns", "that divide conversations into kinds of Q"),
+    Constant("learning.prompt_lengths", "_LENGTHS", "tokens", "of context that divide conversations into kinds of Q"),
+    Constant("learning.prompt_lengths", "_STRENGTH", "lengths", "of a kind that count as much as those of all kinds"),
+    Constant("learning.return_model", "_QUEUED_RATE", "1/s", "return rate of what a queued request needs"),
+    Constant("learning.reuse", "_MOVES", "share", "by which one return moves what is known of repeated answers"),
+    Constant("learning.reuse", "_NEARLY_ALL", "share", "of returns that repeat answers, taken for all", "odds"),
+    Constant("learning.selector", "_HALF_LIFE", "turns", "sampled ones after which the cost of a turn counts half"),
+    Constant("learning.shared_prefixes", "_MOST_REMEMBERED", "prefixes", "recognised when they are used again"),
+    Constant("learning.shared_prefixes", "_USES", "doublings", "of uses beyond which prefixes are one class"),
+    Constant("learning.shared_prefixes", "_WAITS", "s", "between two uses that divide prefixes into classes"),
+    Constant("hints.models", "DEAREST", "ratio", "as many times as dear a hint may make a token", unmeasured=_HINTS),
+    Constant("hints.models", "_LEFT_S", "s", "left until a stated return, at which bands begin", unmeasured=_HINTS),
+    Constant("hints.quota", "SHARE", "share", "of the pool that may be claimed", "odds", unmeasured=_HINTS),
+    Constant("hints.quota", "_SLACK", "entries", "old expiries kept before a rebuild", unmeasured=_HINTS),
+)  # fmt: skip
+
+_SENTINEL = "stands for 'none' or 'all': no value lies beyond it"
+_LABEL = "a number that stands for a kind, and is compared for equality only"
+
+FORMATS = {
+    "config.FEWEST_TRIMS": "limit of a flag: a larger trim chunk is refused",
+    "config.LEAST_LIMIT": "limit of a flag: a larger trim chunk is refused",
+    "policy.models._FOREVER": _SENTINEL,
+    "policy.monotone_queue._LEAST": _SENTINEL,
+    "policy.order._NO_ENTRY": _SENTINEL,
+    "policy.preview._ALL": _SENTINEL,
+    "learning.age_bands._STARTS": "the first part of BANDS",
+    "learning.conversations._NEW": _LABEL,
+    "learning.conversations._TAKEN_UP": _LABEL,
+    "learning.conversations._ENDING": _LABEL,
+    "learning.hazards._RECENCY": "computed from BANDS",
+    "learning.prompt_lengths._PROBABILITIES": "computed from _LEVELS",
+    "learning.prompt_lengths._KINDS": "computed from _TURNS and _LENGTHS",
+    "learning.records._ALL": _SENTINEL,
+    "learning.return_model._QUEUED": _LABEL,
+    "learning.reuse._NEVER": _SENTINEL,
+    "learning.shared_prefixes._PREFIX": _LABEL,
+    "hints.models._PLAIN": _LABEL,
+    "hints.models._PRIORITY": _LABEL,
+    "hints.models._RETURNS": _LABEL,
+    "hints.models._ENDED": _LABEL,
+    "hints.models._KINDS": _LABEL,
+    "hints.schema.NEUTRAL": "as in TensorRT-LLM",
+    "hints.schema.HIGHEST": "as in TensorRT-LLM",
+    "hints.schema.LONGEST_S": "limit of a hint: a longer one is refused",
+    "hints.schema._MOST_RANGES": "limit of a hint: more are refused",
+    "hints.schema._MOST_TOKENS": "limit of a hint: more are refused",
+}
+"""Numbers of the same modules that are not tuned, each with the reason."""

@@ -1,0 +1,44 @@
+"""The figures that studies compare, of a whole trace or of its later part."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from eval.simulate.cells import uncached_tokens
+from eval.traces.request import Request
+
+__all__ = ["Figures", "figures"]
+
+
+class Figures(NamedTuple):
+    """Uncached tokens of a request, unless said otherwise."""
+
+    tel: float  # tokens over ξ, summed over requests
+    p50: float
+    p95: float
+    mean: float
+    violations: float  # requests over ξ
+    hit_ratio: float  # cached share of all prompt tokens
+
+    def against(self, baseline: Figures) -> Figures:
+        """Changes against a baseline, relative: −0.1 is a tenth less; 0 where it has 0. Hit ratio: the difference."""
+        changes = (own / other - 1 if other else 0.0 for own, other in zip(self, baseline, strict=True))
+        return Figures(*changes)._replace(hit_ratio=self.hit_ratio - baseline.hit_ratio)
+
+
+def figures(requests: Sequence[Request], cached: Sequence[int], threshold: int, first: int = 0) -> Figures:
+    """The figures of the requests from number ``first`` on.
+
+    Args:
+        cached: tokens that each request of the whole trace found cached.
+        threshold: ξ, tokens.
+    """
+    uncached = uncached_tokens(requests, cached)[first:]
+    prompts = sum(request.prompt_tokens for request in requests[first:])
+    over = np.maximum(uncached - threshold, 0)
+    p50, p95 = np.percentile(uncached, [50, 95]).tolist()
+    hit_ratio = 1 - float(uncached.sum()) / prompts if prompts else 0.0
+    return Figures(float(over.sum()), p50, p95, float(uncached.mean()), float((over > 0).sum()), hit_ratio)

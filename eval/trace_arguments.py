@@ -1,0 +1,132 @@
+"""The flags that name a trace and say how to read it, the same for all commands."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, field
+
+from eval.arguments import number, one_of, whole
+from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, open_trace
+from eval.traces.parameters import parse
+
+__all__ = ["TraceSource", "add_reading_arguments", "add_text_arguments", "add_trace_arguments", "trace_source"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceSource:
+    """A trace as the flags name it. Hashable, so that a process can remember what it read."""
+
+    source: str
+    format: str | None = None  # None: detected
+    limit: int | None = None  # requests, the first to arrive
+    skip_bad: bool = False
+    block_size: int | None = None  # tokens; None: as the file says, or as its lengths tell
+    tokenizer: str | None = None
+    characters_per_token: float = 4.0
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    @classmethod
+    def of(cls, source: str, args: argparse.Namespace) -> TraceSource:
+        """The trace of that name, read as the flags of :func:`add_reading_arguments` say."""
+        return cls(
+            source,
+            args.format,
+            args.limit,
+            args.skip_bad,
+            args.block_size,
+            args.tokenizer,
+            args.characters_per_token,
+            args.arrivals,
+        )
+
+    def open(self, *, texts: bool = False) -> Trace:
+        """Read or generate it.
+
+        Args:
+            texts: keep the messages of each turn.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        return open_trace(
+            self.source,
+            format=self.format,
+            limit=self.limit,
+            skip_bad=self.skip_bad,
+            block_size=self.block_size,
+            tokenizer=self.tokenizer,
+            characters_per_token=self.characters_per_token,
+            arrivals=self.arrivals,
+            texts=texts,
+        )
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say how texts are counted, and what happens to bad records."""
+    parser.add_argument("--tokenizer", metavar="NAME", help="Hugging Face tokenizer (name or path) that counts texts")
+    parser.add_argument(
+        "--characters-per-token",
+        type=number(above=0),
+        default=4.0,
+        metavar="RATIO",
+        help="of texts that no tokenizer counts (default: %(default)s)",
+    )
+    parser.add_argument("--skip-bad", action="store_true", help="count bad records instead of stopping at the first")
+
+
+def add_trace_arguments(
+    parser: argparse.ArgumentParser, default: str | None = None, *, positional: str | None = None
+) -> None:
+    """The flags that name a trace and say how to read it. ``--trace`` is required unless there is a default.
+
+    Args:
+        positional: the trace may also be given without the flag, under this name in ``--help``.
+    """
+    if positional is not None:
+        parser.add_argument("positional_trace", nargs="?", metavar=positional, help="the same as --trace")
+    required = default is None and positional is None
+    parser.add_argument("--trace", required=required, default=default, metavar="PATH_OR_NAME", help=SOURCES)
+    add_reading_arguments(parser)
+
+
+def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
+    """The flags that say how a trace is read, whichever flag names it."""
+    add = parser.add_argument
+    add("--format", type=one_of(FORMATS), metavar="F", help=f"if not detected: {', '.join(FORMATS)}")
+    add_text_arguments(parser)
+    add(
+        "--block-size",
+        type=whole(1),
+        metavar="N",
+        help="tokens of a block (default: as the file says, or as its lengths tell)",
+    )
+    add("--limit", type=whole(1), metavar="N", help="the first N requests only")
+    add(
+        "--arrivals",
+        type=_arrivals,
+        default=Arrivals(),
+        metavar="KEY=VALUE,…",
+        help="when conversations start, if the trace does not tell: birth_rate (1/s), turn_rate (1/s), seed, …",
+    )
+
+
+def trace_source(args: argparse.Namespace) -> TraceSource:
+    """The trace that :func:`add_trace_arguments` let the user name.
+
+    Raises:
+        ValueError: it was named twice, or not at all.
+    """
+    positional = getattr(args, "positional_trace", None)
+    if positional is not None and args.trace is not None:
+        raise ValueError(f"--trace {args.trace}: {positional} is given as well; give one of them")
+    source = args.trace if positional is None else positional
+    if source is None:
+        raise ValueError("--trace: is required")
+    return TraceSource.of(source, args)
+
+
+def _arrivals(text: str) -> Arrivals:
+    try:
+        return parse(Arrivals, text)
+    except TraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

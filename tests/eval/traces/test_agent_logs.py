@@ -1,0 +1,318 @@
+"""Logs that agents leave on one's own machine: Claude Code's projects and Codex's rollouts."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import Request, open_trace
+from eval.traces.facts import facts
+from tests.helpers.trace_files import refusal, said, write_lines
+
+SECRET = "the password of alice is hunter2"
+
+
+def at(seconds: float) -> str:
+    return f"2026-02-19T02:{int(seconds) // 60:02d}:{seconds % 60:06.3f}Z"
+
+
+# ---- Claude Code ----
+
+
+class Session:
+    """The lines of a session, each with the one above it as its parent."""
+
+    def __init__(self, name: str, **more: Any) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self._head: dict[str, Any] = {"sessionId": name, "isSidechain": False, "version": "2.1.47"} | more
+        self._last: str | None = None
+
+    def user(self, seconds: float, content: Any, **more: Any) -> str:
+        return self._line("user", seconds, {"role": "user", "content": content}, **more)
+
+    def result(self, seconds: float, text: str) -> str:
+        return self.user(seconds, [{"type": "tool_result", "tool_use_id": "t", "content": text}])
+
+    def answer(self, seconds: float, key: str, tokens: Sequence[int], stop: str, *blocks: dict[str, Any]) -> str:
+        """Lines of one answer, a block each; tokens: new, written to the cache, read from it, output."""
+        names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+        usage = dict(zip(names, tokens, strict=True))
+        for number, block in enumerate(blocks):
+            last = number == len(blocks) - 1
+            told = usage if last else usage | {"output_tokens": 1}
+            message = {"id": key, "role": "assistant", "model": "claude-opus", "content": [block], "usage": told}
+            name = self._line("assistant", seconds, message | {"stop_reason": stop if last else None}, requestId=key)
+        return name
+
+    def _line(self, kind: str, seconds: float, message: dict[str, Any], **more: Any) -> str:
+        name = f"{self._head['sessionId']}-{self._head.get('agentId', '')}-{len(self.lines)}"
+        head = {"parentUuid": self._last, "uuid": name, "type": kind, "timestamp": at(seconds)}
+        self.lines.append(self._head | head | {"message": message} | more)
+        self._last = name
+        return name
+
+
+TEXT = {"type": "text", "text": "a" * 40}
+TOOL = {"type": "tool_use", "id": "t", "name": "Read", "input": {"file_path": "/home/alice/secret"}}
+
+
+def worked(name: str = "s") -> Session:
+    """A user asks, a tool is called after 3 s and answers after 5 more, the turn ends."""
+    session = Session(name)
+    session.user(0, SECRET)
+    session.answer(3, f"{name}m1", (10, 5_000, 15_000, 200), "tool_use", {"type": "thinking", "thinking": ""}, TOOL)
+    session.result(8, "r" * 400)
+    session.answer(10, f"{name}m2", (5, 300, 20_010, 60), "end_turn", TEXT)
+    return session
+
+
+def test_prompts_have_the_tokens_that_were_counted_for_them(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *worked().lines))
+    first, second = trace.requests
+    assert trace.format == "claude-code"
+    assert (first.prompt_tokens, second.prompt_tokens) == (20_010, 20_315)
+    assert (first.output_tokens, second.output_tokens) == (200, 60)
+    # The context after the first answer has 20,210 tokens; the result of the tool is the rest.
+    assert (len(first.context), second.continues(first)) == (20_210, True)
+    assert (first.stop, second.stop) == ("tool_calls", "stop")
+    assert (first.input, second.input) == ("user", "tool")
+    # The answer took 3 s, the tool 5; the next call came with its result.
+    assert (first.answer_s, second.arrival_s, second.wait_s) == (3.0, 8.0, 5.0)
+    assert (first.conversation, first.session, first.agent, first.model) == ("s/0", "s", "0", "claude-opus")
+
+
+def test_what_the_provider_had_cached_of_a_first_prompt_is_shared(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_lines(tmp_path / f"{name}.jsonl", *worked(name).lines)
+    one, other = (r for r in open_trace(str(tmp_path)).requests if r.prompt_tokens == 20_010)
+    assert one.prompt.common(other.prompt) == 15_000
+
+
+def test_no_text_of_the_user_is_in_the_trace(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *worked().lines))
+    kept = repr([astuple(request) for request in trace.requests]) + repr(trace.notes)
+    assert "alice" not in kept
+    assert "hunter2" not in kept
+
+
+def test_subagents_in_files_of_their_own_belong_to_their_session(tmp_path: Path) -> None:
+    sub = Session("s", agentId="a1", isSidechain=True)
+    sub.user(4, "look")
+    sub.answer(5, "x1", (10, 900, 9_000, 20), "tool_use", TOOL)
+    sub.result(6, "found")
+    sub.answer(7, "x2", (10, 20, 9_930, 20), "end_turn", TEXT)
+    write_lines(tmp_path / "project" / "s.jsonl", *worked().lines)
+    write_lines(tmp_path / "project" / "s" / "subagents" / "agent-a1.jsonl", *sub.lines)
+    trace = open_trace(str(tmp_path / "project"))
+    assert [(r.conversation, r.parent) for r in trace.requests] == [
+        *(("s/0", None), ("s/a1", "s/0"), ("s/a1", "s/0"), ("s/0", None))
+    ]
+    known = facts(trace.requests)
+    assert (known.sessions, known.subagents, known.subagent_requests) == (1, 1, 2)
+
+
+def test_side_chains_in_one_file_are_told_apart_by_their_parents(tmp_path: Path) -> None:
+    chains = []
+    for number in range(2):
+        chain = Session("s", isSidechain=True, agentId=f"only for names {number}")
+        chain.user(4 + number, f"look {number}")
+        chain.answer(6 + number, f"x{number}", (10, 900, 9_000, 20), "end_turn", TEXT)
+        chains.append([{k: v for k, v in line.items() if k != "agentId"} for line in chain.lines])
+    mixed = [line for pair in zip(*chains, strict=True) for line in pair]
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *worked().lines, *mixed))
+    assert len({request.conversation for request in trace.requests}) == 3
+    assert sum(request.parent == "s/0" for request in trace.requests) == 2
+
+
+def test_a_resumed_session_does_not_repeat_its_calls(tmp_path: Path) -> None:
+    resumed = [line | {"sessionId": "t"} for line in worked().lines]
+    more = Session("t")
+    more.user(60, "go on")
+    more.answer(63, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
+    write_lines(tmp_path / "a.jsonl", *worked().lines)
+    write_lines(tmp_path / "b.jsonl", *resumed, *more.lines)
+    trace = open_trace(str(tmp_path))
+    assert [request.prompt_tokens for request in trace.requests] == [20_010, 20_315, 20_460]
+    assert trace.requests[2].prompt.common(trace.requests[1].context) >= 15_000
+
+
+def test_a_compacted_history_is_its_summary(tmp_path: Path) -> None:
+    session = worked()
+    session.user(100, "This session continues: " + "s" * 400, isCompactSummary=True)
+    session.answer(103, "m3", (10, 3_000, 15_000, 40), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    before, after = trace.requests[1:]
+    # 18,010 tokens do not hold what the first prompt had beside its text; they share what the provider had cached.
+    assert (after.prompt_tokens, after.prompt.common(before.context)) == (18_010, 15_000)
+    assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
+
+
+def test_a_user_who_edits_an_earlier_message_goes_back_to_it(tmp_path: Path) -> None:
+    session = worked()
+    asked = session.lines[-1]["uuid"]
+    session.user(60, "one way")
+    session.answer(63, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
+    session.user(90, "another way", parentUuid=asked)
+    session.answer(93, "m4", (10, 60, 20_400, 30), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    second, one, other = trace.requests[1:]
+    assert one.continues(second)
+    assert other.continues(second)
+    assert not other.continues(one)
+    assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
+
+
+def test_thoughts_that_are_dropped_make_the_last_answer_shorter(tmp_path: Path) -> None:
+    session = Session("s")
+    session.user(0, "think")
+    session.answer(9, "m1", (10, 990, 15_000, 4_000), "end_turn", TEXT)
+    session.user(60, "m" * 40)
+    # 16,000 tokens, then 4,000 of the answer, of which 3,900 were thoughts.
+    session.answer(63, "m2", (10, 100, 16_000, 30), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    first, second = trace.requests
+    assert (second.prompt_tokens, second.prompt.common(first.context)) == (16_110, 16_000)
+    assert "1 last answers are shorter in the next prompt" in said(trace, "rebuilt")
+
+
+def test_results_of_parallel_tools_are_one_prompt(tmp_path: Path) -> None:
+    session = Session("s")
+    session.user(0, "do both")
+    session.answer(3, "m1", (10, 990, 15_000, 80), "tool_use", TOOL, TOOL)
+    parents = [line["uuid"] for line in session.lines[-2:]]
+    for number, parent in enumerate(parents):
+        session.user(5 + number, [{"type": "tool_result", "content": "r" * 40}], parentUuid=parent)
+    session.answer(8, "m2", (10, 70, 16_080, 30), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    first, second = trace.requests
+    assert (first.output_tokens, second.arrival_s, second.continues(first)) == (80, 6.0, True)
+    assert len(second.prompt.ids) == len(first.context.ids) + 2
+
+
+def test_errors_that_the_client_shows_are_no_calls(tmp_path: Path) -> None:
+    session = worked()
+    session.answer(20, "e1", (0, 0, 0, 0), "stop_sequence", TEXT)
+    session.lines[-1]["message"]["model"] = "<synthetic>"
+    session.answer(21, "e2", (0, 0, 0, 0), "stop_sequence", TEXT)
+    session.lines[-1]["isApiErrorMessage"] = True
+    assert len(open_trace(write_lines(tmp_path / "s.jsonl", *session.lines)).requests) == 2
+
+
+def test_other_lines_come_first_and_broken_ones_are_named(tmp_path: Path) -> None:
+    first = [{"type": "summary", "summary": SECRET}, {"type": "file-history-snapshot", "snapshot": {}}]
+    source = write_lines(tmp_path / "s.jsonl", *first, *worked().lines, "broken")
+    assert refusal(source).startswith("s.jsonl:8: not JSON")
+    assert len(open_trace(source, skip_bad=True).requests) == 2
+    late = worked().lines
+    late[0]["timestamp"] = "yesterday"
+    assert refusal(write_lines(tmp_path / "t.jsonl", *late)) == (
+        "t.jsonl:1: timestamp: 'yesterday' is no time, such as 2025-11-25T10:00:00Z"
+    )
+
+
+# ---- Codex ----
+
+
+def line(seconds: float, kind: str, **payload: Any) -> dict[str, Any]:
+    return {"timestamp": at(seconds), "type": kind, "payload": payload}
+
+
+def counted(seconds: float, total: int, prompt: int, cached: int, output: int) -> dict[str, Any]:
+    last = {
+        "input_tokens": prompt,
+        "cached_input_tokens": cached,
+        "output_tokens": output,
+        "total_tokens": prompt + output,
+    }
+    info = {"total_token_usage": {"total_tokens": total}, "last_token_usage": last, "model_context_window": 258_400}
+    return line(seconds, "event_msg", type="token_count", info=info, rate_limits=None)
+
+
+def message(seconds: float, role: str, text: str) -> dict[str, Any]:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return line(seconds, "response_item", type="message", role=role, content=[{"type": kind, "text": text}])
+
+
+def rollout(name: str = "thread", **meta: Any) -> list[dict[str, Any]]:
+    return [
+        line(0, "session_meta", id=name, cwd="/home/alice", cli_version="0.99", **meta),
+        line(0, "turn_context", model="gpt-5.2", effort="high"),
+        message(1, "user", SECRET),
+        line(1, "event_msg", type="user_message", message=SECRET),
+        line(4, "response_item", type="reasoning", summary=[], encrypted_content="x"),
+        line(5, "response_item", type="function_call", name="shell", arguments="{}", call_id="1"),
+        counted(5.5, 13_208, 12_880, 9_600, 328),
+        counted(5.6, 13_208, 12_880, 9_600, 328),
+        line(9, "response_item", type="function_call_output", call_id="1", output="r" * 400),
+        message(11, "assistant", "done"),
+        counted(11.5, 26_580, 13_320, 13_200, 52),
+    ]
+
+
+def test_codex_calls_end_where_their_tokens_are_counted(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "rollout-2026-02-19T02-00-00-thread.jsonl", *rollout()))
+    first, second = trace.requests
+    assert trace.format == "codex"
+    assert (first.prompt_tokens, first.output_tokens) == (12_880, 328)
+    assert (second.prompt_tokens, second.continues(first)) == (13_320, True)
+    assert (first.stop, second.stop, second.input, first.model) == ("tool_calls", "stop", "tool", "gpt-5.2")
+    # The call is asked at 1 s and answered at 5; its tool is done at 9.
+    assert (first.answer_s, second.arrival_s, second.wait_s) == (4.0, 8.0, 4.0)
+    assert first.conversation == "thread/0"
+    kept = repr([astuple(request) for request in trace.requests])
+    assert "alice" not in kept
+
+
+def test_codex_subagents_name_the_session_that_started_them(tmp_path: Path) -> None:
+    source = {"subagent": {"thread_spawn": {"parent_thread_id": "thread", "depth": 1}}}
+    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
+    write_lines(tmp_path / "rollout-2.jsonl", *rollout("child", source=source))
+    trace = open_trace(str(tmp_path))
+    assert {(r.session, r.conversation, r.parent) for r in trace.requests} == {
+        *{("thread", "thread/0", None), ("thread", "thread/child", "thread/0")}
+    }
+
+
+def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:
+    more = [
+        line(20, "compacted", message="summary " * 20),
+        message(30, "user", "go on"),
+        message(33, "assistant", "yes"),
+        counted(34, 40_000, 12_900, 9_600, 9),
+    ]
+    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more))
+    second, third = trace.requests[1:]
+    assert third.prompt_tokens == 12_900
+    assert 9_600 <= third.prompt.common(second.context) < second.prompt_tokens
+    assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
+
+
+def test_codex_calls_that_nobody_counted_are_measured(tmp_path: Path) -> None:
+    lines = [each for each in rollout() if each["payload"].get("type") != "token_count"]
+    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *lines))
+    first, second = trace.requests
+    assert (first.prompt_tokens, second.continues(first)) == (len(SECRET) // 4, True)
+
+
+def test_lines_of_other_kinds_alone_are_no_trace(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "rollout-1.jsonl", *rollout()[:2])
+    assert refusal(source) == f"trace {source}: holds no request, 0 records skipped"
+
+
+@pytest.mark.parametrize("lines", [worked().lines, rollout()])
+def test_logs_of_agents_may_be_packed(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
+    plain = open_trace(write_lines(tmp_path / "s.jsonl", *lines)).requests
+    (tmp_path / "s.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, lines)).encode()))
+    assert [prompt_tokens(each) for each in open_trace(str(tmp_path / "s.jsonl.gz")).requests] == [
+        prompt_tokens(each) for each in plain
+    ]
+
+
+def prompt_tokens(request: Request) -> int:
+    return request.prompt_tokens

@@ -1,0 +1,184 @@
+"""aiperf's rows of sessions, and what a run of it leaves behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import Arrivals, open_trace
+from eval.traces.reading.times import TOKEN_S
+from tests.helpers.trace_files import refusal, said, write_lines
+
+# ---- rows ----
+
+
+def test_a_later_turn_comes_its_delay_after_the_answer(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "a", "timestamp": 4_000, "input_length": 300, "output_length": 100},
+        {"session_id": "a", "delay": 500, "input_length": 150, "output_length": 20},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, second = trace.requests
+    assert trace.format == "aiperf"
+    # 100 tokens take 2 s, then the delay.
+    assert second.arrival_s == pytest.approx(100 * TOKEN_S + 0.5)
+    assert second.wait_s == 0.5
+    # Rows give what a turn adds: 300, then 300 + 100 + 150.
+    assert (first.prompt_tokens, second.prompt_tokens) == (300, 550)
+    assert second.continues(first)
+    assert "contexts of 1 sessions" in said(trace, "rebuilt")
+    assert "an answer takes 20 ms a token" in said(trace, "assumed")
+
+
+def test_blocks_that_go_on_make_rows_whole_prompts(tmp_path: Path) -> None:
+    # 9,176 tokens are 17 full blocks of 512 and a part of an 18th; the next prompt has 18 full ones.
+    rows = [
+        {"session_id": "c", "input_length": 9176, "output_length": 142, "hash_ids": list(range(1, 19))},
+        {"session_id": "c", "delay": 500, "input_length": 9500, "output_length": 98, "hash_ids": list(range(1, 20))},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, second = trace.requests
+    assert [request.prompt_tokens for request in trace.requests] == [9176, 9500]
+    assert second.prompt.common(first.prompt) == len(first.prompt) == 17 * 512
+    assert second.arrival_s == pytest.approx(142 * TOKEN_S + 0.5)
+    assert "starts of 1 sessions without a timestamp: 1,800 an hour, seed 0" in said(trace, "drawn")
+
+
+def test_fresh_blocks_make_rows_what_a_turn_adds(tmp_path: Path) -> None:
+    # As aiperf's generator of agentic code writes them; both sessions begin with block 1.
+    rows = [
+        {"session_id": "a", "timestamp": 0, "input_length": 700, "output_length": 10, "hash_ids": [1, 2]},
+        {"session_id": "a", "delay": 10, "input_length": 100, "output_length": 10, "hash_ids": [3]},
+        {"session_id": "b", "timestamp": 5, "input_length": 700, "output_length": 10, "hash_ids": [1, 4]},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, other, second = trace.requests
+    assert (first.prompt_tokens, second.prompt_tokens) == (700, 810)
+    assert second.continues(first)
+    assert other.prompt.common(first.prompt) == 512
+
+
+@pytest.mark.parametrize(("mode", "tokens"), [("message_array_with_responses", 150), ("deltas_without_responses", 550)])
+def test_a_context_mode_decides(tmp_path: Path, mode: str, tokens: int) -> None:
+    rows = [{"session_id": "a", "input_length": 300, "output_length": 100, "context_mode": mode}] * 2
+    rows[1] = rows[1] | {"input_length": 150, "delay": 1}
+    assert open_trace(write_lines(tmp_path / "t.jsonl", *rows)).requests[1].prompt_tokens == tokens
+
+
+def test_rows_without_ids_or_sessions_are_lengths_alone(tmp_path: Path) -> None:
+    rows = [{"timestamp": n * 1000, "input_length": 655, "output_length": 52} for n in range(2)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [(request.conversation, request.arrival_s) for request in trace.requests] == [(None, 0.0), (None, 1.0)]
+    assert trace.requests[0].prompt.common(trace.requests[1].prompt) == 0
+    assert said(trace, "rebuilt") == "2 rows have neither ids nor a session: nothing in them can be reused"
+
+
+def test_rows_without_times_start_as_drawn(tmp_path: Path) -> None:
+    rows = [{"input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}] * 3
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert len({request.arrival_s for request in trace.requests}) == 3
+    assert trace.requests[0].prompt.common(trace.requests[1].prompt) == 1024
+    assert "starts of 3 sessions without a timestamp" in said(trace, "drawn")
+
+
+def test_texts_are_cut_into_blocks_that_prompts_share(tmp_path: Path) -> None:
+    shared = "x" * 640
+    rows = [{"timestamp": n, "text_input": shared + str(n) * 70, "output_length": 4} for n in range(2)]
+    one, other = open_trace(write_lines(tmp_path / "t.jsonl", *rows)).requests
+    # 710 characters are 178 tokens; 16 tokens have 64 characters, so ten blocks are shared.
+    assert (one.prompt_tokens, len(one.prompt), one.prompt.common(other.prompt)) == (178, 176, 160)
+
+
+def test_sessions_start_as_drawn_from_the_seed(tmp_path: Path) -> None:
+    rows = [{"session_id": n, "input_length": 5, "output_length": 1} for n in range(50)]
+    source = write_lines(tmp_path / "t.jsonl", *rows)
+    arrivals = [[each.arrival_s for each in open_trace(source, arrivals=Arrivals(seed=n)).requests] for n in (0, 0, 1)]
+    assert arrivals[0] == arrivals[1] != arrivals[2]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            {"input_length": 5, "output_length": 1},
+            "timestamp: some rows have one (ms) and some have none: all or none",
+        ),
+        ({"session_id": "a", "hash_ids": [1]}, "input_length: missing; or text_input"),
+        ({"timestamp": 1, "input_length": -5}, "input_length: Expected `int` >= 0"),
+        ({"timestamp": 1, "input_length": 5, "delay": "1"}, "delay: Expected `float | null`, got `str`"),
+        (
+            {"timestamp": 1, "input_length": 1, "hash_ids": [1, 2]},
+            "hash_ids: 2 ids, but 1 tokens are 1 blocks of 512 (--block-size)",
+        ),
+    ],
+)
+def test_a_bad_row_says_what_is_missing(tmp_path: Path, row: dict[str, Any], message: str) -> None:
+    good = {"timestamp": 0, "input_length": 655, "output_length": 52}
+    assert refusal(write_lines(tmp_path / "t.jsonl", good, row)) == f"t.jsonl:2: {message}"
+
+
+# ---- artifacts ----
+
+
+def export(conversation: str, turn: int, start_s: float, tokens: int, **meta: Any) -> dict[str, Any]:
+    end = int((start_s + 1.5) * 1e9)
+    told = {"request_start_ns": int(start_s * 1e9), "request_end_ns": end, "benchmark_phase": "profiling"}
+    metrics = {
+        "input_sequence_length": {"value": tokens, "unit": "tokens"},
+        "output_sequence_length": {"value": 20, "unit": "tokens"},
+    }
+    return {"metadata": told | {"conversation_id": conversation, "turn_index": turn} | meta, "metrics": metrics}
+
+
+def payload(*contents: str) -> dict[str, Any]:
+    roles = ("user", "assistant")
+    return {"model": "m", "messages": [{"role": roles[n % 2], "content": text} for n, text in enumerate(contents)]}
+
+
+INPUTS = {"data": [{"session_id": "a", "payloads": [payload("12345678"), payload("12345678", "said", "more")]}]}
+EXPORT = [export("a", 0, 100.0, 30), export("a", 1, 110.0, 70), export("a", 0, 90.0, 30, benchmark_phase="warmup")]
+SUMMARY = {"aiperf_version": "0.3.0", "request_count": {"avg": 2}}
+
+
+def test_the_folder_of_a_run_has_texts_and_times(tmp_path: Path) -> None:
+    (tmp_path / "inputs.json").write_text(json.dumps(INPUTS, indent=2))
+    write_lines(tmp_path / "profile_export.jsonl", *EXPORT)
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY, indent=2))
+    trace = open_trace(str(tmp_path))
+    first, second = trace.requests
+    assert trace.format == "aiperf-artifacts"
+    assert (second.arrival_s, first.answer_s, second.wait_s) == (10.0, 1.5, 8.5)
+    assert (first.prompt_tokens, first.output_tokens) == (2, 20)
+    assert second.prompt.common(first.prompt) == 2
+
+
+def test_the_export_alone_has_lengths_and_its_contexts_are_rebuilt(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "profile_export.jsonl", *EXPORT))
+    first, second = trace.requests
+    # 30 + 20 tokens of context, and 20 new ones.
+    assert (second.prompt_tokens, second.continues(first)) == (70, True)
+    assert "contexts of 1 conversations" in said(trace, "rebuilt")
+
+
+def test_the_inputs_alone_have_no_times(tmp_path: Path) -> None:
+    (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
+    trace = open_trace(str(tmp_path / "inputs.json"))
+    assert [request.prompt_tokens for request in trace.requests] == [2, 4]
+    assert "times of 1 conversations" in said(trace, "drawn")
+
+
+def test_a_summary_alone_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    (tmp_path / "profile_export_aiperf.json").write_text(json.dumps(SUMMARY))
+    assert refusal(str(tmp_path / "profile_export_aiperf.json")).endswith(
+        "a summary: give the folder of the run, or its profile_export.jsonl"
+    )
+
+
+def test_a_measured_request_without_a_length_is_named(tmp_path: Path) -> None:
+    bad = export("a", 0, 1.0, 5) | {"metrics": {}}
+    assert refusal(write_lines(tmp_path / "t.jsonl", bad)) == (
+        "t.jsonl:1: metrics.input_sequence_length: missing: the tokens of the input"
+    )

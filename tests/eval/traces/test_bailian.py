@@ -1,0 +1,69 @@
+"""Bailian's traces: seconds, chats that continue each other, ids of the content of 16 tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eval.traces import open_trace
+from tests.helpers.trace_files import refusal, said, write_lines
+
+
+def row(chat: int, parent: int, at_s: float, blocks: list[int], tokens: int, **more: Any) -> dict[str, Any]:
+    lengths = {"input_length": tokens, "output_length": 14}
+    told = {"chat_id": chat, "parent_chat_id": parent, "timestamp": at_s, "type": "text", "turn": 1}
+    return told | lengths | {"hash_ids": blocks} | more
+
+
+def test_seconds_are_seconds_and_turns_are_conversations(tmp_path: Path) -> None:
+    # 33 tokens are two full blocks of 16; the next prompt begins with them.
+    rows = [row(0, -1, 61.114, [1, 2, 3], 33), row(1, 0, 181.114, [1, 2, 4, 5, 6], 80, type="search")]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, second = trace.requests
+    assert trace.format == "bailian"
+    assert (first.arrival_s, round(second.arrival_s, 6)) == (0.0, 120.0)
+    assert "times (in seconds)" in said(trace, "real")
+    assert list(second.prompt.ends) == [16, 32, 48, 64, 80]
+    assert second.prompt.common(first.prompt) == 32
+    assert first.conversation == second.conversation == "0"
+    assert [request.category for request in trace.requests] == ["text", "search"]
+    assert (first.stop, first.parent, first.input) == (None, None, "user")
+
+
+def test_equal_blocks_behind_other_prefixes_are_not_shared(tmp_path: Path) -> None:
+    rows = [row(0, -1, 0, [1, 2], 32), row(1, -1, 1, [2, 1], 32), row(2, -1, 2, [1, 2], 32)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, other, again = (request.prompt for request in trace.requests)
+    assert (first.common(other), first.common(again)) == (0, 32)
+    assert said(trace, "chained").startswith("ids stand for the content of blocks (2 stood behind a second prefix)")
+
+
+def test_a_branch_is_a_conversation_and_so_is_what_continues_a_missing_one(tmp_path: Path) -> None:
+    rows = [
+        *(row(0, -1, 0, [1], 16), row(1, 0, 1, [1, 2], 32), row(2, 0, 2, [1, 3], 32), row(3, 2, 3, [1, 3, 4], 48)),
+        row(9, 8, 4, [5], 16),
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.conversation for request in trace.requests] == ["0", "0", "2", "2", "9"]
+    assert "1 requests branch off" in said(trace, "assumed")
+    assert "1 requests continue a request that is not in the file" in said(trace, "assumed")
+
+
+def test_rows_out_of_order_find_their_parents(tmp_path: Path) -> None:
+    rows = [row(1, 0, 5, [1, 2], 32), row(0, -1, 0, [1], 16)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [(request.conversation, request.arrival_s) for request in trace.requests] == [("0", 0.0), ("0", 5.0)]
+    assert said(trace, "sorted") == "1 of 2 rows came before the row above them: put in order of arrival"
+
+
+def test_text_ids_and_missing_blocks_are_read_and_said(tmp_path: Path) -> None:
+    rows = [row(0, -1, 0, [1], 80), row(1, -1, 1, [1, 2, 3, 4], 20)]
+    texts = [each | {"chat_id": f"c{each['chat_id']}", "parent_chat_id": "-1"} for each in rows]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *texts))
+    assert [len(request.prompt) for request in trace.requests] == [16, 16]
+    assert "2 rows have more or fewer ids than blocks" in said(trace, "assumed")
+
+
+def test_a_bad_row_is_named(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", row(0, -1, 0, [1], 16), row(1, 0, "soon", [1], 16))  # type: ignore[arg-type]
+    assert refusal(source) == "t.jsonl:2: timestamp: Expected `float`, got `str`"

@@ -1,0 +1,149 @@
+"""Traces of lengths: BurstGPT in both versions, results of bench_serving; and LMCache's calls with texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import open_trace
+from eval.traces.reading.times import TOKEN_S
+from tests.helpers.trace_files import refusal, said, write_lines
+
+# ---- BurstGPT ----
+
+FIRST_VERSION = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+SECOND_VERSION = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+
+
+def csv(path: Path, head: str, *rows: str) -> str:
+    path.write_text(head + "".join(f"{row}\n" for row in rows))
+    return str(path)
+
+
+def test_the_first_version_has_no_sessions_and_nothing_is_shared(tmp_path: Path) -> None:
+    rows = ("5,ChatGPT,472,18,490,Conversation log", "45,GPT-4,1087,0,1087,API log")
+    trace = open_trace(csv(tmp_path / "BurstGPT_1.csv", FIRST_VERSION, *rows))
+    first, second = trace.requests
+    assert (trace.format, second.arrival_s) == ("burstgpt", 40.0)
+    assert (first.prompt_tokens, first.output_tokens, first.model) == (472, 18, "ChatGPT")
+    assert (second.category, second.output_tokens, second.conversation) == ("API log", 0, None)
+    assert first.context.common(second.context) == 0
+    assert "2 rows name no session: nothing in them can be reused" in said(trace, "rebuilt")
+    assert "1 rows have no answer: they failed" in said(trace, "real")
+
+
+def test_contexts_of_sessions_are_rebuilt_and_that_is_said(tmp_path: Path) -> None:
+    rows = [
+        "5,12,3.1,ChatGPT,472,18,490,Conversation log",
+        "65,12,2.0,ChatGPT,500,20,520,Conversation log",
+        "70,13,1.0,ChatGPT,90,20,110,Conversation log",
+    ]
+    trace = open_trace(csv(tmp_path / "t.csv", SECOND_VERSION, *rows))
+    first, second, other = trace.requests
+    # 472 + 18 tokens of context, and 10 new ones.
+    assert (second.prompt_tokens, second.prompt.common(first.context), second.continues(first)) == (500, 490, True)
+    assert (first.answer_s, first.conversation, other.conversation) == (3.1, "12", "13")
+    assert said(trace, "rebuilt") == ("contexts of 2 sessions: a prompt is the context before it and what is left")
+
+
+def test_lengths_that_do_not_grow_are_of_new_messages(tmp_path: Path) -> None:
+    rows = [f"{n},12,1.0,ChatGPT,40,100,140,Conversation log" for n in range(4)]
+    trace = open_trace(csv(tmp_path / "t.csv", SECOND_VERSION, *rows))
+    assert [request.prompt_tokens for request in trace.requests] == [40, 180, 320, 460]
+    assert "request tokens are a new message alone" in said(trace, "rebuilt")
+
+
+def test_rows_of_csv_may_be_out_of_order_packed_or_marked(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + FIRST_VERSION.encode() + b"9,m,1,1,2,API log\r\n3,m,2,1,3,API log\r\n")
+    trace = open_trace(str(path))
+    assert [request.prompt_tokens for request in trace.requests] == [2, 1]
+    assert said(trace, "sorted") == "1 of 2 rows came before the row above them: put in order of arrival"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("x,m,1,1,2,API log", "t.csv:3: Timestamp: Expected `float`, got `str`"),
+        ("5,m,-1,1,2,API log", "t.csv:3: Request tokens: Expected `int` >= 0"),
+        ("5,m", "t.csv:3: Request tokens: Expected `int`, got `null`"),
+    ],
+)
+def test_a_bad_row_of_csv_is_named(tmp_path: Path, row: str, message: str) -> None:
+    source = csv(tmp_path / "t.csv", FIRST_VERSION, "1,m,1,1,2,API log", row)
+    assert refusal(source) == message
+    assert open_trace(source, skip_bad=True).skipped == 1
+
+
+def test_another_table_is_refused(tmp_path: Path) -> None:
+    assert "of no known format" in refusal(csv(tmp_path / "t.csv", "a,b\n", "1,2"))
+
+
+# ---- bench_serving ----
+
+RUN: dict[str, Any] = {
+    "backend": "sglang", "request_rate": 4.0, "duration": 10.0, "total_input_tokens": 60, "completed": 3,
+}  # fmt: skip
+
+
+def test_results_of_bench_serving_are_lengths_with_drawn_arrivals(tmp_path: Path) -> None:
+    details = {"input_lens": [10, 20, 30], "output_lens": [1, 2, 3], "ttfts": [0.1] * 3, "errors": [""] * 3}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", RUN | details, RUN | details))
+    assert trace.format == "bench-serving"
+    assert sorted(request.prompt_tokens for request in trace.requests) == [10, 10, 20, 20, 30, 30]
+    assert max(request.arrival_s for request in trace.requests) < 20.0
+    assert "nothing in them can be reused" in said(trace, "rebuilt")
+    assert "seed 0" in said(trace, "drawn")
+    timed = open_trace(write_lines(tmp_path / "u.jsonl", RUN | details | {"start_times": [7.0, 7.5, 9.0]}))
+    assert [request.arrival_s for request in timed.requests] == [0.0, 0.5, 2.0]
+
+
+def test_results_without_details_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    assert refusal(write_lines(tmp_path / "t.jsonl", RUN)) == (
+        "t.jsonl:1: input_lens: missing: run bench_serving with --output-details"
+    )
+    uneven = RUN | {"input_lens": [1, 2], "output_lens": [1]}
+    assert refusal(write_lines(tmp_path / "u.jsonl", uneven)) == (
+        "u.jsonl:1: output_lens: 1 values, but input_lens has 2"
+    )
+
+
+# ---- LMCache ----
+
+
+def test_lmcache_texts_of_a_session_follow_each_other(tmp_path: Path) -> None:
+    start = 1_760_428_258_635_837  # µs
+    rows = [
+        {"timestamp": start, "input": "12345678", "output": "1234", "session_id": "a"},
+        {"timestamp": start + 2_500_000, "input": "12345678" + "1234" + "more", "output": "1234", "session_id": "a"},
+        {"timestamp": start + 3_000_000, "input": "new message", "output": "1234", "session_id": "a"},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert trace.format == "lmcache"
+    assert [request.arrival_s for request in trace.requests] == pytest.approx([0.0, 2.5, 3.0])
+    # 2 + 1, then 1 + 1 more, then 3 more: each prompt begins with the context before it.
+    assert [request.prompt_tokens for request in trace.requests] == [2, 4, 8]
+    assert all(after.continues(before) for before, after in zip(trace.requests, trace.requests[1:], strict=False))
+
+
+def test_lmcache_messages_of_agents_come_their_gap_after_the_answer(tmp_path: Path) -> None:
+    head = [{"role": "system", "content": "s" * 16}, {"role": "user", "content": "12345678"}]
+    more = [{"role": "assistant", "content": "said"}, {"role": "tool", "content": "r" * 40}]
+    told = {"session_id": "swebench__1", "model": "minimax-m2.5"}
+    rows = [
+        told | {"input": head, "output_length": 52, "pre_gap": 0.0},
+        told | {"input": head + more, "output_length": 90, "pre_gap": 0.25},
+    ]
+    first, second = open_trace(write_lines(tmp_path / "t.jsonl", *rows)).requests
+    assert second.arrival_s == pytest.approx(52 * TOKEN_S + 0.25)
+    assert (first.output_tokens, second.wait_s, second.input, second.model) == (52, 0.25, "tool", "minimax-m2.5")
+    assert second.prompt.common(first.context) == len(first.context) == 7
+
+
+def test_a_bad_row_of_lmcache_is_named(tmp_path: Path) -> None:
+    row = {"timestamp": 1, "input": [{"role": "alien", "content": "x"}], "output": "y", "session_id": "a"}
+    assert refusal(write_lines(tmp_path / "t.jsonl", row)) == (
+        "t.jsonl:1: input[0].role: 'alien' is no role of a message"
+    )

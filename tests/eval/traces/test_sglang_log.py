@@ -1,0 +1,162 @@
+"""Logs of a SGLang server, written by SGLang's own logger and exporter."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.observability.request_metrics_exporter import FileRequestMetricsExporter
+from sglang.srt.server_args import ServerArgs
+from sglang.srt.utils.request_logger import RequestLogger
+
+from eval.traces import Trace, open_trace
+from tests.helpers.trace_files import refusal, said
+
+# Two turns: 40 tokens and 8 of an answer, then 30 more.
+FIRST = list(range(100, 140))
+ANSWER = list(range(200, 208))
+SECOND = [*FIRST, *ANSWER, *range(300, 330)]
+TRICKY = "it's (5, 'x'), out={'meta_info': \"\\n"
+
+
+def request(number: int, **fields: Any) -> GenerateReqInput:
+    stops = {"max_new_tokens": 8, "stop": ["a'b", 'x"y, z=(']}
+    return GenerateReqInput(rid=f"r{number}", sampling_params=stops, **fields)
+
+
+def answer(number: int, prompt: int, received: float | None = None, finish: str = "stop", **out: Any) -> dict[str, Any]:
+    told = {"id": f"r{number}", "finish_reason": {"type": finish}, "prompt_tokens": prompt, "completion_tokens": 8}
+    meta = told | {"cached_tokens": 0, "e2e_latency": 0.5}
+    if received is not None:
+        meta["request_received_ts"] = received
+    return {"text": TRICKY, "output_ids": ANSWER, "meta_info": meta} | out
+
+
+def logged(
+    folder: Path, form: str, level: int, *served: tuple[GenerateReqInput, dict[str, Any]], ended: bool = True
+) -> Trace:
+    """What SGLang's logger writes of these, read."""
+    logger = RequestLogger(True, level, form, [str(folder)])
+    for asked, out in served:
+        logger.log_received_request(asked)
+        if ended:
+            logger.log_finished_request(asked, out)
+    for target in logger.targets:
+        for handler in target.handlers:
+            handler.flush()
+    (path,) = folder.glob("*.log")
+    # Other lines of a server.
+    path.write_text(
+        "[2026-11-25 12:00:00] server_args=ServerArgs(model='m')\n" + path.read_text() + "INFO: GET /health\n"
+    )
+    return open_trace(str(path))
+
+
+TURNS = (
+    (request(1, input_ids=FIRST, text=TRICKY, session_id="s"), answer(1, 40, 1_000.0)),
+    (request(2, input_ids=SECOND, session_id="s"), answer(2, 78, 1_010.0, "length")),
+    (request(3, input_ids=FIRST), answer(3, 40, 1_011.0)),
+)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_at_level_three_all_is_real(tmp_path: Path, form: str) -> None:
+    trace = logged(tmp_path, form, 3, *TURNS)
+    first, second, other = trace.requests
+    assert trace.format == "sglang-log"
+    assert [request.arrival_s for request in trace.requests] == [0.0, 10.0, 11.0]
+    assert [request.prompt_tokens for request in trace.requests] == [40, 78, 40]
+    # Blocks of 16 tokens: the context of 48 tokens is three, and the next prompt begins with them.
+    assert second.prompt.common(first.context) == 48
+    assert other.prompt.common(first.prompt) == len(first.prompt) == 32
+    assert (first.stop, second.stop, first.session, other.session) == ("stop", "length", "s", None)
+    assert (first.answer_s, first.output_tokens) == (0.5, 8)
+    assert "prompts, answers, lengths of 3 requests" in said(trace, "real")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_below_level_three_lengths_are_real_and_contexts_rebuilt(tmp_path: Path, form: str) -> None:
+    trace = logged(tmp_path, form, 0, *TURNS)
+    first, second, other = trace.requests
+    assert [request.prompt_tokens for request in trace.requests] == [40, 78, 40]
+    assert second.continues(first)
+    assert other.prompt.common(first.prompt) == 0
+    assert "1 requests have neither a prompt nor a session" in said(trace, "rebuilt")
+    assert "--log-requests-level 3 logs the prompts" in said(trace, "rebuilt")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_prompts_that_level_two_cuts_are_not_taken_for_whole(tmp_path: Path, form: str) -> None:
+    long = list(range(3_000))
+    trace = logged(tmp_path, form, 2, (request(1, input_ids=long), answer(1, 3_000)))
+    assert [request.prompt_tokens for request in trace.requests] == [3_000]
+    assert "1 requests have neither a prompt nor a session" in said(trace, "rebuilt")
+
+
+def test_texts_are_prompts_too(tmp_path: Path) -> None:
+    shared = "x" * 640
+    served = [(request(n, text=shared + TRICKY * 3 + str(n)), answer(n, 190, 1_000.0 + n)) for n in (1, 2)]
+    trace = logged(tmp_path, "text", 3, *served)
+    one, other = trace.requests
+    # 16 tokens have 64 characters.
+    assert one.prompt.common(other.prompt) >= 160
+    assert "counted by length" in said(trace, "real")
+
+
+def test_times_of_lines_serve_where_the_server_measures_none(tmp_path: Path) -> None:
+    trace = logged(tmp_path, "json", 3, (TURNS[0][0], answer(1, 40)), (TURNS[1][0], answer(2, 78)))
+    assert 0.0 <= trace.requests[1].arrival_s < 60.0
+
+
+def test_requests_that_never_ended_are_said(tmp_path: Path) -> None:
+    trace = logged(tmp_path, "json", 3, *TURNS, ended=False)
+    assert [request.output_tokens for request in trace.requests] == [0, 0, 0]
+    assert "3 requests have no end in the log" in said(trace, "assumed")
+
+
+def test_health_checks_are_no_requests(tmp_path: Path) -> None:
+    health = GenerateReqInput(rid="HEALTH_CHECK_1", input_ids=[0], sampling_params={"max_new_tokens": 1})
+    trace = logged(tmp_path, "text", 3, (health, answer(9, 1, 999.0)), *TURNS)
+    assert len(trace.requests) == 3
+
+
+def test_exported_metrics_are_read(tmp_path: Path) -> None:
+    server = ServerArgs(model_path="not read here", device="cpu", export_metrics_to_file_dir=str(tmp_path))
+    exporter = FileRequestMetricsExporter(server, None, None)
+    for asked, out in TURNS:
+        asyncio.run(exporter.write_record(asked, out))
+    exporter.close()
+    trace = open_trace(str(tmp_path))
+    assert (trace.format, [request.prompt_tokens for request in trace.requests]) == ("sglang-log", [40, 78, 40])
+    assert [request.arrival_s for request in trace.requests] == [0.0, 10.0, 11.0]
+    assert {request.session for request in trace.requests} == {"s", None}
+
+
+def test_a_log_without_requests_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("[2026-11-25 12:00:00] server_args=ServerArgs(model='m')\nINFO: GET /health\n")
+    assert "of no known format" in refusal(str(path))
+
+
+def test_a_request_without_lengths_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text("[2026-11-25 12:00:00] Receive: obj=GenerateReqInput(rid='r1', stream=False)\n")
+    assert refusal(str(path)) == (
+        "server.log:1: prompt_tokens: missing, and so is the prompt: --log-requests-level 3 logs the prompts"
+    )
+
+
+@pytest.fixture(autouse=True)
+def _no_handlers_left() -> Any:
+    """Loggers of SGLang are named by their folder and live on."""
+    yield
+    for name in list(logging.Logger.manager.loggerDict):
+        if name.startswith("sglang.srt.utils.request_logger"):
+            logger = logging.getLogger(name)
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
+                handler.close()
