@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,16 @@ def test_the_configuration_imports_nothing_of_the_package(modules: Modules) -> N
 def test_a_file_has_at_most_400_lines(modules: Modules) -> None:
     lengths = {module: len(file.read_text().splitlines()) for module, file in modules.files.items()}
     assert not {module: lines for module, lines in lengths.items() if lines > MOST_LINES}
+
+
+def test_a_module_says_what_it_is_for(modules: Modules) -> None:
+    silent = [
+        module
+        for module, file in modules.files.items()
+        if within(module, "radix_tlru") or within(module, "eval")
+        if not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert not silent
 
 
 # ---- the reader itself, on files made up for it ----
