@@ -13,7 +13,7 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test gpu serve bench soak compat patches-check lint fmt clean
+.PHONY: help setup demo test test-all gpu serve bench soak compat patches-check lint fmt clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,9 +30,11 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARGS="--repeats 3")
 	$(BIN)/python -m eval demo $(ARGS)
 
-test: setup lint ## lint, types and the whole test suite
-	$(BIN)/python -m pytest --numprocesses 2 -m "not alone"
-	$(BIN)/python -m pytest -m alone $$(grep -l 'mark\.alone' tests/*/test_*.py)  # collecting the others takes longer
+test: setup lint ## lint, types and the test suite (8 minutes on two cores)
+	$(BIN)/python -m pytest --numprocesses 2 --durations 10 -m "not long"
+
+test-all: setup lint ## that, with the long versions, on servers that each start as a user's does (40 minutes)
+	$(BIN)/python -m pytest --numprocesses 2 --durations 10 --cold-start
 
 gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)
 	$(BIN)/python -m eval gpu $(if $(MODEL),--model $(MODEL)) $(ARGS)

@@ -15,7 +15,7 @@ from eval.__main__ import main
 from eval.live import gpu
 from eval.live.replay.rows import Folder
 from eval.simulate.timing import Timing
-from tests.eval.test_replay import ROWS, RUN, played
+from tests.helpers.replays import ROWS, RUN, played
 
 BOTH = ("stock lru", "radix-tlru")
 

@@ -129,7 +129,7 @@ def test_a_cell_of_a_table_is_what_two_runs_of_the_simulator_say(source: Source,
 
 
 def test_pages_are_as_large_where_rates_are_learned() -> None:
-    studies = command._learned(Reading(), ASSUMED, command._QUICK, 0.0, page_size=16)
+    studies = command.studies_of_learned_rates(Reading(), ASSUMED, command.QUICK, 0.0, page_size=16)
     assert {study.page_size for study in studies} == {16}
 
 

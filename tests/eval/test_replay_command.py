@@ -18,7 +18,7 @@ from eval.live.replay.hosts import STARTUP_S
 from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.plan import Plan, plan_of, run_of
 from eval.live.replay.rows import Folder, Run
-from tests.eval.test_replay import RUN, played, row
+from tests.helpers.replays import RUN, played, row
 
 
 def run_cli(capsys: pytest.CaptureFixture[str], text: str, out: Path) -> tuple[int, str]:

@@ -14,7 +14,7 @@ from eval.caches.simulator import SimulatedCache
 from eval.traces.request import Path, Request
 from tests.helpers.random_traces import branching
 from tests.helpers.reference import Page, PageTrie
-from tests.sglang.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
 
 # Of single ones only one in five is long enough for anything to be evicted.
 scripts = st.lists(steps, min_size=3, max_size=4).map(lambda parts: [step for part in parts for step in part])

@@ -13,13 +13,16 @@ from multiprocessing import connection, context, forkserver, popen_forkserver, p
 from pathlib import Path
 from typing import Any
 
+SET_BY_IMPORTS: dict[str, str] = {}
+"""Variables of the environment that importing SGLang sets."""
+
 
 def become(words: Sequence[str], environment: Mapping[str, str], directory: str, log: Path) -> None:
     """In a fork of the preloaded process: run a module as ``python -m`` would. Returns when it does."""
     os.setsid()
     os.chdir(directory)
     _redirect(0, os.devnull, os.O_RDONLY)
-    _redirect(1, log, os.O_WRONLY | os.O_APPEND)
+    _redirect(1, log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.dup2(1, 2)
     _set_environment(environment)
     process._parent_process = None  # it is nobody's child, as far as SGLang looks
@@ -81,5 +84,5 @@ def _redirect(fd: int, path: str | Path, flags: int) -> None:
 
 def _set_environment(environment: Mapping[str, str]) -> None:
     os.environ.clear()
-    os.environ.update(environment)
+    os.environ.update(SET_BY_IMPORTS | dict(environment))
     tempfile.tempdir = None  # looked up again

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -37,23 +37,34 @@ class Subscriber:
         while not self._began:  # what is published before the subscription has reached the server is not sent to it
             assert time.monotonic() < deadline, f"no flush was told of by {endpoint}"
             server.flush_cache()
-            self.read(wait_s=1.0)
+            self.read()
 
     def close(self) -> None:
         self._socket.close(linger=0)
 
-    def read(self, wait_s: float = 0.5) -> None:
-        """Take in what has come, until nothing came for so long."""
-        while self._socket.poll(wait_s * 1_000):
-            _, number, batch = self._socket.recv_multipart()
-            sequence = int.from_bytes(number, "big")
-            if self._batch is not None:
-                assert sequence == self._batch + 1, "a batch of events is missing"
-            self._batch = sequence
-            for event in self._decoder.decode(batch).events:
-                self._began |= isinstance(event, AllBlocksCleared)
-                if self._began:
-                    self._take(event)
+    def read(self, until: Callable[[], bool] = lambda: True, quiet_s: float = 0.1) -> None:
+        """Take in what has come, until something is so and then nothing came for so long.
+
+        Raises:
+            AssertionError: it does not come to be so.
+        """
+        deadline = time.monotonic() + 60
+        while True:
+            while self._socket.poll(quiet_s * 1_000):
+                self._take_in(*self._socket.recv_multipart())
+            if until():
+                return
+            assert time.monotonic() < deadline, "what was asked for is in no event"
+
+    def _take_in(self, _topic: bytes, number: bytes, batch: bytes) -> None:
+        sequence = int.from_bytes(number, "big")
+        if self._batch is not None:
+            assert sequence == self._batch + 1, "a batch of events is missing"
+        self._batch = sequence
+        for event in self._decoder.decode(batch).events:
+            self._began |= isinstance(event, AllBlocksCleared)
+            if self._began:
+                self._take(event)
 
     def _take(self, event: BlockStored | BlockRemoved | AllBlocksCleared) -> None:
         match event:
@@ -90,3 +101,7 @@ class Subscriber:
                 return start
             before = block
         return len(tokens) // page_size * page_size
+
+    def holds(self, tokens: Sequence[int], page_size: int, cache_salt: str | None = None) -> bool:
+        """Whether these whole pages are resident."""
+        return self.cached(tokens, page_size, cache_salt) == len(tokens)

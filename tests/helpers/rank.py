@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+from typing import Any
 
 import torch.distributed as dist
 
@@ -16,13 +17,31 @@ from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import cache_params
-from tests.helpers.caches import Driver
+from tests.helpers.caches import Driver, our_cache
 
 SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
 
 # Rank 1 is slower, and for a while has nothing to say: (100 - 20) / 0.1 = 800 tokens decide.
 LINES = (Line(alpha=0.05, beta=10.0), Line(alpha=0.1, beta=20.0))
 SILENT_UNTIL = 3 * EVERY
+
+
+def evict_by_what_is_learned() -> dict[str, Any]:
+    """Rates of return are learned alike, though this process hashes strings as no other does."""
+    driver = Driver(our_cache(POOL, PAGE, policy="etlru", threshold=600, next_prompt_estimate=20))
+    requests, cached = random.Random(2), []
+    for number in range(REQUESTS):
+        history = driver.histories.setdefault(f"{requests.randrange(30)}", [])
+        if len(history) > 2_000:
+            history.clear()
+        history += driver.fresh(requests.randrange(10, 600))
+        cached.append(driver.request(history, prompt=len(history) - 5, stamp=float(number)))
+    return {
+        "policy": driver.cache.tail.learner.in_force,
+        "cached": cached,
+        "resident": [driver.cached(name) for name in sorted(driver.histories)],
+        "evicted": dict(sorted(driver.cache.tail.counts.items())),
+    }
 
 
 def main(rank: int, meeting_point: str) -> None:
@@ -57,6 +76,7 @@ def main(rank: int, meeting_point: str) -> None:
                 "evicted": dict(sorted(driver.cache.tail.counts.items())),
                 "line": live.estimate.line,
                 "alone": own.tokens(SLO_MS),
+                "etlru": evict_by_what_is_learned(),
             }
         )
     )

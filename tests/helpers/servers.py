@@ -14,7 +14,6 @@ from pathlib import Path
 
 import requests
 
-from eval.live import server
 from eval.live.server import Server, cpu_flags
 
 POOL = 4_000
@@ -43,12 +42,6 @@ ALL_CHECKS = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_K
 COMPLAINTS = ("Traceback", "leak detected!", "Mem Leak Detected!", "KV double free", "KV page use-after-free")
 
 
-class ColdServer(Server):
-    """Starts as a server of a user does, whatever is faster."""
-
-    start_process = staticmethod(server.start_process)
-
-
 def flags(model: Path, pool: int, page_size: int, chunk: int) -> list[str]:
     return [*cpu_flags(model, pool, page_size), *("--chunked-prefill-size", str(chunk)), "--sleep-on-idle"]
 
@@ -60,12 +53,11 @@ def serve(
     pool: int = POOL,
     page_size: int = 1,
     chunk: int = CHUNK,
-    kind: type[Server] = Server,
     **environment: str,
 ) -> Server:
     """A server of a model with weights, and these flags."""
     shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
-    return kind(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment}, grace_s=0)
+    return Server(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment}, grace_s=0)
 
 
 @contextlib.contextmanager

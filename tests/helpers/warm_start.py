@@ -10,8 +10,9 @@ All that a server does after its imports is its own: plugins, flags, environment
 is forked off the spawner, a copy of the preloaded process that ends with the launcher and passes signals on to it.
 
 Two things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order of
-a set are not found out; and that the plugin is there before SGLang's modules cannot be shown. ``servers.ColdServer`` is
-for those. ``--cold-start`` of pytest starts every server as a user does.
+a set are not found out: `rank.py` has two that do not. And SGLang's modules are there before the plugin is: what a user
+starts is started as he does it by the tests of ``sglang.Engine``, of the launcher's refusals and of ``eval replay``.
+``--cold-start`` of pytest starts every server so.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
 
 from eval.live import server
-from eval.live.server import CPU_PLATFORM, ENVIRONMENT, LAUNCH_COMMAND
+from eval.live.server import CPU_PLATFORM, ENVIRONMENT
 from tests.helpers.forked import become
 
 PRELOADED = "tests.helpers.preloaded"
@@ -47,7 +49,7 @@ def preload() -> None:
 
 
 class WarmProcess:
-    """The first process of a server, as far as `eval.live.server.Server` asks."""
+    """A fork that runs a module; of a server, its first process."""
 
     def __init__(self, words: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
         preload()
@@ -63,11 +65,12 @@ class WarmProcess:
 
 
 def start_process(command: Sequence[str], environment: Mapping[str, str], log: Path) -> server.Process:
-    """In place of `eval.live.server.start_process`; what is no server on this platform starts as it does there."""
-    launched = len(LAUNCH_COMMAND)
-    if tuple(command[:launched]) != LAUNCH_COMMAND or not CPU_PLATFORM.items() <= environment.items():
+    """In place of `eval.live.server.start_process`; what is not of SGLang on this platform starts as it does there."""
+    python, *words = command
+    if words[0] != "-m" or not words[1].startswith("sglang.") or not CPU_PLATFORM.items() <= environment.items():
         return server.start_process(command, environment, log)
-    return WarmProcess(command[launched - 1 :], environment, log)
+    assert python == sys.executable
+    return WarmProcess(words[1:], environment, log)
 
 
 @contextlib.contextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from eval.live.server import Server
+from eval.live.server import CPU_PLATFORM, Server
 
 pytestmark = pytest.mark.live
 
@@ -27,9 +27,12 @@ def bench_serving(server: Server, model: Path, folder: Path, *flags: str) -> dic
         *("--model", str(model), "--tokenizer", str(model), "--output-file", str(results)),
         *("--flush-cache", "--cache-report", "--disable-tqdm", *flags),
     ]
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    environment = {**os.environ, **CPU_PLATFORM, "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
+    log = folder / "bench.log"
+    process = Server.start_process(command, environment, log)
+    while (status := process.poll()) is None:  # pytest's timeout bounds this
+        time.sleep(0.1)
+    assert status == 0, log.read_text()[-3000:]
     (line,) = results.read_text().splitlines()
     found: dict[str, Any] = json.loads(line)
     return found

@@ -42,7 +42,9 @@ OURS = (
 # Before `pair` is up: its two servers never sleep, and these two would start on what they leave of two cores.
 def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
-    with Disaggregated([*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS) as pair:
+    with Disaggregated(
+        [*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS, grace_s=0
+    ) as pair:
         told = histories(crowd(pair, [{}] * 12))
         for name in ("load_back_tokens", "tlru_splits"):
             assert total(pair.prefill, f"sglang:{name}_total") > 0, name
@@ -54,7 +56,7 @@ def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_se
 @pytest.fixture(scope="module")
 def pair(weighted_model: Path) -> Iterator[Disaggregated]:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
-    with Disaggregated([*both, *OURS], both, name="test-pair", environment=ALL_CHECKS) as pair:
+    with Disaggregated([*both, *OURS], both, name="test-pair", environment=ALL_CHECKS, grace_s=0) as pair:
         yield pair
         groups = pair.process_groups
     assert [live_members(group) for group in groups] == [[], [], []]

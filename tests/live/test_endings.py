@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -27,14 +28,19 @@ def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not() -> None:
         body = {"input_ids": tokens, "sampling_params": sampling}
         return requests.post(f"{server.base_url}/generate", json=body, timeout=60).json()
 
+    def lesson(one: tuple[list[int], list[int], bool]) -> None:
+        asked, answered, calls = one
+        reply = ask(asked, calls)
+        if calls:  # the tool has answered
+            assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+            ask(asked + reply["output_ids"] + answered, calls=False)
+
     ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-next-prompt-estimate", "100")
-    with Server([*cpu_flags(ensure_demo_model(), POOL), *ours], name="test-endings") as server:
-        for lesson in range(LESSONS):
-            asked = prompt(40)
-            reply = ask(asked, calls=lesson % 2 == 0)
-            if lesson % 2 == 0:  # the tool has answered
-                assert reply["meta_info"]["finish_reason"]["type"] == "stop"
-                ask(asked + reply["output_ids"] + prompt(20), calls=False)
+    with Server([*cpu_flags(ensure_demo_model(), POOL), *ours], name="test-endings", grace_s=0) as server:
+        lessons = [(prompt(40), prompt(20), number % 2 == 0) for number in range(LESSONS)]
+        with ThreadPoolExecutor(8) as clients:
+            for _ in clients.map(lesson, lessons):
+                pass
         waits, read, new = prompt(1_600), prompt(1_600), prompt(4_000)
         ask(waits, calls=True)
         ask(read, calls=False)

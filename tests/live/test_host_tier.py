@@ -30,7 +30,7 @@ def tiered_server(weighted_model: Path) -> Iterator[Server]:
     ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
     estimate = ("--tlru-next-prompt-estimate", str(NEXT_PROMPT))
     given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS, *TIERS, *ours, *estimate]
-    with Server(given, name="test-tiers", environment=ALL_CHECKS) as server:
+    with Server(given, name="test-tiers", environment=ALL_CHECKS, grace_s=0) as server:
         yield server
 
 

@@ -50,7 +50,7 @@ def server(weighted_model: Path) -> Iterator[Server]:
         *("--enable-session-radix-cache", "--enable-metrics", "--radix-eviction", "tlru"),
         *("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
     ]
-    with Server(given, name="test-radix-sessions", environment=ALL_CHECKS) as server:
+    with Server(given, name="test-radix-sessions", environment=ALL_CHECKS, grace_s=0) as server:
         yield server
         log = server.log_path.read_text(errors="replace")
         assert [complaint for complaint in COMPLAINTS if complaint in log] == []

@@ -14,12 +14,14 @@ from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, write_weighted_model
+from tests.helpers.plugins import write_plugin
 from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
 from tests.helpers.servers import POOL
 
 pytestmark = pytest.mark.live
 
-REQUESTS = int(os.environ.get("RANKS_REQUESTS", "300"))  # 2,000 take minutes
+MANY = int(os.environ.get("RANKS_REQUESTS", "400"))
+ASKED = pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
 
 WEIGHT = re.compile(r"[TP]P(\d)\] radix_tlru: (w by .*)")
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
@@ -28,41 +30,43 @@ THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 def two_ranks(name: str, *more: str, **environment: str) -> Server:
     ours = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
     flags = [*cpu_flags(ensure_demo_model(), POOL), *ours, *more]
-    return Server(flags, name=name, environment={**ENVIRONMENT, **environment})
+    return Server(flags, name=name, environment={**ENVIRONMENT, **environment}, grace_s=0)
 
 
+@ASKED
 @pytest.mark.parametrize("more", [(), ("--enable-session-radix-cache",)], ids=["", "sessions"])
-def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...]) -> None:
+def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: int) -> None:
     with two_ranks("test-ranks", *more) as server:
-        results = asyncio.run(replay(server, REQUESTS))
-        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+        results = asyncio.run(replay(server, asked))
+        assert [result.error for result in results] == [None] * (asked // CLIENTS * CLIENTS)
         assert any(result.cached_tokens for result in results)
         first, second = settled(server)
         assert server.alive()
         said = facts(server, Arm("ours", tuple(server.flags)))
     assert (said.eviction, said.median_weight, said.learns, said.moves) == ("etlru", "load", False, False)
     assert first == second
-    assert len(first) > REQUESTS / 4
+    assert len(first) > asked / 4
     assert int(first[-1].split()[1].rstrip(":")) == len(first)
     log = server.log_path.read_text(errors="replace")
     assert "Rank consensus checker is enabled" in log
     assert "Found rank divergence" not in log
-    assert "evicting by etlru" in log, "enough was learned to evict by it"
+    assert "evicting by etlru from now on" in log, "enough was learned to evict by it"
     assert "without a stamp" not in log
     weights = [[line for of, line in WEIGHT.findall(log) if of == rank] for rank in "01"]
     assert weights[0], f"{CLIENTS} clients wait for each other"
     assert weights[0] == weights[1]
 
 
-def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned() -> None:
+@ASKED
+def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(asked: int) -> None:
     flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "etlru"]
-    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT) as server:
-        results = asyncio.run(replay(server, REQUESTS))
-        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT, grace_s=0) as server:
+        results = asyncio.run(replay(server, asked))
+        assert [result.error for result in results] == [None] * (asked // CLIENTS * CLIENTS)
         first, second = settled(server)
         assert server.alive()
     assert first == second
-    assert len(first) > REQUESTS / 4
+    assert len(first) > asked / 4
     log = server.log_path.read_text(errors="replace")
     learned = [[line for of, line in THRESHOLD.findall(log) if of == stage] for stage in "01"]
     assert learned[0], "there were more than 32 prefills"
@@ -73,19 +77,22 @@ def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_
     assert "Found rank divergence" not in log
 
 
-@pytest.mark.skipif("RANKS_REQUESTS" not in os.environ, reason="four ranks fill 12 GB: RANKS_REQUESTS=300")
-def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_their_own(tmp_path: Path) -> None:
+@pytest.mark.long  # others here have ranks of one replica, and those of test_shapes.py replicas of one rank
+@pytest.mark.parametrize("asked", [MANY])
+def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_their_own(
+    tmp_path: Path, asked: int
+) -> None:
     model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
     replicas = ("--tp-size", "4", "--dp-size", "2", "--enable-dp-attention")
     flags = [*cpu_flags(model, POOL), *replicas, "--radix-eviction", "etlru", "--tlru-ttft-slo", "60"]
     cores = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1|0|1"}
-    with Server(flags, name="test-attention-ranks", environment=ENVIRONMENT | cores) as server:
-        results = asyncio.run(replay(server, REQUESTS))
-        assert [result.error for result in results] == [None] * (REQUESTS // CLIENTS * CLIENTS)
+    with Server(flags, name="test-attention-ranks", environment=ENVIRONMENT | cores, grace_s=0) as server:
+        results = asyncio.run(replay(server, asked))
+        assert [result.error for result in results] == [None] * (asked // CLIENTS * CLIENTS)
         evictions = settled(server, "0123")
         assert server.alive()
     assert evictions[0] == evictions[1] != evictions[2] == evictions[3]
-    assert min(map(len, evictions)) > REQUESTS / 8
+    assert min(map(len, evictions)) > asked / 8
     log = server.log_path.read_text(errors="replace")
     learned = [[line for of, line in THRESHOLD.findall(log) if of == rank] for rank in "0123"]
     assert learned[0], "there were more than 32 prefills"
@@ -112,19 +119,8 @@ def register():
 '''
 
 
-@pytest.fixture
-def fault(tmp_path: Path) -> str:
-    """A plugin of SGLang that makes one rank evict one token too many, once; the path that it is found on."""
-    (tmp_path / "fault_of_one_rank.py").write_text(FAULT)
-    packaged = tmp_path / "fault_of_one_rank-1.0.dist-info"
-    packaged.mkdir()
-    (packaged / "METADATA").write_text("Metadata-Version: 2.1\nName: fault-of-one-rank\nVersion: 1.0\n")
-    (packaged / "entry_points.txt").write_text("[sglang.srt.plugins]\nfault = fault_of_one_rank:register\n")
-    return str(tmp_path)
-
-
-def test_a_rank_that_evicts_one_token_more_is_found_out(fault: str) -> None:
-    with two_ranks("test-ranks-fault", PYTHONPATH=fault) as server:
+def test_a_rank_that_evicts_one_token_more_is_found_out(tmp_path: Path) -> None:
+    with two_ranks("test-ranks-fault", PYTHONPATH=write_plugin(tmp_path, FAULT)) as server:
         asyncio.run(replay(server, 120))
         deadline = time.monotonic() + 60
         while server.alive() and time.monotonic() < deadline:

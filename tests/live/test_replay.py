@@ -101,12 +101,14 @@ def test_a_block_trace_hits_where_its_blocks_are_equal(our_server: Server, tmp_p
 
 
 def start(words: Sequence[str]) -> subprocess.Popen[str]:
+    """As from a terminal: what a shell runs in the background ignores an interrupt, and all that it starts does."""
     return subprocess.Popen(
         [sys.executable, "-m", "eval", "replay", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 

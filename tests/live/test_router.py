@@ -246,7 +246,7 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
         "--tlru-next-prompt-estimate",
         str(NEXT_PROMPT),
     ]
-    with Router(given, workers=2, name="test-router", startup_s=300) as router:
+    with Router(given, workers=2, name="test-router", startup_s=300, grace_s=0) as router:
         router.flush_cache()
         before = requests_served(router)
         client = openai.OpenAI(base_url=f"{router.base_url}/v1", api_key="none")

@@ -15,23 +15,21 @@ from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.ranks import ENVIRONMENT as RANKS
 from tests.helpers.ranks import replay, settled
 from tests.helpers.servers import (
-    ALL_CHECKS,
-    COMPLAINTS,
     NEXT_PROMPT,
     PAGE_SIZE,
     PAGED_CHUNK,
-    PAGED_POOL,
-    REAL_WEIGHTS,
-    THRESHOLD,
     assert_all_is_given_back,
-    flags,
+    complaints,
+    serve,
 )
 from tests.helpers.talk import ANSWER, Conversation
 
 pytestmark = pytest.mark.live
 
-HOST = PAGED_POOL * 3 // 2  # tokens of the host tier
-TALKS, PROMPTS = 12, (900, 150)  # conversations, half as much again as memory holds, and their turns in tokens
+POOL = 2_048
+HOST = POOL * 3 // 2  # tokens of the host tier
+TALKS, PROMPTS = 12, (450, 75)  # conversations, half as much again as memory holds, and their turns in tokens
+OURS = ("--tlru-threshold", "300", "--tlru-next-prompt-estimate", str(NEXT_PROMPT))
 CONFIG = '{"prefetch_threshold": 64}'  # tokens that storage must have of a request to be read
 KEY = {"Authorization": "Bearer of-the-operator"}
 
@@ -46,7 +44,7 @@ SHAPES = {
 def tiers(shape: str) -> list[str]:
     """Flags of a server with a host tier, which SGLang copies with where there is no GPU, and storage behind it."""
     return [
-        *("--enable-hierarchical-cache", "--hicache-ratio", str(HOST / PAGED_POOL)),
+        *("--enable-hierarchical-cache", "--hicache-ratio", str(HOST / POOL)),
         *("--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first"),
         *("--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config", CONFIG),
         *("--hicache-storage-prefetch-policy", "wait_complete", *SHAPES[shape]),
@@ -63,18 +61,15 @@ def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     given = [
-        *flags(weighted_model, PAGED_POOL, PAGE_SIZE, PAGED_CHUNK),
-        *REAL_WEIGHTS,
         *tiers(request.param),
-        *("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD)),
-        *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
+        *("--radix-eviction", "tlru", *OURS),
         *("--admin-api-key", KEY["Authorization"].removeprefix("Bearer ")),
     ]
-    environment = {**ALL_CHECKS, **kept_in(tmp_path_factory.mktemp("storage"))}
-    with Server(given, name=f"test-storage-{request.param}", environment=environment) as server:
+    shape = {"pool": POOL, "page_size": PAGE_SIZE, "chunk": PAGED_CHUNK}
+    kept = kept_in(tmp_path_factory.mktemp("storage"))
+    with serve(weighted_model, f"storage-{request.param}", *given, **shape, **kept) as server:
         yield server
-        log = server.log_path.read_text(errors="replace")
-        assert [complaint for complaint in COMPLAINTS if complaint in log] == []
+        assert complaints(server) == []
 
 
 class Answer(NamedTuple):
@@ -114,7 +109,7 @@ def talk(server: Server) -> list[Conversation]:
     for tokens in PROMPTS:
         for conversation in talks:
             conversation.turn(server, tokens)
-    assert_all_is_given_back(server, PAGED_POOL)
+    assert_all_is_given_back(server, POOL)
     return talks
 
 
@@ -142,7 +137,7 @@ def test_answers_on_what_storage_gave_back_are_those_of_a_server_without_a_cache
         assert metrics[f"sglang:{name}_total"] > 0, name
     dropped = metrics.get("sglang:tlru_host_dropped_tokens_total", 0)
     assert (dropped > 0) == ("buffer_only" not in server.flags)
-    assert_all_is_given_back(server, PAGED_POOL)
+    assert_all_is_given_back(server, POOL)
 
 
 def test_storage_is_detached_and_attached_while_the_server_runs(server: Server) -> None:
@@ -151,7 +146,7 @@ def test_storage_is_detached_and_attached_while_the_server_runs(server: Server) 
         flush(server)
         attach(server, config)
         assert (stored_in(server, [conversation.ask(50) for conversation in talks[:3]]) > 0) == found
-    assert_all_is_given_back(server, PAGED_POOL)
+    assert_all_is_given_back(server, POOL)
 
 
 def test_clients_that_leave_while_storage_is_read_take_nothing_with_them(server: Server) -> None:
@@ -160,10 +155,10 @@ def test_clients_that_leave_while_storage_is_read_take_nothing_with_them(server:
     with ThreadPoolExecutor(TALKS) as clients:
         answers = [clients.submit(leave, server, prompt, number) for number, prompt in enumerate(prompts)]
         assert all(answer.result() for answer in answers)
-    assert_all_is_given_back(server, PAGED_POOL)
+    assert_all_is_given_back(server, POOL)
     flush(server)
     assert stored_in(server, prompts) > 0
-    assert_all_is_given_back(server, PAGED_POOL)
+    assert_all_is_given_back(server, POOL)
 
 
 def leave(server: Server, prompt: tuple[int, ...], number: int) -> bool:
@@ -176,22 +171,22 @@ def leave(server: Server, prompt: tuple[int, ...], number: int) -> bool:
     return False
 
 
-def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [64, pytest.param(150, marks=pytest.mark.long)])
+def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path, asked: int) -> None:
     """Each rank reads files of its own, and each file takes as long as it takes."""
     given = [
-        *("--tp", "2", *cpu_flags(ensure_demo_model(), PAGED_POOL, PAGE_SIZE), *tiers("write_through")),
-        *("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)),
-        *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
+        *("--tp", "2", *cpu_flags(ensure_demo_model(), POOL, PAGE_SIZE), *tiers("write_through")),
+        *("--radix-eviction", "etlru", *OURS),
     ]
     apart = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.05"}  # s at most, drawn by each rank for itself
     with Server(given, name="test-storage-ranks", environment={**RANKS, **kept_in(tmp_path), **apart}) as server:
         for _ in range(2):  # the second time, what memory has long dropped is read from storage
-            results = asyncio.run(replay(server, 150))
+            results = asyncio.run(replay(server, asked))
             assert {result.error for result in results} == {None}
         first, second = settled(server)
         metrics = server.get_metrics()
     assert first == second
-    assert len(first) > 300
+    assert len(first) > asked
     for name in ("tlru_host_dropped_tokens", "prefetched_tokens"):
         assert metrics[f"sglang:{name}_total"] > 0, name
     assert "Found rank divergence" not in server.log_path.read_text(errors="replace")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import requests
 from sglang.test.kits.streaming_session_kit import StreamingSessionKitMixin
+from sglang.test.server_fixtures import streaming_session_fixture
 from transformers import AutoTokenizer
 
 from eval.live.server import Server
@@ -39,7 +40,7 @@ def server(weighted_model: Path) -> Iterator[Server]:
         *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
     ]
     longer = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    with Server(given, name="test-sessions", environment={**ALL_CHECKS, **longer}) as server:
+    with Server(given, name="test-sessions", environment={**ALL_CHECKS, **longer}, grace_s=0) as server:
         yield server
         log = server.log_path.read_text(errors="replace")
         assert [complaint for complaint in COMPLAINTS if complaint in log] == []
@@ -76,13 +77,21 @@ def test_what_a_session_holds_is_not_evicted(server: Server, stock_server: Serve
 class TestSGLangsOwnKit(StreamingSessionKitMixin, unittest.TestCase):
     """Sessions at once, and turns that are aborted, at any moment."""
 
+    rounds = 2  # of sessions that are opened at once; SGLang's own are 10
+
     test_stress_concurrent_sessions = None  # holds ten times the pool, of which a session gives back nothing
 
     @pytest.fixture(autouse=True)
-    def point_at_the_server(self, server: Server, weighted_model: Path) -> None:
+    def point_at_the_server(self, server: Server, weighted_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(streaming_session_fixture, "CONCURRENT_LOGPROB_ROUNDS", self.rounds)
         self.server, self.base_url = server, server.base_url
         self.tokenizer = AutoTokenizer.from_pretrained(weighted_model)
 
     def tearDown(self) -> None:
         self.server.flush_cache()
         assert_all_is_given_back(self.server, POOL)
+
+
+@pytest.mark.long
+class TestSGLangsOwnKitAtItsLength(TestSGLangsOwnKit):
+    rounds = 10

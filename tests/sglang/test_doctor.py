@@ -113,7 +113,7 @@ def test_an_eviction_that_takes_too_much_is_a_failure(monkeypatch: pytest.Monkey
         return victim and victim._replace(keep=victim.leaf.start)
 
     monkeypatch.setattr(TailComponent, "next_victim", whole)
-    check = seams._eviction()
+    check = seams.try_eviction()
     assert (check.state, check.result) == ("failed", "0 tokens of 200 were still there, where 156 should have been")
 
 
@@ -123,7 +123,7 @@ def test_a_core_that_lacks_what_a_cut_calls_is_a_failure(monkeypatch: pytest.Mon
 
     cut = "python_core.PythonTailComponent.cut" if rust_core_refusal() else "rust_core.RustTailCore._cut"
     monkeypatch.setattr(f"radix_tlru.sglang.cache.{cut}", gone)
-    check = seams._eviction()
+    check = seams.try_eviction()
     assert (check.state, check.result) == ("failed", "AttributeError: no attribute 'insert_host'")
 
 

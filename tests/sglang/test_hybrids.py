@@ -31,7 +31,7 @@ from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, che
 from radix_tlru.sglang.offline.caches import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.support import hybrid_refusal
-from tests.sglang.test_fuzz import in_any_order
+from tests.helpers.any_order import in_any_order
 
 pytestmark = pytest.mark.skipif(hybrid_refusal() is not None, reason=str(hybrid_refusal()))
 

@@ -25,7 +25,7 @@ from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.paths import REPOSITORY
 from tests.helpers.reference import PageTrie
-from tests.sglang.test_algorithm1 import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
 
 # ---- the order ----
 
@@ -271,5 +271,7 @@ def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the
     assert first == second
     assert set(first["thresholds"][: rank.SILENT_UNTIL]) == {2_048}  # the other rank knew nothing yet
     assert first["thresholds"][-1] == pytest.approx(alone[1], rel=0.12)  # the slower one decides
-    assert first["evicted"]["tel_safe"] > 0
-    assert first["evicted"]["lru"] > 0
+    for evicted in (first["evicted"], first["etlru"]["evicted"]):
+        assert evicted["tel_safe"] > 0
+        assert evicted["lru"] > 0
+    assert first["etlru"]["policy"] == "etlru", "enough was learned to evict by it"

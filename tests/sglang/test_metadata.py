@@ -34,21 +34,21 @@ def test_what_comes_by_grpc_has_no_top_to_take_hints_from() -> None:
 
     asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
     serving = SimpleNamespace(tokenizer_manager=manager())
-    assert asyncio.run(metadata._move_hints(served, serving, asked, _GrpcRequest())) == "served"
+    assert asyncio.run(metadata.move_hints(served, serving, asked, _GrpcRequest())) == "served"
 
 
 def test_a_request_for_an_embedding_is_stamped() -> None:
     assert "stream" not in TokenizedEmbeddingReqInput.__struct_fields__
     asked = tokenized()
-    metadata._add_metadata(asked, manager())
+    metadata.add_metadata(asked, manager())
     assert metadata.metadata_of(asked).stamp is not None
 
 
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:
     with pytest.raises(ValueError, match=r"^custom_params 5: must be an object$"):
-        metadata._add_metadata(tokenized(5, stream=True), manager())
+        metadata.add_metadata(tokenized(5, stream=True), manager())
     asked = tokenized(5, stream=True)
-    metadata._add_metadata(asked, manager("prefill"))
+    metadata.add_metadata(asked, manager("prefill"))
     assert metadata.metadata_of(asked).stamp is not None
 
 

@@ -52,8 +52,8 @@ class Scale:
     learned_capacities: tuple[int, ...]
 
 
-_FULL = Scale(2_000, CAPACITIES, THRESHOLDS_MS, 4_000, 3, (4_000, 10_000))
-_QUICK = Scale(300, (2_000, 10_000), (100.0, 200.0), 300, 1, (4_000,))
+FULL = Scale(2_000, CAPACITIES, THRESHOLDS_MS, 4_000, 3, (4_000, 10_000))
+QUICK = Scale(300, (2_000, 10_000), (100.0, 200.0), 300, 1, (4_000,))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH_OR_NAME",
         help="likewise for Tables 4–6 and Figures 5 and 7 (default: ShareGPT)",
     )
-    parser.add_argument("--limit", type=whole(1), metavar="N", help=f"turns of a trace (default: {_FULL.turns:,})")
+    parser.add_argument("--limit", type=whole(1), metavar="N", help=f"turns of a trace (default: {FULL.turns:,})")
     parser.add_argument("--seed", type=whole(0), default=0, help="of the model, and of the stamps of ShareGPT")
     add_text_arguments(parser)
     parser.add_argument("--alpha", type=float, metavar="MS", help=f"ms a token (default: {ASSUMED.alpha:.4f}, assumed)")
@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> int:
         _study(data, wanted, reading, timing, scale, args.page_size)
         for data, wanted in ((WILDCHAT, args.trace), (SHAREGPT, args.sharegpt))
     ]
-    learned = [_learned(reading, timing, scale, sigma, args.page_size) for sigma in _SPREADS]
+    learned = [studies_of_learned_rates(reading, timing, scale, sigma, args.page_size) for sigma in _SPREADS]
     rows = Rows(folder / CELLS)
     _fill(rows, [*studies, *chain(*learned)], args.jobs)
 
@@ -128,7 +128,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _scale(args: argparse.Namespace) -> Scale:
-    scale = _QUICK if args.quick else _FULL
+    scale = QUICK if args.quick else FULL
     if args.limit is not None:
         scale = replace(scale, turns=args.limit)
     if args.capacity is not None:
@@ -174,7 +174,9 @@ def _study(data: DataSet, wanted: str | None, reading: Reading, timing: Timing, 
     )
 
 
-def _learned(reading: Reading, timing: Timing, scale: Scale, sigma: float, page_size: int) -> list[Study]:
+def studies_of_learned_rates(
+    reading: Reading, timing: Timing, scale: Scale, sigma: float, page_size: int
+) -> list[Study]:
     """ET-LRU where it is optimal: on the model and given its rates. A study for each seed."""
     thresholds_ms = tuple(ms for ms in scale.thresholds_ms if ms in FIGURE_THRESHOLDS_MS)
     studies = []

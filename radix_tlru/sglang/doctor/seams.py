@@ -21,7 +21,7 @@ from pathlib import Path
 from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 from radix_tlru.sglang.doctor.checks import Check, Section, State
 
-__all__ = ["COMMAND_LINES", "SEAMS", "examine"]
+__all__ = ["COMMAND_LINES", "SEAMS", "examine", "try_eviction"]
 
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
@@ -118,7 +118,7 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
-    checks += [_tree_core(), _eviction()]
+    checks += [_tree_core(), try_eviction()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("seams", tuple(checks))
@@ -141,8 +141,11 @@ def _tree_core() -> Check:
         return Check("tree core", _line(error), "failed")
 
 
-def _eviction() -> Check:
-    """Evict a tail: 44 tokens of 200 that are cached, of which a budget of 200 + 16 - 64 keeps 152."""
+def try_eviction() -> Check:
+    """Evict a tail of a real cache: 44 of 200 cached tokens, of which a budget of 200 + 16 - 64 = 152 must stay.
+
+    Never raises: what goes wrong is the result of the check.
+    """
     name = "a tail is evicted"
     try:
         from radix_tlru.config import Config

@@ -33,9 +33,11 @@ __all__ = [
     "HOOKED",
     "KEY",
     "RequestMetadata",
+    "add_metadata",
     "first_tokens_of",
     "install",
     "metadata_of",
+    "move_hints",
     "tokenizer_worker_class",
 ]
 
@@ -64,8 +66,8 @@ def install() -> None:
     Raises:
         ConfigError: this SGLang does not take the hook.
     """
-    hook(HOOKED[0], _add_metadata, f"{FLAGS['policy']}: requests cannot be stamped")
-    hook(HOOKED[1], _move_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
+    hook(HOOKED[0], add_metadata, f"{FLAGS['policy']}: requests cannot be stamped")
+    hook(HOOKED[1], move_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
 
 
 def tokenizer_worker_class() -> type:
@@ -97,7 +99,12 @@ def first_tokens_of(req: Any) -> tuple[FirstToken, ...]:
     return loads(((req.sampling_params.custom_params or {}).get(KEY) or {}).get("first_tokens"))
 
 
-def _add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After SGLang's TokenizerManager ``manager`` made ``tokenized`` of a request: put the metadata with it.
+
+    Raises:
+        ValueError: custom parameters that are no object, or wrong hints; a prefill server serves without them.
+    """
     params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
     if params is None or config is None:
         return
@@ -152,8 +159,11 @@ def _first_tokens(manager: Any) -> FirstTokens:
     return first_tokens
 
 
-async def _move_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:
-    """Move hints from the top of an OpenAI request, where SGLang drops what it does not know, to custom parameters."""
+async def move_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:
+    """Move hints from the top of an OpenAI request, where SGLang drops what it does not know, to custom parameters.
+
+    Around ``OpenAIServingBase.handle_request``. Hints that are given twice are answered as the client's error.
+    """
     record = serving.tokenizer_manager.server_args
     read = getattr(raw_request, "body", None)  # a gRPC request has none
     known = hasattr(request, "custom_params") and config_of(record) is not None
