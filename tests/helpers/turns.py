@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hypothesis import strategies as st
+
 from radix_tlru.learning.prefix_index import Fingerprint, HashedContext
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.turn_features import features_of
@@ -53,3 +55,18 @@ def conversation(
         setattr(found, name, value)
     found.features = features_of(found)
     return found
+
+
+branches = st.lists(
+    st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 900)), min_size=1, max_size=12
+)
+"""What :func:`grown` makes contexts of."""
+
+
+def grown(steps: Sequence[tuple[int, int, int]]) -> list[list[int]]:
+    """Contexts each of which goes on with an earlier one from somewhere."""
+    found: list[list[int]] = [[]]
+    for number, (of, at, more) in enumerate(steps):
+        parent = found[of % len(found)]
+        found.append([*parent[: at % (len(parent) + 1)], *[number] * more])
+    return found[1:]
