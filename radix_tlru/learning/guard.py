@@ -7,8 +7,9 @@ in any of
 - turns beyond lru's own p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
 - turns over ξ;
 
-each with one standard error of its paired difference from lru added. So what few turns cannot tell is not risked, and
-where shadows serve but a sample of the conversations, or seldom anything is evicted, the margin is wider.
+each with half a standard error of its paired difference from lru added, or with none if it is in force. So what few
+turns cannot tell is not risked, and where shadows serve but a sample of the conversations, or seldom anything is
+evicted, the margin is wider. Of those admitted the one with the least tail excess latency is preferred.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _WINDOW = 2_000  # turns of the shadows that are looked at
 _EVERY = 100  # turns, after which they are looked at again
 _FIRST = 200  # turns before the first look
 _TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
-_ERRORS = 1.0  # standard errors by which it must be better than that
+_ERRORS = 0.5  # standard errors by which one that is not in force must be better than that
 _GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
 _PERCENTILES = (50, 90, 95, 99)
 
@@ -57,29 +58,35 @@ class Guard:
         uncached, prompt_len = self._uncached[:, :turns], self._prompt_len[:turns]
         lru = uncached[-1]
         excess = np.maximum(uncached - threshold, 0).sum(axis=1)
-        admitted = [number for number, own in enumerate(uncached[:-1]) if _is_admitted(own, lru, prompt_len, threshold)]
+        now = self._names.index(self.preferred)
+        admitted = [
+            number
+            for number, own in enumerate(uncached[:-1])
+            if _is_admitted(own, lru, prompt_len, threshold, 0.0 if number == now else _ERRORS)
+        ]
         if not admitted:
             self.preferred = self._names[-1]
             return
         best = min(admitted, key=lambda number: (excess[number], number))
-        now = self._names.index(self.preferred)
         if now not in admitted or excess[now] - excess[best] > _GAIN * excess[-1]:
             self.preferred = self._names[best]
 
 
-def _is_admitted(own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int) -> bool:
-    """Whether uncached tokens of turns are not worse than lru's in anything."""
+def _is_admitted(
+    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, errors: float
+) -> bool:
+    """Whether uncached tokens of turns are not worse than lru's in anything, with so many standard errors added."""
     worse = own - lru
     allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
-    if worse.sum() + _ERRORS * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
+    if worse.sum() + errors * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
         return False
     over = own > threshold, lru > threshold
-    if not _is_bounded(*over, _TOLERANCE * over[1].sum()):
+    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), errors):
         return False
     bounds = np.percentile(lru, _PERCENTILES)
-    return all(_is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0) for bound in bounds)
+    return all(_is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors) for bound in bounds)
 
 
-def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float) -> bool:
+def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:
     """Whether as few turns go beyond a bound as under lru, and ``allowed`` ones more, for all that chance can do."""
-    return bool(own.sum() - int(lru.sum()) + _ERRORS * np.sqrt((own != lru).sum()) <= allowed)
+    return bool(own.sum() - int(lru.sum()) + errors * np.sqrt((own != lru).sum()) <= allowed)
