@@ -7,9 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.prefix_index import Fingerprint, HashedContext
+from radix_tlru.learning.prompt_lengths import PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.turn_features import features_of
+from radix_tlru.learning.turn_log import TurnLog
 
 PAGE, THRESHOLD, NEXT_PROMPT = 16, 600, 100  # tokens
 
@@ -55,6 +58,11 @@ def conversation(
         setattr(found, name, value)
     found.features = features_of(found)
     return found
+
+
+def new_conversations(prompts: PromptLengths | None = None) -> Conversations:
+    """Nothing is known yet; lengths of prompts go to ``prompts``."""
+    return Conversations(TurnLog(), prompts if prompts is not None else PromptLengths())
 
 
 branches = st.lists(

@@ -5,11 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.prefix_index import STEPS, Checkpoint, HashedContext, PrefixIndex
-from radix_tlru.learning.prompt_lengths import PromptLengths
-from radix_tlru.learning.turn_log import TurnLog
-from tests.helpers.turns import branches, fingerprint_of, grown, hashed, told
+from tests.helpers.turns import branches, fingerprint_of, grown, hashed, new_conversations, told
 
 SHORTEST = 16
 
@@ -74,10 +71,6 @@ def test_a_part_of_a_context_has_the_last_checkpoint_of_a_context_that_ends_ther
         end = at % (len(tokens) + 1)
         part = index.last_checkpoint(hashed(tokens), end)
         assert part is index.last_checkpoint(hashed(tokens[:end]), end)
-
-
-def new_conversations() -> Conversations:
-    return Conversations(TurnLog(), PromptLengths())
 
 
 def test_conversations_behind_one_system_prompt_are_told_apart_by_what_follows_it() -> None:

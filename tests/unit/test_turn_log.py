@@ -80,9 +80,9 @@ steps = st.lists(
 )
 
 
-def written(steps_taken: list[tuple[float, str, int, Features, int]]) -> tuple[TurnLog, PlainLog]:
+def written(steps_taken: list[tuple[float, str, int, Features, int]], ring: int = 8_192) -> tuple[TurnLog, PlainLog]:
     """Both logs, after what was done: how long after the step before, what, to which of the last turns."""
-    log, plain, at = TurnLog(), PlainLog(turn_log._ROWS), 0.0
+    log, plain, at = TurnLog(), PlainLog(ring), 0.0
     for wait, what, back, row, how in steps_taken:
         at += wait
         serial = len(plain.rows) - 1 - back
@@ -108,15 +108,17 @@ def written(steps_taken: list[tuple[float, str, int, Features, int]]) -> tuple[T
 
 
 @pytest.fixture(params=[RINGS, 8_192], ids=["a small ring", "a ring with room for all"])
-def ring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turn_log, "_ROWS", request.param)
+def ring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Rows of every log."""
+    rows: int = request.param
+    monkeypatch.setattr(turn_log, "_ROWS", rows)
+    return rows
 
 
-@pytest.mark.usefixtures("ring")
-def test_a_log_has_the_silence_of_each_of_the_last_turns() -> None:
+def test_a_log_has_the_silence_of_each_of_the_last_turns(ring: int) -> None:
     @given(steps)
     def holds(steps_taken: list[tuple[float, str, int, Features, int]]) -> None:
-        log, plain = written(steps_taken)
+        log, plain = written(steps_taken, ring)
         assert log.now == plain.now
         assert log.written == len(plain.rows)
         assert log.returns == sum(what == "return" for _, what, *_ in steps_taken)
