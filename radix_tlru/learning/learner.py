@@ -28,7 +28,7 @@ from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.learning.selector import Selector
+from radix_tlru.learning.selector import Rule, Selector
 from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 from radix_tlru.policy.models import AnyPrompt, PromptModel
@@ -74,6 +74,8 @@ class Learner:
         """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
         self.in_force = "lru" if config.policy == "etlru" else "tlru"
         """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
+        self.rule: Rule = (Guard if config.policy == "etlru" else LeastTel)(list(self.candidates))
+        """By which one is preferred."""
         self.selector: Selector | None = None
         """Shadow caches of the candidates; None before there is anything to compare."""
         self.served = Tally()
@@ -231,8 +233,7 @@ class Learner:
         """Shadows of a size that the contexts seen so far ask for."""
         held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
         one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        rule = Guard(list(self.candidates)) if self._refits is not None else LeastTel(list(self.candidates))
-        return Selector(self.candidates, self._capacity, self._page_size, one_in, rule)
+        return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
         """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from radix_tlru.learning.hazards import Hazards
 
 from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
@@ -13,7 +14,6 @@ from eval.caches.simulator import simulate
 from eval.traces import open_trace
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.endings import Endings
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.records import Turn
 
 END, CALL = 7, 9  # what ends every answer, and a call before that

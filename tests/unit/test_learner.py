@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from radix_tlru.learning.hazards import Hazards
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
@@ -12,7 +13,6 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import RecentTurns

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from radix_tlru.learning.hazards import Hazards
 
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.prefix_index import Checkpoint, Fingerprint, PrefixIndex
 from radix_tlru.learning.records import Turn
 

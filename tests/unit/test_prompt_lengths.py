@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from radix_tlru.learning.hazards import Hazards
 
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths, kind_of
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.policy.models import Leaf

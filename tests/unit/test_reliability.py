@@ -7,9 +7,9 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from radix_tlru.learning.hazards import Hazards
 
 from radix_tlru.learning.age_bands import BANDS
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.records import Watched
 from radix_tlru.learning.reliability import Reliability
 

@@ -9,12 +9,12 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from radix_tlru.learning.hazards import Hazards
 
 from radix_tlru.hints.models import with_hints
 from radix_tlru.learning.age_bands import BANDS
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.gittins import gittins, merge_bands
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.records import Conversation, SharedPrefix, Use, Watched
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only

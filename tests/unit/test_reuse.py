@@ -8,6 +8,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from radix_tlru.learning.hazards import Hazards
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.caches.policies import simulated_cache
@@ -18,7 +19,6 @@ from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn

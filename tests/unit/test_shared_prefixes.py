@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from radix_tlru.learning.hazards import Hazards
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
@@ -10,7 +11,6 @@ from eval.simulate.cells import uncached_tokens
 from eval.traces import open_trace
 from radix_tlru.learning.age_bands import BANDS
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.prefix_index import Checkpoint, PrefixIndex
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import LearnedReturns
