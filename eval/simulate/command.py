@@ -60,7 +60,7 @@ def add_arguments(
         type=median_weight,
         default=[None],
         metavar="W",
-        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: as a server, 0 for tlru, chosen by etlru; "
+        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: its own, as on a server; "
         f"here no request waits, so {LOAD} is its lowest value)",
     )
     add_page_size(parser, several=True)

@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=median_weight,
         default=[None],
         metavar="W",
-        help="w (default: that of a server)",
+        help="w (default: own)",
     )
     add_page_size(parser)
     add("--optimum", default=OPTIMA[0], type=one_of(OPTIMA), metavar="P", help="closes all of the gap (%(default)s)")
