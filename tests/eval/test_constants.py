@@ -94,7 +94,7 @@ def test_another_value_reaches_all_who_imported_it_and_what_is_computed_from_it(
         assert bands.BANDS == gittins.BANDS == hazards.BANDS == tuple(hazards._EDGES)
         assert gittins._WIDTHS[-1] == value
         assert returns.AGES is bands.AGES
-    assert (bands.BANDS, bands.AGES, gittins.BANDS, gittins._WIDTHS, hazards._EDGES, returns.AGES) == before
+    assert before == (bands.BANDS, bands.AGES, gittins.BANDS, gittins._WIDTHS, hazards._EDGES, returns.AGES)
     assert hazards.BANDS is bands.BANDS
 
 
