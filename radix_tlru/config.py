@@ -96,8 +96,8 @@ class Config:
 
     median_weight: MedianWeight | None = None
     """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between a token's age counts against its being
-    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: ``load``; for ``tlru``
-    with Q̂ pinned 0, as published."""
+    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: for ``tlru`` 0, as
+    published; for ``etlru`` 1, and less where that was seen to be worse than lru in nothing."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
@@ -177,9 +177,7 @@ class Config:
         """w as it was given, or what it is if none was."""
         if self.median_weight is not None:
             return self.median_weight
-        if self.policy == "etlru":
-            return 1.0
-        return LOAD if self.next_prompt_estimate is None else 0.0
+        return 0.0 if self.policy == "tlru" else 1.0
 
     @property
     def start_weight(self) -> float:

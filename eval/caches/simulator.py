@@ -86,7 +86,8 @@ class SimulatedCache:
         self.capacity, self.page_size, self.forced = capacity // page_size * page_size, page_size, forced
         self.resident = 0
         self.evicted: Counter[str] = Counter()  # tokens by phase
-        self._learner = policy if isinstance(policy, Learner) else None
+        self.learner = policy if isinstance(policy, Learner) else None
+        """Says by which policy to evict; None: it is always the same."""
         self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
         self._root = _Node(Path((), ()), 0, 0, None)
@@ -118,8 +119,8 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if self._learner is not None and end:  # as in a server, only turns that are in the tree
-            self._tell(self._learner, request, path, cached)
+        if self.learner is not None and end:  # as in a server, only turns that are in the tree
+            self._tell(self.learner, request, path, cached)
         if not deepest.children and deepest is not self._root:
             self._offer(deepest)
         if not self.forced:
@@ -135,14 +136,14 @@ class SimulatedCache:
             return
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
-        if self._learner is not None and node.conversation is not None and not node.children:
-            self._learner.mark_queued(node.conversation)
+        if self.learner is not None and node.conversation is not None and not node.children:
+            self.learner.mark_queued(node.conversation)
 
     def count_prefill(self, load: PrefillLoad) -> None:
         """Tell the learner of a prefill that starts."""
-        if self._learner is not None:
-            self._learner.count_prefill(load)
-            self._follow(self._learner.policy)
+        if self.learner is not None:
+            self.learner.count_prefill(load)
+            self._follow(self.learner.policy)
 
     # ---- the tree ----
 

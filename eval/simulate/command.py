@@ -60,8 +60,8 @@ def add_arguments(
         type=median_weight,
         default=[None],
         metavar="W",
-        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: as a server, {LOAD} where it learns, "
-        f"else 0; here no request waits, so {LOAD} is its lowest value)",
+        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: its own, as on a server; "
+        f"here no request waits, so {LOAD} is its lowest value)",
     )
     add_page_size(parser, several=True)
     add("--replicas", action=Several, type=whole(1), default=[1], metavar="N", help="caches behind a router")

@@ -46,7 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     add("--threshold", action=Several, type=tokens, required=True, metavar="TOKENS", help="ξ")
     add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
-    add("--median-weight", action=Several, type=median_weight, default=[0.0], metavar="W", help="w (default: 0)")
+    add(
+        "--median-weight",
+        action=Several,
+        type=median_weight,
+        default=[None],
+        metavar="W",
+        help="w (default: own)",
+    )
     add_page_size(parser)
     add("--optimum", default=OPTIMA[0], type=one_of(OPTIMA), metavar="P", help="closes all of the gap (%(default)s)")
     add(
@@ -76,7 +83,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
 
-    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight) -> Figures:
+    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight | None) -> Figures:
         cache = simulated_cache(
             policy,
             capacity,

@@ -25,7 +25,7 @@ from eval.parallel import in_parallel
 from eval.studies.figures import Figures, figures
 from eval.terminal import show, table
 from eval.traces import open_trace
-from radix_tlru.config import LOAD, MedianWeight
+from radix_tlru.config import MedianWeight
 
 __all__ = [
     "KINDS",
@@ -113,7 +113,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; policies and weights span a grid."""
     add_policies(parser, ("tlru", "etlru"), ("tlru", "etlru"))
     add = parser.add_argument
-    add("--median-weight", action=Several, type=median_weight, default=[0.0, LOAD], metavar="W", help="w (0 load)")
+    add(
+        "--median-weight",
+        action=Several,
+        type=median_weight,
+        default=[None],
+        metavar="W",
+        help="w (default: own)",
+    )
     add("--seeds", action=Several, type=whole(0), default=[0, 1, 2], metavar="N", help="of each kind (default: 0 1 2)")
     add("--kinds", type=whole(1, len(KINDS)), default=len(KINDS), metavar="N", help="the first N (all %(default)s)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="traces side by side (default: %(default)s)")

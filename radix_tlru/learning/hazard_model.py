@@ -41,7 +41,7 @@ _BASE_PRIOR = 2.0
 _SWEEPS = 2
 """Times that every effect is set anew in a fit. The next fit begins where this one ended."""
 
-_FEW = 0.25
+_TOO_FEW = 0.25
 """Expected returns below which a category says nothing about the spread of an effect."""
 
 _EDGES = np.array(BANDS)
@@ -124,8 +124,8 @@ def _shrink(seen: Array, expected: Array) -> Array:
     total = np.maximum(expected.sum(axis=0), 1e-9)
     effect -= np.log(np.maximum((expected * np.exp(effect)).sum(axis=0), 1e-9) / total)
     by_chance = expected * (seen.sum(axis=0) / total)
-    counts = by_chance > _FEW
-    spread = np.where(counts, (seen - by_chance) ** 2 / np.maximum(by_chance, _FEW), 0.0).sum(axis=0)
+    counts = by_chance > _TOO_FEW
+    spread = np.where(counts, (seen - by_chance) ** 2 / np.maximum(by_chance, _TOO_FEW), 0.0).sum(axis=0)
     freedom = np.maximum(counts.sum(axis=0) - 1, 0)
     shrunk: Array = effect * np.maximum(1.0 - freedom / np.maximum(spread, 1e-9), 0.0)
     return shrunk

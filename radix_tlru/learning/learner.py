@@ -3,6 +3,7 @@
 ``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
 the learned rates alone (w = 1), the same with a threshold (w = 0.7, 0.5), and lru, which is in force until another is
 seen to be worse in nothing (:mod:`~radix_tlru.learning.guard`).
+Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
 
 ``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns
 nothing; if somebody looks at the metrics, its turns are watched all the same, for what they would have cost under lru.
@@ -28,7 +29,7 @@ from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.learning.selector import Selector
+from radix_tlru.learning.selector import Rule, Selector
 from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 from radix_tlru.policy.models import AnyPrompt, PromptModel
@@ -72,7 +73,10 @@ class Learner:
         """What w follows; None where it is given."""
         self.candidates = self._etlru(config) if config.policy == "etlru" else self._tlru(config)
         """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
-        self.in_force = "lru" if config.policy == "etlru" else "tlru"
+        is_free = config.policy == "etlru" and config.median_weight is None
+        self.rule: Rule = (Guard if is_free else LeastTel)(list(self.candidates))
+        """By which one is preferred."""
+        self.in_force = self.rule.preferred
         """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
         self.selector: Selector | None = None
         """Shadow caches of the candidates; None before there is anything to compare."""
@@ -231,8 +235,7 @@ class Learner:
         """Shadows of a size that the contexts seen so far ask for."""
         held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
         one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        rule = Guard(list(self.candidates)) if self._refits is not None else LeastTel(list(self.candidates))
-        return Selector(self.candidates, self._capacity, self._page_size, one_in, rule)
+        return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
         """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""

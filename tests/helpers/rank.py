@@ -18,6 +18,7 @@ from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import cache_params
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.rules import InTurn
 
 SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
 
@@ -29,15 +30,18 @@ SILENT_UNTIL = 3 * EVERY
 def evict_by_what_is_learned() -> dict[str, Any]:
     """Rates of return are learned alike, though this process hashes strings as no other does."""
     driver = Driver(our_cache(POOL, PAGE, policy="etlru", threshold=600, next_prompt_estimate=20))
-    requests, cached = random.Random(2), []
+    learner = driver.cache.tail.learner
+    learner.rule = InTurn(list(learner.candidates), 40)
+    requests, cached, in_force = random.Random(2), [], []
     for number in range(REQUESTS):
+        in_force.append(learner.in_force)
         history = driver.histories.setdefault(f"{requests.randrange(30)}", [])
         if len(history) > 2_000:
             history.clear()
         history += driver.fresh(requests.randrange(10, 600))
         cached.append(driver.request(history, prompt=len(history) - 5, stamp=float(number)))
     return {
-        "policy": driver.cache.tail.learner.in_force,
+        "in_force": in_force,
         "cached": cached,
         "resident": [driver.cached(name) for name in sorted(driver.histories)],
         "evicted": dict(sorted(driver.cache.tail.counts.items())),

@@ -19,7 +19,6 @@ from eval.studies.constants.table import Constant
 from eval.studies.figures import Figures, figures
 from eval.studies.queue import Line, line_for, serve
 from eval.trace_arguments import TraceSource
-from radix_tlru.config import LOAD
 
 __all__ = ["BETA_MS", "Setting", "line_of", "measured", "name_of"]
 
@@ -49,7 +48,6 @@ class Setting:
             policy,
             self.capacity,
             threshold=self.threshold,
-            median_weight=0.0 if policy == "lru" else LOAD,
             page_size=self.page_size,
             trim_chunk=None,
         )

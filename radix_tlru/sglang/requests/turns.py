@@ -35,7 +35,14 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -
         answer_ids=req.output_ids,
         thought_len=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
         session=req.session_id or (req.session and req.session.session_id),
+        finish=_finish_of(req),
     )
+
+
+def _finish_of(req: Any) -> str | None:
+    """``length`` if the answer was cut off; else None. What SGLang's scheduler calls a stop may be a tool call."""
+    reason = req.finished_reason
+    return "length" if reason is not None and reason.to_json()["type"] == "length" else None
 
 
 def fingerprint_of(key: RadixKey) -> Fingerprint:
