@@ -15,9 +15,9 @@ from eval.live import disaggregated, router
 from eval.live.replay import command
 from eval.live.replay.arms import Arm, default_arms, parse_arm, parse_url
 from eval.live.replay.hosts import STARTUP_S
-from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.plan import Plan, plan_of, run_of
 from eval.live.replay.rows import Folder, Run
+from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from tests.helpers.replays import RUN, played, row
 
 

@@ -12,9 +12,9 @@ import requests
 
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
-from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.play import NOT_SENT, Api, Loop, Pace, ReplayError, Sent, play
 from eval.live.replay.probe import warm_up
+from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, ServerError, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
