@@ -38,8 +38,8 @@ sys.exit(3)
 """
 # Speaks the protocol of /generate: half of every prompt is cached, answers are 900, 901, ... and take 0.1 s, a prompt
 # of 13 tokens is refused, one of 14 is aborted within its stream, one of 16 is told to come later unless it is the
-# third, one of 99 ends the server, one of 18 is kept waiting. One of 17 is answered by a token and then by all others at
-# once. It prints the length of each prompt, and its session.
+# third, one of 99 ends the server, one of 18 is kept waiting. One of 17 is answered by a token, then by all others
+# at once. It prints the length of each prompt, and its session.
 SCRIPTED = """
 import asyncio, json, os, sys
 from aiohttp import web
