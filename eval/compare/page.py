@@ -14,7 +14,7 @@ from eval.compare.settings import BASELINE
 from eval.compare.table import Grid, cell_grids, summary
 from eval.compare.verdict import LEAST_GAP, Row, Verdict
 from eval.render import html
-from eval.render.looks import RC
+from eval.render.looks import RC, percent
 
 __all__ = ["FIGURES", "PAGE", "write_page"]
 
@@ -50,22 +50,32 @@ def write_page(
         losses_file: the file beside it that has all losses.
     """
     traces = {row["trace"] for row in rows}
-    lead = f"{len(rows):,} cells: {len(found)} policies in {len(found[0].rows):,} settings of {len(traces)} traces."
+    lead = (
+        "What each eviction policy leaves for requests to prefill, against lru, the default of SGLang.\n"
+        f"{len(found)} policies in {len(found[0].rows):,} settings (a trace, a capacity, a ξ) of {len(traces)} traces."
+    )
+    table = summary(found)
     parts = [
         html.paragraph(lead, "lead"),
         html.heading("The verdict"),
         *(html.paragraph(one.sentence + _oracle(one)) for one in found if one.policy != BASELINE),
-        _table(summary(found)),
-        html.paragraph(f"{RULE} gap closed: over the settings in which hindsight saves {LEAST_GAP:.0%} of TEL."),
         *_pictures(folder, found),
+        html.heading(table.title),
+        html.table(table.head, table.rows),
+        html.paragraph(
+            f"{RULE} gap closed: over settings in which hindsight saves {_percent(LEAST_GAP)} of lru's TEL."
+        ),
         html.heading("How to read this"),
         html.paragraph(_READ),
         html.paragraph(
-            f"In brackets: {COVERAGE:.0%} intervals by bootstrap, {RESAMPLES} times, over conversations. Every policy "
-            "is given the same draws, so a change against lru is a paired one. Mean changes are over the settings in "
+            f"In brackets: {_percent(COVERAGE)} intervals by bootstrap, {RESAMPLES} times, over conversations. Every "
+            "policy is given the same draws, so a change against lru is a paired one. Mean changes are over settings in "
             "which lru has at least what the rule above says, as ratios to less say little."
         ),
         html.heading("Where a policy is worse than lru, the worst first"),
+        html.paragraph(
+            "In the order of the loss: the change, with lru counting as having at least what the rule says."
+        ),
         *(_losses(one, losses_file) for one in found if one.losses),
         html.heading("All cells"),
         *(_table(grid) for grid in cell_grids(rows, intervals=True)),
@@ -94,6 +104,10 @@ def _losses(one: Verdict, losses_file: str) -> str:
     more = len(one.losses) - len(listed)
     rest = html.paragraph(f"{more:,} more in `{losses_file}`.") if more else ""
     return html.table((one.name, "figure, change (interval): lru → policy on trace, capacity, ξ"), listed) + rest
+
+
+def _percent(share: float) -> str:
+    return percent(share, digits=0)
 
 
 def _table(grid: Grid) -> str:

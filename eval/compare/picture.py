@@ -101,7 +101,7 @@ def _maps(found: Sequence[Verdict], spot: Callable[[Sequence[Row]], _Spot], norm
         y = height - top - (line + 1) * map_height - line * gap
         axes = figure.add_axes((x / width, y / height, map_width / width, map_height / height))
         _map(axes, _spots(one, names, lines, columns, spot), norm, colours)
-        axes.set_title(one.name, color=ink(one.policy), fontsize=8)
+        axes.set_title(one.title, color=ink(one.policy), fontsize=8)
         axes.set_yticks(range(len(lines)), lines if not column else [""] * len(lines), fontsize=7)
         is_last = number + across >= len(shown)
         axes.set_xticks(range(len(columns)), columns if is_last else [""] * len(columns), fontsize=7)

@@ -46,10 +46,10 @@ def summary(found: Sequence[Verdict]) -> Grid:
 def _mean_row(one: Verdict) -> tuple[str, ...]:
     prefilled = _sum(row["prefilled"] for row in one.rows)
     if one.policy == BASELINE:
-        return (one.name, "", "", *("0" for _ in METRICS), "0 %", prefilled)
+        return (one.title, "", "", *("0" for _ in METRICS), "0 %", prefilled)
     worst = one.losses[0] if one.losses else None
     return (
-        one.name,
+        one.title,
         f"{one.settings_worse:,} of {len(one.rows):,}" if worst else "none",
         worst.change if worst else "–",
         *(percent(one.mean_change(metric), sign=True) for metric in METRICS),

@@ -67,6 +67,11 @@ class Verdict:
         return self.policy in ORACLES
 
     @property
+    def title(self) -> str:
+        """The name, and whether it looks into the future."""
+        return f"{self.name} (oracle)" if self.is_oracle else self.name
+
+    @property
     def settings_worse(self) -> int:
         """Settings in which at least one figure is worse."""
         return len({loss.row["cell"] for loss in self.losses})
