@@ -69,7 +69,7 @@ def write_page(
         html.paragraph(_READ),
         html.paragraph(
             f"In brackets: {_percent(COVERAGE)} intervals by bootstrap, {RESAMPLES} times, over conversations. Every "
-            "policy is given the same draws, so a change against lru is a paired one. Mean changes are over settings in "
+            "policy is given the same draws, so a change against lru is a paired one. Mean changes: over settings in "
             "which lru has at least what the rule above says, as ratios to less say little."
         ),
         html.heading("Where a policy is worse than lru, the worst first"),

@@ -97,7 +97,7 @@ def _figure(metric: str, row: Row, intervals: bool) -> str:
     if row["policy"] == BASELINE or change is None:
         return text
     span = f" ({_range(low, high)})" if intervals and low is not None else ""
-    return f"{text}  {percent(change, sign=True, digits=0)}{span}"
+    return f"{text}\N{EM SPACE}{percent(change, sign=True, digits=0)}{span}"
 
 
 def _range(low: float, high: float) -> str:
