@@ -35,11 +35,11 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=load, trim_chunk=64 tokens)")
 
 
-def test_what_is_told_no_weight_follows_the_load_unless_it_is_as_published() -> None:
-    assert Config("tlru", 600).weight == Config("etlru", 600).weight == "load"
-    assert Config("etlru", 600, next_prompt_estimate=100).weight == "load", "it learns who comes back"
+def test_without_a_weight_etlru_has_one_and_tlru_follows_the_load_unless_it_is_as_published() -> None:
+    assert Config("etlru", 600).weight == Config("etlru", 600, next_prompt_estimate=100).weight == 1.0
+    assert Config("tlru", 600).weight == "load"
     assert Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1 of the paper"
-    assert Config("etlru", 600).start_weight == 0.05
+    assert Config("etlru", 600).start_weight == 1.0
     for weight, start in (("load", 0.05), (0.0, 0.0), (1, 1)):
         assert Config("tlru", 600, 100, weight).start_weight == start
 

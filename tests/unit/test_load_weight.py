@@ -174,7 +174,8 @@ def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: 
 
 
 @pytest.mark.parametrize(
-    "config", [Config("etlru", THRESHOLD), Config("tlru", THRESHOLD), Config("tlru", THRESHOLD, 100, "load")]
+    "config",
+    [Config("etlru", THRESHOLD, None, "load"), Config("tlru", THRESHOLD), Config("tlru", THRESHOLD, 100, "load")],
 )
 def test_all_that_could_be_in_force_but_lru_follows_it(config: Config) -> None:
     learner = Learner(config, 10_000, 16)
@@ -183,11 +184,10 @@ def test_all_that_could_be_in_force_but_lru_follows_it(config: Config) -> None:
     for _ in range(32):
         learner.count_prefill(PrefillLoad(500, 4))
     assert [policy.median_weight for policy in learner.candidates.values()] == [*[0.5] * others, 1.0]
-    assert learner.policy.median_weight == 0.5
 
 
-def test_a_weight_that_was_given_stays() -> None:
-    for weight in (0.0, 0.5):
+def test_a_weight_that_was_given_stays_and_so_do_those_of_etlru() -> None:
+    for weight in (0.0, 0.5, None):
         learner = Learner(Config("etlru", THRESHOLD, median_weight=weight), 10_000, 16)
         before = dict(learner.candidates)
         for _ in range(100):

@@ -213,7 +213,7 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     returns = HintedReturns(Recency())
     leaves = Leaves(Policy(returns, FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.5))
     for leaf_id, history in enumerate((2000, 1500, 3000, 900)):
-        known = Conversation((0, 0), 10.0 * leaf_id, leaf_id, 0, history, 0)
+        known = Conversation(10.0 * leaf_id, leaf_id, 0, history, 0)
         leaves.appear(leaf_id, Leaf(0, history, history, float(leaf_id**2), known))
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
