@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -22,10 +19,40 @@ from radix_tlru.learning.records import Turn
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import ReusableOnly
 from radix_tlru.policy.checks import LEAVES
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Group, Recency
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Recency
 from radix_tlru.tools.model_check import check_custom_model
+from tests.helpers.wrong_models import (
+    Counts,
+    Endless,
+    EndsAtOnce,
+    EndsNowhere,
+    Falls,
+    FallsUnseen,
+    FirstIsOther,
+    Halves,
+    HoldsAll,
+    KeysFall,
+    LastsRight,
+    LastsTooDear,
+    Negative,
+    NeverUsed,
+    NoLevels,
+    NoNumber,
+    Nothing,
+    NotTimeless,
+    OldFirst,
+    OneLevel,
+    PlainPair,
+    Raises,
+    Right,
+    Rises,
+    Rolls,
+    SaysWhen,
+    Sometimes,
+    Unlikely,
+)
 
-HERE = __name__
+WRONG = "tests.helpers.wrong_models"
 
 
 HINTS = (
@@ -105,129 +132,6 @@ def test_prompt_models_of_the_package_are_right(model: object, leaves: tuple[Lea
 
 
 # ---- wrong return models: each has one fault ----
-
-
-class Right(Recency):
-    """A right one, with what a model of one's own has."""
-
-    def observe(self, turn: Any, conversation: Any) -> None:
-        conversation.annotation = len(turn.answer_ids)
-
-
-class EndsAtOnce(Right):
-    def group(self, leaf: Leaf, now: float) -> Group:
-        return Group(0, now)
-
-
-class PlainPair(Right):
-    def group(self, leaf: Leaf, now: float) -> Any:
-        return 0, math.inf
-
-
-class Negative(Right):
-    def rate(self, group: int, key: float, now: float) -> float:
-        return key - now - 1.0
-
-
-class Endless(Right):
-    def rate(self, group: int, key: float, now: float) -> float:
-        return math.inf if key == now else 1.0
-
-
-class OldFirst(Right):
-    """The most recently used goes first, by the order of keys, and costs most."""
-
-    def rate(self, group: int, key: float, now: float) -> float:
-        return now - key + 1.0
-
-
-class KeysFall(Right):
-    def key(self, leaf: Leaf) -> float:
-        return -leaf.last_access
-
-
-class NoNumber(Right):
-    def key(self, leaf: Leaf) -> float:
-        return math.nan
-
-
-class NeverUsed(Right):
-    def stamp(self, leaf: Leaf) -> float:
-        return -math.inf
-
-
-class HoldsAll(Right):
-    def floor(self, leaf: Leaf) -> int:
-        return leaf.end
-
-
-class Halves(Right):
-    def floor(self, leaf: Leaf) -> int:
-        return leaf.end / 2  # type: ignore[return-value]
-
-
-class FallsUnseen(Right):
-    """Half as likely to return after a minute, which its group does not say."""
-
-    timeless = True
-
-    def group(self, leaf: Leaf, now: float) -> Group:
-        return Group(1 if now - leaf.last_access < 60.0 else 0, math.inf)
-
-    def rate(self, group: int, key: float, now: float) -> float:
-        return (1.0 + group) / 2.0
-
-
-class SaysWhen(FallsUnseen):
-    """The same, but for saying so."""
-
-    def group(self, leaf: Leaf, now: float) -> Group:
-        fresh = now < leaf.last_access + 60.0
-        return Group(int(fresh), leaf.last_access + 60.0 if fresh else math.inf)
-
-
-class LastsTooDear(SaysWhen):
-    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
-        return Group(1, math.inf)
-
-
-class LastsRight(SaysWhen):
-    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
-        return Group(0, math.inf) if least <= 0.5 else self.group(leaf, now)
-
-
-class NotTimeless(Right):
-    timeless = True
-
-
-class Rolls(Right):
-    def rate(self, group: int, key: float, now: float) -> float:
-        return random.random()
-
-
-class Counts(Right):
-    __slots__ = ("asked",)
-
-    def __init__(self) -> None:
-        object.__setattr__(self, "asked", 0.0)
-
-    def key(self, leaf: Leaf) -> float:
-        object.__setattr__(self, "asked", self.asked + 1.0)
-        return self.asked
-
-
-class Raises(Right):
-    def stamp(self, leaf: Leaf) -> float:
-        stamp: float = leaf.conversation.stamp
-        return stamp
-
-
-class Sometimes(Right):
-    timeless = "no"
-
-
-class Nothing:
-    timeless, version = True, 0
 
 
 LEAF = "leaf 0 to 64 used at 1"
@@ -318,45 +222,6 @@ def test_a_model_that_differs_from_rank_to_rank_is_refused() -> None:
 # ---- wrong prompt models ----
 
 
-class Step(FixedPrompt):
-    def __init__(self) -> None:
-        super().__init__(200)
-
-
-class Unlikely(Step):
-    probabilities = (0.0, 1.5)
-
-
-class Falls(Step):
-    probabilities = (1.0, 0.0)
-
-
-class NoLevels(Step):
-    probabilities = ()
-
-
-class EndsNowhere(Step):
-    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
-        return 200
-
-
-class OneLevel(Step):
-    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
-        return None
-
-
-class Rises(AnyPrompt):
-    probabilities = (0.0, 0.5, 1.0)
-
-    def next_prompt(self, leaf: Leaf, level: int) -> int | None:
-        return (100, 200, None)[level]
-
-
-class FirstIsOther(Step):
-    def first_level(self, leaf: Leaf, longest: int) -> int:
-        return 0
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -390,24 +255,9 @@ def test_a_wrong_prompt_model_is_named_with_what_it_said_and_what_is_allowed(mod
 # ---- by its name, as a server does before it loads a model ----
 
 
-class Forgets(Right):
-    def observe(self, turn: Any, conversation: Any) -> None:
-        raise KeyError(turn.prompt_len)
-
-
-class ByIdentity(Right):
-    """Remembers a conversation by its address, which no two ranks have in common."""
-
-    def rate(self, group: int, key: float, now: float) -> float:
-        return 1.0
-
-    def group(self, leaf: Leaf, now: float) -> Group:
-        return Group(0 if leaf.conversation is None else id(self), math.inf)
-
-
 def test_a_right_model_may_start_a_server() -> None:
     check_custom_model("eval.examples.tool_calls:AfterToolCalls")
-    check_custom_model(f"{HERE}:Right")
+    check_custom_model(f"{WRONG}:Right")
 
 
 @pytest.mark.parametrize(
@@ -421,6 +271,6 @@ def test_a_right_model_may_start_a_server() -> None:
 )
 def test_a_wrong_model_is_refused_by_its_name(name: str, message: str) -> None:
     with pytest.raises(ConfigError) as error:
-        check_custom_model(f"{HERE}:{name}")
-    assert str(error.value).startswith(f"--tlru-return-model {HERE}:{name}: {message}")
+        check_custom_model(f"{WRONG}:{name}")
+    assert str(error.value).startswith(f"--tlru-return-model {WRONG}:{name}: {message}")
     assert "\n" not in str(error.value)
