@@ -57,6 +57,12 @@ class Modules:
         """The package that a module is in: of a package, itself."""
         return module if self._is_package(module) else module.rpartition(".")[0]
 
+    def has(self, module: str, name: str | None = None) -> bool:
+        """Whether there is such a module, and that name in it."""
+        if module not in self.files:
+            return False
+        return name is None or name in _names_in(ast.parse(self.files[module].read_bytes()))
+
     def _is_package(self, module: str) -> bool:
         return module in self.files and self.files[module].name == "__init__.py"
 
@@ -149,6 +155,20 @@ def module_name(file: Path) -> str:
 def is_private(name: str) -> bool:
     """Whether a leading underscore says so; names of Python's own, like `__all__`, are not private."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def _names_in(tree: ast.Module) -> set[str]:
+    """What a file gives a name to, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.alias(name=name, asname=asname):
+                names.add(asname or name.partition(".")[0])
+    return names
 
 
 def _nodes_of(file: Path) -> list[ast.AST]:

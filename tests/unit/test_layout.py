@@ -38,6 +38,17 @@ def test_a_private_name_is_not_used_outside_its_folder(modules: Modules) -> None
     assert not used, "\n".join(used)
 
 
+def test_what_is_imported_of_this_repository_is_there(modules: Modules) -> None:
+    """Also where it is imported late, or by what only `make patches-check` runs."""
+    roots = {module.partition(".")[0] for module in modules.files}
+    missing = [
+        str(one)
+        for one in modules.imports
+        if one.imported.partition(".")[0] in roots and not modules.has(one.imported, one.name)
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_no_test_imports_from_a_test_module(modules: Modules) -> None:
     found = [
         str(one)
@@ -151,6 +162,12 @@ def test_private_names_of_another_folder_are_found(use: str, owner: str, tmp_pat
 def test_private_names_of_the_same_folder_are_its_own(use: str, tmp_path: Path) -> None:
     modules = written(tmp_path, mine__m="_secret = 1", mine__user=use)
     assert list(modules.private_names()) == []
+
+
+def test_what_a_module_does_not_have_is_known(tmp_path: Path) -> None:
+    modules = written(tmp_path, a="import os as system\nif True:\n    x: int = 1\ndef f(): pass", b="from p.a import x")
+    assert all(modules.has("p.a", name) for name in (None, "system", "x", "f"))
+    assert not any((modules.has("p.a", "os"), modules.has("p.a", "y"), modules.has("p.c")))
 
 
 def test_a_finding_says_where_it_is(tmp_path: Path) -> None:
