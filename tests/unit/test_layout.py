@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,16 @@ def test_a_module_says_what_it_is_for(modules: Modules) -> None:
         if not ast.get_docstring(ast.parse(file.read_text()))
     ]
     assert not silent
+
+
+def test_a_message_names_no_index_to_install_from(modules: Modules) -> None:
+    """There is no release on one: what works is an extra of a checkout."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    texts = [file.read_text() for module, file in modules.files.items() if not within(module, "tests")]
+    told = [found for text in texts for found in re.findall(r"(.*)pip install ('.*?'|\S+)", text)]
+    assert told
+    assert not [what for where, what in told if what not in {f"'.[{extra}]'" for extra in extras}]
+    assert not [where for where, _ in told if "in a checkout" not in where]
 
 
 # ---- the reader itself, on files made up for it ----
