@@ -82,6 +82,41 @@ def test_the_configuration_imports_nothing_of_the_package(modules: Modules) -> N
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    ("room", "below"),
+    [
+        ("policy", {"config"}),
+        ("objective", {"config"}),
+        ("hints", {"config", "policy"}),
+        ("learning", {"config", "policy", "objective", "hints"}),
+        ("tools", {"config", "policy", "learning"}),
+    ],
+)
+def test_a_room_imports_what_is_below_it(room: str, below: set[str], modules: Modules) -> None:
+    """As `radix_tlru/README.md` has it."""
+    found = [
+        one
+        for one in modules.imports
+        if within(one.module, f"radix_tlru.{room}") and within(one.imported, "radix_tlru")
+        if one.imported.split(".")[1:2] and one.imported.split(".")[1] not in {room, *below}
+    ]
+    assert not found, "\n".join(map(str, found))
+
+
+def test_the_functions_that_the_architecture_names_are_there(modules: Modules) -> None:
+    named = set(re.findall(r"`(?:(\w+)\.)?(\w+)\(\)`", (REPOSITORY / "radix_tlru" / "README.md").read_text()))
+    defined: set[tuple[str, str]] = set()
+    for module in modules.files:
+        if within(module, "radix_tlru"):
+            for node in ast.walk(ast.parse(modules.files[module].read_text())):
+                inside = node.body if isinstance(node, ast.ClassDef | ast.Module) else []
+                owner = node.name if isinstance(node, ast.ClassDef) else ""
+                functions = [each.name for each in inside if isinstance(each, ast.FunctionDef)]
+                defined |= {(given, name) for name in functions for given in ("", owner)}
+    assert len(named) > 30
+    assert not named - defined
+
+
 def test_a_file_has_at_most_400_lines(modules: Modules) -> None:
     lengths = {module: len(file.read_text().splitlines()) for module, file in modules.files.items()}
     assert not {module: lines for module, lines in lengths.items() if lines > MOST_LINES}

@@ -154,7 +154,7 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "RANKS DIFFER" in together(differs)
 
 
-def test_tlru_foretells_nothing_and_says_so() -> None:
+def test_tlru_predicts_nothing_and_says_so() -> None:
     watched = Watched("tlru")
     text = shown(watched.serve(100))
     assert "nothing is predicted" in text
