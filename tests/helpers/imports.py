@@ -51,6 +51,7 @@ class Modules:
             for file in sorted(root.joinpath(folder).rglob("*.py"))
         }
         self._nodes = {module: _nodes_of(file) for module, file in self.files.items()}
+        self._names: dict[str, set[str]] = {}  # of the modules that were asked about
         self.imports = [found for module in self.files for found in self._imports_of(module)]
 
     def folder(self, module: str) -> str:
@@ -61,7 +62,9 @@ class Modules:
         """Whether there is such a module, and that name in it."""
         if module not in self.files:
             return False
-        return name is None or name in _names_in(ast.parse(self.files[module].read_bytes()))
+        if module not in self._names:
+            self._names[module] = _names_in(ast.parse(self.files[module].read_bytes()))
+        return name is None or name in self._names[module]
 
     def _is_package(self, module: str) -> bool:
         return module in self.files and self.files[module].name == "__init__.py"
