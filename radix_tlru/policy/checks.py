@@ -6,7 +6,7 @@ eviction end. These checks ask a model about some leaves and times, as an order 
     check_return_model(MyReturns())    # raises ModelError: MyReturns.group(…) returned …: must …
 
 The contracts are in :class:`~radix_tlru.policy.models.ReturnModel` and
-:class:`~radix_tlru.policy.models.PromptModel`. A check takes milliseconds. It cannot prove that a model is right.
+:class:`~radix_tlru.policy.models.PromptModel`. A check takes some 100 ms. It cannot prove that a model is right.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ LEAVES = tuple(
 _LATER = (0.0, 0.5, 1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0, 1e7)  # times that are asked about, after the last use
 _LEAST = (0.0, 1e-6, 1e-3, 0.1, math.inf)  # rates that lasting groups are asked for
 _LONGEST = (0, 1, 64, 200, 1_000, 8_192, 1 << 20)  # tokens, that first levels are asked for
+_NEARLY_ALL = 1.0 - 1e-6  # of the time until an expiry
 _ROUNDING = 1e-9  # by which rates may differ and count as equal, relative
 
 
@@ -132,7 +133,8 @@ def _check_leaf(asked: _Model, leaf: Leaf) -> None:
 def _check_holds(asked: _Model, leaf: Leaf, now: float, group: Group, method: str, question: tuple[Any, ...]) -> None:
     """Until its expiry a group's rate is at most that of the group in which the leaf would be then."""
     key = asked.key(leaf)
-    ends = [math.nextafter(group.expiry, -math.inf), (now + group.expiry) / 2] if group.expiry < math.inf else []
+    lasts = group.expiry - now  # an age may be rounded up to that of the expiry, if it is just below it
+    ends = [now + share * lasts for share in (0.5, _NEARLY_ALL)] if lasts < math.inf else []
     for then in sorted({now, *asked.times(leaf), *ends}):
         if not now <= then < group.expiry:
             continue
