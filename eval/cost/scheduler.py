@@ -27,10 +27,11 @@ from scipy import stats
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Host, launched
-from eval.live.replay.load import Load, load_from
+from eval.live.replay.load import load_from
 from eval.live.replay.play import Pace, ReplayError, play
 from eval.live.replay.probe import warm_up
 from eval.live.replay.rows import risen
+from eval.live.replay.turns import Load
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru import Config

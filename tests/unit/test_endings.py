@@ -111,9 +111,7 @@ def test_who_sees_how_answers_end_has_a_shorter_tail() -> None:
     assert {request.ending[0] == 1 for request in with_endings} == {False, True}
     tel = []
     for requests in (with_endings, [replace(request, ending=()) for request in with_endings]):
-        found = zip(
-            requests, simulate(simulated_cache("etlru", 60_000, median_weight=1.0, **SIZES), requests), strict=True
-        )
+        found = zip(requests, simulate(simulated_cache("etlru", 60_000, **SIZES), requests), strict=True)
         tel.append(sum(max(request.prompt_tokens - cached - 1_024, 0) for request, cached in found))
     assert tel[0] < 0.9 * tel[1]
 

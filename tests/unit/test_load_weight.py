@@ -175,7 +175,7 @@ def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: 
 
 @pytest.mark.parametrize(
     "config",
-    [Config("etlru", THRESHOLD, None, "load"), Config("tlru", THRESHOLD), Config("tlru", THRESHOLD, 100, "load")],
+    [Config(policy, THRESHOLD, estimate, "load") for policy in ("tlru", "etlru") for estimate in (None, 100)],
 )
 def test_all_that_could_be_in_force_but_lru_follows_it(config: Config) -> None:
     learner = Learner(config, 10_000, 16)
@@ -206,7 +206,7 @@ def test_real_cache_and_simulator_follow_the_same_load(policy: str) -> None:
         cache = cache_for(cell, TraceKnowledge(requests))
         done = serve(cache, requests, line)  # type: ignore[arg-type]
         if policy == name:
-            assert cache._learner.load.weight > LOWEST_WEIGHT  # type: ignore[attr-defined]
+            assert cache.learner.load.weight > LOWEST_WEIGHT  # type: ignore[attr-defined]
         return done.uncached.tolist(), done.ttft_s.tolist()
 
     assert served(f"real-{policy}") == served(policy)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from radix_tlru.hints.models import with_hints
-from radix_tlru.learning.age_bands import BANDS
+from radix_tlru.learning.age_bands import AGES, BANDS
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.policy.models import FixedPrompt, Leaf
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
@@ -41,3 +41,22 @@ def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(wrapper: Call
         return found
 
     assert victims(looks=2) == victims(looks=0)
+
+
+def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_price_yet() -> None:
+    returns = LearnedReturns()
+    falls, stays, newest = (conversation(stamp, turn=kind) for kind, stamp in enumerate((0.0, 0.0, 300.0)))
+    steps = len(AGES) - 1
+    returns._rows = {
+        falls.features: [1.0] * 4 + [0.001] * (steps - 4),
+        stays.features: [0.02] * steps,
+        newest.features: [1.0] * steps,
+    }
+    leaves = {number: Leaf(0, LENGTH, LENGTH, 1.0, known) for number, known in enumerate((falls, stays, newest))}
+    order = EvictionOrder(Policy(returns, AnyPrompt(), threshold=600, median_weight=1.0), 1, leaves.get)
+    for number, cheapest in ((0, 0), (1, 1), (2, 0)):
+        order.add_leaf(number)
+        (told,) = preview((order,), 1)
+        victim = order.choose_victim(LENGTH)
+        assert victim is not None
+        assert told.victim.leaf_id == victim.leaf_id == cheapest

@@ -208,7 +208,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_templates_are_shared(capacity:
     cache = etlru(capacity)
     tel_of_lru = tel(requests, simulate(lru(capacity), requests), 2_048)
     simulate(cache, requests)
-    learner = cache._learner
+    learner = cache.learner
     assert learner is not None
     assert learner.selector is not None
     assert learner.selector.one_in == 1
@@ -248,7 +248,7 @@ def test_a_run_finds_its_template_unless_the_cache_was_too_small_for_it() -> Non
 
 
 def etlru(capacity: int) -> SimulatedCache:
-    return simulated_cache("etlru", capacity, threshold=2_048, median_weight=1.0, page_size=16)
+    return simulated_cache("etlru", capacity, threshold=2_048, page_size=16)
 
 
 def lru(capacity: int) -> SimulatedCache:
