@@ -144,7 +144,7 @@ def _on_ray(cells: Sequence[Cell], source: TraceSource, folder: Path | None, job
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
-        raise ValueError(f"--ray {address}: needs the extra 'ray': pip install 'radix-tlru[ray]'") from None
+        raise ValueError(f"--ray {address}: needs the package ray: in a checkout, pip install '.[ray]'") from None
     ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
     register_ray()
     with joblib.parallel_config(backend="ray", n_jobs=jobs):

@@ -117,7 +117,7 @@ def shown(now: Snapshot, before: Snapshot | None = None, width: int = 120) -> st
     return capture.get()
 
 
-def test_a_frame_shows_what_is_in_force_spent_foretold_and_next(
+def test_a_frame_shows_what_is_in_force_spent_predicted_and_next(
     snapshots: tuple[Watched, Snapshot, Snapshot],
 ) -> None:
     _, before, now = snapshots
@@ -154,10 +154,10 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "RANKS DIFFER" in together(differs)
 
 
-def test_tlru_foretells_nothing_and_says_so() -> None:
+def test_tlru_predicts_nothing_and_says_so() -> None:
     watched = Watched("tlru")
     text = shown(watched.serve(100))
-    assert "nothing is foretold" in text
+    assert "nothing is predicted" in text
     assert "1 / uses of the cache" in text
 
 
