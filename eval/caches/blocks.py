@@ -170,8 +170,8 @@ class LeafQueue(Generic[B]):
 class GroupedCache(TreeCache[B]):
     """A tree cache whose leaves are in groups, each in the order of its places.
 
-    The group whose first leaf has the least score gives it up. Scores are looked at once a request, and again for a
-    group that has changed since: they may move with time, but within a group they must rise with the place.
+    The group whose first leaf has the least score gives it up. The scores of leaves may change from one request to the
+    next, and not while one is served. Within a group they must rise with the place.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:

@@ -108,7 +108,7 @@ class TokenKindCache(GroupedCache[_Block]):
         self._timings: dict[str, _Timing] = {"chat": _Timing(), "agentic": _Timing()}
         self._ghosts: OrderedDict[int, tuple[Kind, Queue]] = OrderedDict()  # pages evicted, the oldest first
         self._ghost: tuple[Kind, Queue] | None = None  # of the page that is missed
-        self._evictions = 0
+        self._evictions = 0  # since the last look at what was learned
         self._now_s = 0.0
         self._releases = count(1)
 
@@ -153,6 +153,10 @@ class TokenKindCache(GroupedCache[_Block]):
         for block in path[hits:]:
             for counts in self._counts(block.kind, block.queue):
                 counts.missed += 1
+        if self._evictions >= LEARNED_EVERY:
+            self._evictions = 0
+            for counts in (*self._kinds.values(), *self._queues.values()):
+                counts.learn()
 
     def _queue(self, request: Request, turn: Turn) -> Queue:
         if request.stop == "tool_calls" or (turn.number > 1 and request.input == "tool"):
@@ -196,6 +200,3 @@ class TokenKindCache(GroupedCache[_Block]):
         if len(self._ghosts) > self._pages:
             self._ghosts.popitem(last=False)
         self._evictions += 1
-        if self._evictions % LEARNED_EVERY == 0:
-            for counts in (*self._kinds.values(), *self._queues.values()):
-                counts.learn()

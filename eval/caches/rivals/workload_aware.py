@@ -68,6 +68,8 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         self._kinds: dict[Hashable, _Kind] = {}
         self._turns = Turns()
         self._ghosts: OrderedDict[int, tuple[_Kind, float]] = OrderedDict()  # evicted pages: kind and last use
+        self._regretted: list[tuple[_Kind, float]] = []  # of the request that is being served: its pages among them
+        self._ages_s: list[float] = []  # of what is evicted for it: how long it was unused
         self._life_s = PRIOR_WAIT_S
         self._now_s = 0.0
         self._releases = count(1)
@@ -82,7 +84,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
     def _miss(self, name: int) -> None:
         ghost = self._ghosts.pop(name, None)
         if ghost is not None:
-            self._count_reuse(*ghost)
+            self._regretted.append(ghost)
 
     def _count_reuse(self, kind: _Kind, last_s: float) -> None:
         kind.reuses += 1
@@ -97,8 +99,17 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         key = request.category or request.input, min(turn.number, MOST_TURNS)
         kind = self._kinds.setdefault(key, _Kind())
         kind.uses += len(path)
+        self._learn()
         for block in reversed(path):
             block.kind, block.last_s, block.place = kind, self._now_s, (0, next(self._releases))
+
+    def _learn(self) -> None:
+        for kind, last_s in self._regretted:
+            self._count_reuse(kind, last_s)
+        for age_s in self._ages_s:
+            self._life_s += LIFE_SHARE * (age_s - self._life_s)
+        self._regretted.clear()
+        self._ages_s.clear()
 
     def _group(self, block: _Block) -> Hashable:
         return id(block.kind)
@@ -108,7 +119,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         return block.kind.log_chance(self._now_s - block.last_s, max(self._life_s, SHORTEST_LIFE_S))
 
     def _evicted(self, block: _Block) -> None:
-        self._life_s += LIFE_SHARE * (self._now_s - block.last_s - self._life_s)
+        self._ages_s.append(self._now_s - block.last_s)
         assert block.kind is not None, "the request that cached a page has a kind"
         self._ghosts[block.name] = block.kind, block.last_s
         if len(self._ghosts) > REMEMBERED * self._pages:

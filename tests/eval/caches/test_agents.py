@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from eval.caches.baselines import RULES
+from eval.caches.rivals.token_kinds import TokenKindCache
 from eval.caches.rivals.tool_ttl import best_ttl_s
 from eval.caches.rivals.turns import Turns
+from eval.caches.rivals.workload_aware import WorkloadAwareCache
 from eval.caches.simulator import simulate
 from eval.traces.request import Path, Request
 from tests.helpers.random_traces import branching, random_tree
@@ -86,6 +88,52 @@ def test_of_one_kind_the_least_recently_used_goes() -> None:
         capacity = random.randint(1, 30)
         found = simulate(RULES["workload-aware"](capacity, 1), requests)
         assert found == simulate(RULES["vllm"](capacity, 1), requests), f"{seed = }"
+
+
+# ---- rules with groups of pages ----
+
+
+class _WorkloadAware(WorkloadAwareCache):
+    victims = 0
+
+    def _victim(self) -> Any:
+        return _least_of_all_leaves(self, super()._victim())
+
+
+class _TokenKinds(TokenKindCache):
+    victims = 0
+
+    def _victim(self) -> Any:
+        return _least_of_all_leaves(self, super()._victim())
+
+
+def _least_of_all_leaves(cache: Any, victim: Any) -> Any:
+    leaves = [block for block in cache._blocks.values() if cache.may_go(block)]
+    assert cache._score(victim) == min(map(cache._score, leaves))
+    cache.victims += 1
+    return victim
+
+
+@pytest.mark.parametrize("kind", [_WorkloadAware, _TokenKinds])
+def test_the_leaf_that_goes_is_worth_least_of_all_leaves(kind: type[_WorkloadAware | _TokenKinds]) -> None:
+    victims = 0
+    for seed in range(60):
+        random = Random(seed)
+        stops: list[Any] = [None, "stop", "tool_calls"]
+        requests = [
+            replace(
+                request,
+                conversation=random.choice([None, "a", "b", "c"]),
+                category=random.choice([None, "text", "file"]),
+                input=random.choice(["user", "tool"]),
+                stop=random.choice(stops),
+            )
+            for request in random_tree(random, longest=60, answers="abx")
+        ]
+        cache = kind(random.randint(2, 30), 1)
+        simulate(cache, requests)
+        victims += cache.victims
+    assert victims > 1000
 
 
 # ---- Continuum ----
