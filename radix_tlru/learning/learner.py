@@ -238,10 +238,16 @@ class Learner:
         return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""
+        """Wrap the candidates from the first use on: a server that has none does without the steps it takes to ask.
+
+        What clients say is true under lru, too. What was learned of answers is not: lru is lru as it is.
+        """
         if wrapper not in self._wrappers:
             self._wrappers.append(wrapper)
-            self._replace_candidates({name: wrapper(policy) for name, policy in self.candidates.items()})
+            is_said = wrapper is with_hints
+            self._replace_candidates(
+                {name: wrapper(policy) for name, policy in self.candidates.items() if is_said or name != "lru"}
+            )
 
     def _replace_candidates(self, policies: Mapping[str, Policy]) -> None:
         """Put other versions of candidates in their places, in the shadows too."""

@@ -129,7 +129,7 @@ def test_arms_are_parsed_as_a_shell_would() -> None:
         "ours", ("--radix-eviction", "tlru", "--x", "a b")
     )
     assert parse_url("ours=http://127.0.0.1:3000/") == Arm("ours", url="http://127.0.0.1:3000")
-    assert [arm.name for arm in default_arms(600, 100)] == ["stock lru", "stock tlru", "radix-tlru"]
+    assert [arm.name for arm in default_arms(600, 100)] == ["stock lru", "stock tlru", "etlru"]
 
 
 def test_a_run_is_known_by_its_load_and_its_servers() -> None:

@@ -232,4 +232,4 @@ def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Pa
     assert Folder(tmp_path).missing == []
     facts = Folder(tmp_path).facts("ours")
     assert facts is not None
-    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", "load", True, True)
+    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", 0.0, True, True)
