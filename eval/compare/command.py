@@ -3,13 +3,15 @@
 A policy is *never worse than lru*, or the command lists every figure of every setting in which it is worse by more than
 1 %, the worst first. What 1 % means where lru has 0 or next to nothing is stated in ``changes.py`` and on the page.
 
+``lru`` is page-granular. SGLang's own, ``sglang-lru``, evicts whole nodes and is a little worse.
+
 A setting is one trace at one capacity under one ξ. Capacities are tokens, or shares of the trace's working set: the
 most tokens at one time that a later prompt has again (``eval trace`` prints it). ξ is given in tokens, or follows from
 a TTFT objective in ms and the line β + α·uncached. Each policy has the weight w of a server unless one is given.
 
 Written into DIR: ``cells.jsonl``, ``losses.txt``, ``compare.html`` with its figures. A run that was cut off goes on
-with the same command; cells that are there are not run again. ``--quick`` takes fewer settings of the same traces:
-seed 0, 10 and 50 % of the working set, ξ = 8,192.
+with the same command. Cells that are there are not run again, even if the code of a policy has changed since.
+``--quick`` takes fewer settings of the same traces: seed 0, 10 and 50 % of the working set, ξ = 8,192.
 """
 
 from __future__ import annotations
@@ -48,6 +50,9 @@ from radix_tlru.config import LOAD
 __all__ = ["LOSSES", "add_arguments", "judge", "run"]
 
 ALL = "all"
+EVERY = tuple(name for name in EVICTIONS if not name.startswith("real-"))
+"""What ``--policy all`` means. The real caches of radix-tlru evict what ``tlru`` and ``etlru`` do, and take minutes."""
+
 LOSSES = "losses.txt"
 
 DEFAULT_PAGE = 64
@@ -92,7 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         (*EVICTIONS, ALL),
         (BASELINE, "tlru", "etlru", OPTIMUM),
-        f"any of {', '.join(EVICTIONS)}, or {ALL} (default: lru tlru etlru tail-belady; the first and last always run)",
+        f"any of {', '.join(EVICTIONS)}; {ALL}: all but real-* (default: lru tlru etlru tail-belady; lru and "
+        "tail-belady always run)",
     )
     weight = f"w: 0 to 1, or {LOAD} (default: as a server, {LOAD} where it learns, else 0)"
     add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help=weight)
@@ -131,7 +137,7 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
         ValueError, OSError: something asked for cannot be done.
     """
     if ALL in args.policy:
-        args.policy = list(EVICTIONS)
+        args.policy = [name for name in args.policy if name != ALL] + list(EVERY)
     for setting in settings:
         if setting.capacity < setting.page_size:
             raise ValueError(

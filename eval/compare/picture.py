@@ -63,7 +63,8 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
             return _Spot(size, "better" if size < 0 else "equal")
         change = row["against_lru"][metric][0]
         digits = 0 if change is None or abs(change) >= 0.095 else 1
-        return _Spot(size, f"{NAMES[metric]} {percent(change, sign=True, digits=digits)}")
+        name = "hits" if metric == "hit_ratio" else NAMES[metric]
+        return _Spot(size, f"{name} {percent(change, sign=True, digits=digits)}")
 
     return _maps(found, spot, SymLogNorm(0.01, vmin=-1.0, vmax=1.0, base=10), "BrBG_r")
 

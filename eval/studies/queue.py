@@ -7,7 +7,7 @@ requests behind it. Here a server prefills one request after the other, first co
     TTFT = time in the queue + β + α · uncached.
 
 α is chosen so that lru is busy with prefills for a given share of the time (``--load``); all policies are on the same
-server. Arrivals are those of the trace: a user who waits longer does not come back later.
+server. ``--alpha`` gives it instead. Arrivals are those of the trace: a user who waits longer does not come back later.
 
 With ``--itl`` answers take time, too: continuous batching as of ``batching.py``. Requests that run hold KV, so the
 cache has the rest of the pool, and share the steps of those that prefill. The table then has ITL and tokens per second
@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 from rich.table import Table
@@ -44,7 +45,7 @@ from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
 from eval.studies.queue_model import Line, QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
-from eval.traces.request import TraceError
+from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
@@ -55,6 +56,9 @@ POLICIES = (BASELINE, "sglang-tlru", "tlru", "etlru", "lru", "tail-belady")
 
 BATCHED_BASELINE = "lru"
 """With ``--itl``: SGLang's own cache cannot be told what running requests hold."""
+
+LOADS = (0.5, 0.8, 0.95)
+"""Loads, unless others or α are given."""
 
 BATCHED = ("ITL p50", "p95", "tokens/s")
 """Columns with ``--itl``; ITL is the mean of a request."""
@@ -87,10 +91,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         action=Several,
         type=number(above=0, below=1),
-        default=[0.5, 0.8, 0.95],
+        default=[],
         metavar="SHARE",
-        help="of the time that stock lru is busy (default: 0.5 0.8 0.95)",
+        help="of the time that lru prefills (default: 0.5 0.8 0.95)",
     )
+    add("--alpha", type=number(above=0), metavar="MS", help="a prefilled token, in place of --load")
     add("--beta", type=number(least=0), default=20.0, metavar="MS", help="of any prefill (default: %(default)s)")
     add("--itl", type=number(above=0), metavar="MS", help="answers take time: ms of a decoding step with one request")
     add("--itl-slope", type=number(least=0), default=0.0, metavar="MS", help="more for every other that runs (0)")
@@ -119,7 +124,7 @@ def compare(args: argparse.Namespace) -> Table:
     cells = _cells(trace.name, args)
     alone = cache_for(cells[0], knowledge_of(source))
     uncached = sum(request.prompt_tokens - alone.request(request) for request in trace.requests)
-    lines = {load: line_for(load, args.beta, trace.requests, uncached) for load in args.load}
+    lines = _lines(args, trace.requests, uncached)
     runs = list(itertools.product(lines, cells))
     calls = [(cell, source, _engine(lines[load], args)) for load, cell in runs]
     done = dict(zip(runs, in_parallel(_served, calls, jobs=args.jobs, title="runs"), strict=True))
@@ -144,6 +149,17 @@ def compare(args: argparse.Namespace) -> Table:
                 end_section=cell is cells[-1],
             )
     return result
+
+
+def _lines(args: argparse.Namespace, requests: Sequence[Request], uncached: int) -> dict[float, Line]:
+    """The servers, by the share of the time that lru's ``uncached`` tokens keep them busy."""
+    if args.alpha is None:
+        return {load: line_for(load, args.beta, requests, uncached) for load in args.load or LOADS}
+    if args.load:
+        raise ValueError(f"--alpha {args.alpha:g}: not together with --load; give one of them")
+    line = Line(args.alpha, args.beta)
+    work_s = (args.beta * len(requests) + args.alpha * uncached) / 1000.0
+    return {round(work_s / span_s(requests), 3): line}
 
 
 def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:

@@ -125,9 +125,21 @@ def test_the_command_has_ttft_itl_and_tokens_a_second_of_each_policy(capsys: pyt
     assert [row[1] if row[0] == "0.5" else row[0] for row in rows] == ["lru", "tlru", "etlru"]
 
 
+def test_a_load_follows_where_alpha_is_given(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--trace", "synthetic:conversations=60", "--capacity", "20k", "--threshold", "1024", "--policy", "lru"]
+    requests = open_trace("synthetic:conversations=60").requests
+    cached = cache(20_000)
+    uncached = sum(one.prompt_tokens - cached.request(one) for one in requests)
+    load = 0.5 * uncached / 1000 / (requests[-1].arrival_s - requests[0].arrival_s)
+    assert main(["queue", *sizes, "--itl", "20", "--alpha", "0.5", "--beta", "0"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if " lru " in line)
+    assert float(row[0]) == pytest.approx(load, abs=0.0005)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
+        ("--alpha 1 --load 0.5", "--alpha 1: not together with --load"),
         ("--itl 0", "--itl 0: must be more than 0"),
         ("--itl 5 --chunk 0", "--chunk 0: must be 1 or more"),
         ("--itl 5 --itl-slope -1", "--itl-slope -1: must be 0 or more"),
