@@ -1,4 +1,4 @@
-"""Workload-aware eviction: pages go by the chance of a use soon, which is learned for each kind of request."""
+"""Workload-aware eviction: pages go by the probability of a use soon, which is learned for each kind of request."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class _Kind:
     reuses: float = PRIOR_USES / 2
     waits_s: float = PRIOR_USES / 2 * PRIOR_WAIT_S  # sum
 
-    def log_chance(self, age_s: float, life_s: float) -> float:
-        """Log of the chance that a page unused for ``age_s`` is used within the next ``life_s``."""
+    def log_probability(self, age_s: float, life_s: float) -> float:
+        """Log of the probability that a page unused for ``age_s`` is used within the next ``life_s``."""
         rate = self.reuses / max(self.waits_s, 1e-9)
         return math.log(self.reuses / self.uses) - rate * age_s + math.log(-math.expm1(-rate * life_s))
 
@@ -55,7 +55,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
     """The rule of "KVCache Cache in the Wild".
 
     A page has the kind of the request that used it last: its category and its turn. For each kind the time to the next
-    use is exponential. The page goes whose chance of a use within ``life`` is the least; of one request's the deepest.
+    use is exponential. The page goes for which a use within ``life`` is least probable; of one request's the deepest.
 
     Source: Wang et al., "KVCache Cache in the Wild", USENIX ATC 2025 (arXiv 2506.02634), section 4; queues by kind as
     in vllm-project/vllm#22236. Assumed: distributions are learned while serving (there: profiled on an hour before),
@@ -115,7 +115,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         return id(block.kind)
 
     def _score(self, block: _Block) -> float:
-        return block.kind.log_chance(self._now_s - block.last_s, max(self._life_s, SHORTEST_LIFE_S))
+        return block.kind.log_probability(self._now_s - block.last_s, max(self._life_s, SHORTEST_LIFE_S))
 
     def _evicted(self, block: _Block) -> None:
         self._ages_s.append(self._now_s - block.last_s)
