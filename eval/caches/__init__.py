@@ -10,7 +10,7 @@
 | `pages.py` | numbers for the pages of a context | units of a trace → page ids, token ids |
 | `blocks.py`, `nodes.py` | a tree of pages, and one of nodes, that a rule evicts from | requests → cached tokens |
 | `vllm.py`, `tensorrt.py` | the eviction rules of other engines | sizes → a cache |
-| `rivals/` | published policies, one a file | sizes → a cache |
+| `published/` | published policies, one a file | sizes → a cache |
 | `baselines.py` | all of these, and stock SGLang, by name | name, sizes → a cache |
 | `routing.py`, `prefix_aware.py` | several caches behind a router | requests → cached tokens |
 

@@ -19,14 +19,14 @@ sglang-priority   lowest priority of a request first, then lru; requests of a tr
 vllm              :class:`~eval.caches.vllm.VllmCache`
 trtllm            :class:`~eval.caches.tensorrt.TensorRTCache`, without hints
 trtllm-retention  the same, with the first 1,024 tokens of each prompt at the highest priority for 30 s
-slru, lfu         SGLang's rules by the page: :mod:`~eval.caches.rivals.frequency`
-hpt               hits per token, whole nodes as SGLang: :mod:`~eval.caches.rivals.hits_per_token`
-arc               :class:`~eval.caches.rivals.arc.ArcCache`
-s3-fifo           :class:`~eval.caches.rivals.s3_fifo.S3FifoCache`
-sieve             :class:`~eval.caches.rivals.sieve.SieveCache`
-workload-aware    KVCache Cache in the Wild: :class:`~eval.caches.rivals.workload_aware.WorkloadAwareCache`
-continuum         Continuum: :class:`~eval.caches.rivals.tool_ttl.ToolTtlCache`
-saecache          SAECache: :class:`~eval.caches.rivals.token_kinds.TokenKindCache`
+slru, lfu         SGLang's rules by the page: :mod:`~eval.caches.published.frequency`
+hpt               hits per token, whole nodes as SGLang: :mod:`~eval.caches.published.hits_per_token`
+arc               :class:`~eval.caches.published.arc.ArcCache`
+s3-fifo           :class:`~eval.caches.published.s3_fifo.S3FifoCache`
+sieve             :class:`~eval.caches.published.sieve.SieveCache`
+workload-aware    KVCache Cache in the Wild: :class:`~eval.caches.published.workload_aware.WorkloadAwareCache`
+continuum         Continuum: :class:`~eval.caches.published.tool_ttl.ToolTtlCache`
+saecache          SAECache: :class:`~eval.caches.published.token_kinds.TokenKindCache`
 ================  ====================================================================================================
 
 Source of the SGLang rules: ``sglang/srt/mem_cache/evict_policy.py`` (0.5.23).
@@ -36,15 +36,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from eval.caches.published.arc import ArcCache
+from eval.caches.published.frequency import lfu_cache, slru_cache
+from eval.caches.published.hits_per_token import hits_per_token_cache
+from eval.caches.published.s3_fifo import S3FifoCache
+from eval.caches.published.sieve import SieveCache
+from eval.caches.published.token_kinds import TokenKindCache
+from eval.caches.published.tool_ttl import ToolTtlCache
+from eval.caches.published.workload_aware import WorkloadAwareCache
 from eval.caches.real import REAL_CACHES, STOCK_POLICIES
-from eval.caches.rivals.arc import ArcCache
-from eval.caches.rivals.frequency import lfu_cache, slru_cache
-from eval.caches.rivals.hits_per_token import hits_per_token_cache
-from eval.caches.rivals.s3_fifo import S3FifoCache
-from eval.caches.rivals.sieve import SieveCache
-from eval.caches.rivals.token_kinds import TokenKindCache
-from eval.caches.rivals.tool_ttl import ToolTtlCache
-from eval.caches.rivals.workload_aware import WorkloadAwareCache
 from eval.caches.simulator import Cache
 from eval.caches.tensorrt import Retention, TensorRTCache
 from eval.caches.vllm import VllmCache

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from eval.caches.baselines import RULES
-from eval.caches.rivals.token_kinds import TokenKindCache
-from eval.caches.rivals.tool_ttl import best_ttl_s
-from eval.caches.rivals.turns import Turns
-from eval.caches.rivals.workload_aware import WorkloadAwareCache
+from eval.caches.published.token_kinds import TokenKindCache
+from eval.caches.published.tool_ttl import best_ttl_s
+from eval.caches.published.turns import Turns
+from eval.caches.published.workload_aware import WorkloadAwareCache
 from eval.caches.simulator import simulate
 from eval.traces.request import Path, Request
 from tests.helpers.random_traces import branching, random_tree
@@ -83,7 +83,7 @@ def test_a_page_that_comes_back_after_its_eviction_still_says_that_its_kind_does
 def test_of_one_kind_the_least_recently_used_goes() -> None:
     for seed in range(60):
         random = Random(seed)
-        # All of one age band would do; requests without names and categories differ by their turn alone.
+        # All are of one kind: the first turn of a conversation of its own.
         requests = [replace(request, conversation=str(n)) for n, request in enumerate(random_tree(random, longest=40))]
         capacity = random.randint(1, 30)
         found = simulate(RULES["workload-aware"](capacity, 1), requests)
@@ -252,7 +252,7 @@ def test_kinds_of_token_that_come_back_are_worth_more() -> None:
             ids = tuple(range((2 * run + (said == "tool")) * 100, (2 * run + (said == "tool")) * 100 + turn + 1))
             path = Path(ids, range(1, turn + 2))
             clock += 1.0
-            known = {"input": said, "stop": "tool_calls", "answer_s": 0.0}
+            known: dict[str, Any] = {"input": said, "stop": "tool_calls", "answer_s": 0.0}
             requests.append(Request(clock, f"{name} {run}", path, path, turn + 1, 0, **known))
     cache: Any = RULES["saecache"](12, 1)
     simulate(cache, requests)

@@ -12,8 +12,9 @@ import pytest
 
 from eval.caches.baselines import RULES
 from eval.caches.blocks import TreeCache
+from eval.caches.pages import page_ids
 from eval.caches.real import RealCache
-from eval.caches.simulator import Cache, simulate
+from eval.caches.simulator import Cache, known_prefix, simulate
 from eval.traces.request import Request
 from tests.helpers.libcachesims import libcachesim_hits
 from tests.helpers.random_traces import branching, random_tree, single_blocks
@@ -117,8 +118,5 @@ def check_tree(cache: Cache) -> None:
 
 def cached_prefix(cache: Any, request: Request) -> int:
     """Tokens of a context that are cached, without using them."""
-    from eval.caches.pages import page_ids
-    from eval.caches.simulator import known_prefix
-
     names = page_ids(request.context, cache.page_size, cache._units)
-    return known_prefix(names, cache.cached) * cache.page_size
+    return known_prefix(names, cache.cached) * int(cache.page_size)

@@ -9,8 +9,8 @@ import pytest
 
 from eval.caches.baselines import RULES
 from eval.caches.nodes import Node, NodeCache
+from eval.caches.published.hits_per_token import hits_per_token
 from eval.caches.real import RealCache
-from eval.caches.rivals.hits_per_token import hits_per_token
 from eval.caches.simulator import simulate
 from tests.helpers.random_traces import branching, random_tree
 

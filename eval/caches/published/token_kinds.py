@@ -10,7 +10,7 @@ from itertools import count
 from typing import Literal
 
 from eval.caches.blocks import Block, GroupedCache
-from eval.caches.rivals.turns import Turn, Turns
+from eval.caches.published.turns import Turn, Turns
 from eval.traces.request import Request
 
 __all__ = ["TokenKindCache"]
@@ -73,7 +73,7 @@ class _Timing:
         self.variance += WAIT_RATE * (error * error - self.variance)
 
     def survival(self, age_s: float) -> float:
-        """The chance that a wait is longer than ``age_s``."""
+        """The probability that a wait is longer than ``age_s``."""
         return 0.5 * math.erfc((math.log(age_s) - self.mean) / math.sqrt(2 * self.variance))
 
 
@@ -189,9 +189,9 @@ class TokenKindCache(GroupedCache[_Block]):
         if block.queue == "evict-first":
             return -age_s
         timing = self._timings.get(block.queue)
-        chance = 1.0 - block.band / BANDS if timing is None else timing.survival(age_s)
+        probability = 1.0 - block.band / BANDS if timing is None else timing.survival(age_s)
         of_kind, of_queue = self._counts(block.kind, block.queue)
-        return of_queue.weight * of_kind.weight * chance / age_s
+        return of_queue.weight * of_kind.weight * probability / age_s
 
     def _evicted(self, block: _Block) -> None:
         for counts in self._counts(block.kind, block.queue):

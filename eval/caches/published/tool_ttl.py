@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 
 from eval.caches.blocks import Block, LeafQueue, TreeCache
-from eval.caches.rivals.turns import Turns
+from eval.caches.published.turns import Turns
 from eval.caches.routing import Service
 from eval.traces.request import Request
 

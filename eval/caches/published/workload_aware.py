@@ -1,15 +1,15 @@
-"""Workload-aware eviction: pages go by the chance of a use soon, which is learned for each kind of request."""
+"""Workload-aware eviction: pages go by the probability of a use soon, which is learned for each kind of request."""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 
 from eval.caches.blocks import Block, GroupedCache
-from eval.caches.rivals.turns import Turns
+from eval.caches.published.turns import Turns
 from eval.traces.request import Request
 
 __all__ = ["WorkloadAwareCache"]
@@ -39,15 +39,15 @@ class _Kind:
     reuses: float = PRIOR_USES / 2
     waits_s: float = PRIOR_USES / 2 * PRIOR_WAIT_S  # sum
 
-    def log_chance(self, age_s: float, life_s: float) -> float:
-        """Log of the chance that a page unused for ``age_s`` is used within the next ``life_s``."""
+    def log_probability(self, age_s: float, life_s: float) -> float:
+        """Log of the probability that a page unused for ``age_s`` is used within the next ``life_s``."""
         rate = self.reuses / max(self.waits_s, 1e-9)
         return math.log(self.reuses / self.uses) - rate * age_s + math.log(-math.expm1(-rate * life_s))
 
 
 @dataclass(eq=False, slots=True)
 class _Block(Block):
-    kind: _Kind | None = None  # of the request that used it last
+    kind: _Kind = field(kw_only=True)  # of the request that used it last
     last_s: float = 0.0  # when it came
 
 
@@ -55,7 +55,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
     """The rule of "KVCache Cache in the Wild".
 
     A page has the kind of the request that used it last: its category and its turn. For each kind the time to the next
-    use is exponential. The page goes whose chance of a use within ``life`` is the least; of one request's the deepest.
+    use is exponential. The page goes for which a use within ``life`` is least probable; of one request's the deepest.
 
     Source: Wang et al., "KVCache Cache in the Wild", USENIX ATC 2025 (arXiv 2506.02634), section 4; queues by kind as
     in vllm-project/vllm#22236. Assumed: distributions are learned while serving (there: profiled on an hour before),
@@ -66,10 +66,11 @@ class WorkloadAwareCache(GroupedCache[_Block]):
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)
         self._kinds: dict[Hashable, _Kind] = {}
+        self._unknown = _Kind()  # of a page that is cached while its request is being served
         self._turns = Turns()
         self._ghosts: OrderedDict[int, tuple[_Kind, float]] = OrderedDict()  # evicted pages: kind and last use
-        self._regretted: list[tuple[_Kind, float]] = []  # of the request that is being served: its pages among them
-        self._ages_s: list[float] = []  # of what is evicted for it: how long it was unused
+        self._regretted: list[tuple[_Kind, float]] = []  # evicted pages that a request looks up
+        self._ages_s: list[float] = []  # of pages evicted for it: how long they were unused
         self._life_s = PRIOR_WAIT_S
         self._now_s = 0.0
         self._releases = count(1)
@@ -78,7 +79,6 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         super()._begin(request, path, names)
         self._now_s = request.arrival_s
         for block in path:
-            assert block.kind is not None, "the request that cached a page has a kind"
             self._count_reuse(block.kind, block.last_s)
 
     def _miss(self, name: int) -> None:
@@ -91,7 +91,7 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         kind.waits_s += self._now_s - last_s
 
     def _new(self, name: int, parent: _Block | None, depth: int) -> _Block:
-        return _Block(name, parent, depth)
+        return _Block(name, parent, depth, kind=self._unknown)
 
     def _end(self, request: Request, path: Sequence[_Block], hits: int) -> None:
         names = [block.name for block in path]
@@ -115,12 +115,10 @@ class WorkloadAwareCache(GroupedCache[_Block]):
         return id(block.kind)
 
     def _score(self, block: _Block) -> float:
-        assert block.kind is not None, "the request that cached a page has a kind"
-        return block.kind.log_chance(self._now_s - block.last_s, max(self._life_s, SHORTEST_LIFE_S))
+        return block.kind.log_probability(self._now_s - block.last_s, max(self._life_s, SHORTEST_LIFE_S))
 
     def _evicted(self, block: _Block) -> None:
         self._ages_s.append(self._now_s - block.last_s)
-        assert block.kind is not None, "the request that cached a page has a kind"
         self._ghosts[block.name] = block.kind, block.last_s
         if len(self._ghosts) > REMEMBERED * self._pages:
             self._ghosts.popitem(last=False)

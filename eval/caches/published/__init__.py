@@ -7,7 +7,7 @@
 | `arc.py` | used once, used more often, and how much room for which | Megiddo and Modha, FAST 2003 |
 | `s3_fifo.py` | a small queue before a large one | Yang et al., SOSP 2023 |
 | `sieve.py` | a hand that passes over what was used | Zhang et al., NSDI 2024 |
-| `workload_aware.py` | chance of a use soon, for each kind of request | KVCache Cache in the Wild, arXiv 2506.02634 |
+| `workload_aware.py` | how likely a use soon is, by kind of request | KVCache Cache in the Wild, arXiv 2506.02634 |
 | `tool_ttl.py` | pins while a tool runs | Continuum, arXiv 2511.02230 |
 | `token_kinds.py` | worth of each kind of token | SAECache, arXiv 2605.18825 |
 | `turns.py` | which turn a request is, for the three above | – |
