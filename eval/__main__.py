@@ -36,6 +36,7 @@ COMMANDS = {
     "unseen": Command("studies.unseen", "the old name of compare --suite, with other traces"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
+    "features": Command("studies.features", "what each thing that is known of a turn is worth to the learned rates"),
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),
     "picture": Command("render.picture", "the picture of the README, from what the real caches keep"),

@@ -7,7 +7,7 @@ keeps the uncached tokens that it had in the whole trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,13 +15,17 @@ from numpy.typing import NDArray
 
 from eval.compare.changes import METRICS
 
-__all__ = ["COVERAGE", "RESAMPLES", "Sample", "draws", "interval", "percentiles", "resampled"]
+__all__ = ["COVERAGE", "FEWEST", "RESAMPLES", "Drawn", "Sample", "draws", "interval", "percentiles", "resampled"]
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Drawn = NDArray[np.uint8]
 
-RESAMPLES = 400
-"""Draws. With twice as many the ends of intervals move by less than a tenth of their length."""
+RESAMPLES, FEWEST = 400, 100
+"""Draws, and how many there are at least of a trace with so many conversations that they would not fit in memory."""
+
+_MOST_DRAWN = 100_000_000
+"""Bytes of all draws: above 250,000 conversations there are fewer of them."""
 
 COVERAGE = 0.95
 """Share of the resamples that an interval holds."""
@@ -41,13 +45,17 @@ class Sample:
     conversation: Ints  # its number, from 0
 
 
-def draws(conversations: int, resamples: int = RESAMPLES, seed: int = 0) -> Ints:
+def draws(conversations: int, seed: int = 0) -> Drawn:
     """How often each conversation is drawn: a line for each resample, a column for each conversation."""
-    shares = np.full(conversations, 1 / conversations)
-    return np.random.default_rng(seed).multinomial(conversations, shares, size=resamples)
+    resamples = max(min(RESAMPLES, _MOST_DRAWN // conversations), FEWEST)
+    rng, shares = np.random.default_rng(seed), np.full(conversations, 1 / conversations)
+    drawn = np.empty((resamples, conversations), dtype=np.uint8)  # one conversation 256 times: never
+    for line in drawn:
+        line[:] = rng.multinomial(conversations, shares)
+    return drawn
 
 
-def resampled(sample: Sample, threshold: int, drawn: Ints) -> Floats:
+def resampled(sample: Sample, threshold: int, drawn: Drawn) -> Floats:
     """The figures of each resample: a line each, columns in the order of METRICS.
 
     Args:
@@ -57,7 +65,8 @@ def resampled(sample: Sample, threshold: int, drawn: Ints) -> Floats:
     over = np.maximum(sample.uncached - threshold, 0)
     of_requests = (np.ones_like(over), sample.uncached, sample.prompt, over > 0, over)
     sums = np.stack([np.bincount(sample.conversation, weights=each, minlength=drawn.shape[1]) for each in of_requests])
-    requests, uncached, prompts, violations, tel = (drawn @ sums.T).T
+    parts = [drawn[part] @ sums.T for part in _parts(drawn, sample.uncached)]
+    requests, uncached, prompts, violations, tel = np.concatenate(parts).T
     quantiles = percentiles(sample.uncached, sample.conversation, drawn, list(_SHARES.values()))
     # Resamples differ in length. Counts and sums are stated for as many requests as the trace has.
     scale = len(sample.uncached) / requests
@@ -71,7 +80,7 @@ def resampled(sample: Sample, threshold: int, drawn: Ints) -> Floats:
     return np.stack([columns[name] for name in METRICS], axis=1)
 
 
-def percentiles(values: Ints, conversation: Ints, drawn: Ints, shares: Sequence[float]) -> Floats:
+def percentiles(values: Ints, conversation: Ints, drawn: Drawn, shares: Sequence[float]) -> Floats:
     """Percentiles of each resample, as ``np.percentile`` has them of all requests that were drawn.
 
     Returns:
@@ -80,10 +89,8 @@ def percentiles(values: Ints, conversation: Ints, drawn: Ints, shares: Sequence[
     order = np.argsort(values, kind="stable")
     rising, owner = values[order], conversation[order]
     result = np.empty((len(drawn), len(shares)))
-    lines = max(_AT_ONCE // len(values), 1)
-    for first in range(0, len(drawn), lines):
-        part = slice(first, min(first + lines, len(drawn)))
-        up_to = np.cumsum(drawn[part][:, owner], axis=1)  # requests of the resample up to each value
+    for part in _parts(drawn, values):
+        up_to = np.cumsum(drawn[part][:, owner], axis=1, dtype=np.int64)  # requests up to each value
         places = (up_to[:, -1:] - 1) * np.asarray(shares)
         below = np.floor(places)
         at = np.concatenate([below, np.ceil(places)], axis=1)
@@ -92,6 +99,12 @@ def percentiles(values: Ints, conversation: Ints, drawn: Ints, shares: Sequence[
         low, high = np.split(np.stack(found), 2, axis=1)
         result[part] = low + (high - low) * (places - below)
     return result
+
+
+def _parts(drawn: Drawn, values: Ints) -> Iterator[slice]:
+    """Lines of draws that are worked on at one time."""
+    lines = max(_AT_ONCE // len(values), 1)
+    return (slice(first, first + lines) for first in range(0, len(drawn), lines))
 
 
 def interval(values: Floats) -> Floats:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.compare.bootstrap import Sample, draws, interval, resampled
+from eval.compare.bootstrap import Drawn, Sample, draws, interval, resampled
 from eval.compare.changes import METRICS, changes, figures_of, least, losses
 from eval.compare.settings import BASELINE, OPTIMUM, Setting
 from eval.parallel import in_parallel
@@ -152,7 +152,7 @@ class _Grouped(NamedTuple):
 
     prompt: NDArray[np.int64]
     conversation: NDArray[np.int64]
-    drawn: NDArray[np.int64]
+    drawn: Drawn
 
 
 @lru_cache(maxsize=1)

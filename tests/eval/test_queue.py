@@ -9,7 +9,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
-from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
+from eval.studies.queue_model import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from eval.caches.knowledge import TraceKnowledge
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
-from eval.studies.queue import line_for, serve
+from eval.studies.queue_model import line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from eval.compare.bootstrap import Sample, draws, interval, percentiles, resampled
-from eval.compare.changes import METRICS
+from eval.compare.bootstrap import FEWEST, RESAMPLES, Sample, draws, interval, percentiles, resampled
+from eval.compare.changes import METRICS, figures_of
 from eval.simulate.cells import Outcome
 
 THRESHOLD = 300
@@ -26,7 +26,7 @@ def drawn_requests(sample: Sample, line: np.ndarray) -> np.ndarray:
 
 
 def test_percentiles_of_a_resample_are_those_of_all_requests_that_were_drawn(sample: Sample) -> None:
-    drawn, shares = draws(60, 50), [0.0, 0.5, 0.9, 0.99, 1.0]
+    drawn, shares = draws(60)[:50], [0.0, 0.5, 0.9, 0.99, 1.0]
     found = percentiles(sample.uncached, sample.conversation, drawn, shares)
     for line, figures in zip(drawn, found, strict=True):
         values = sample.uncached[drawn_requests(sample, line)]
@@ -34,7 +34,7 @@ def test_percentiles_of_a_resample_are_those_of_all_requests_that_were_drawn(sam
 
 
 def test_other_figures_are_for_as_many_requests_as_the_trace_has(sample: Sample) -> None:
-    drawn = draws(60, 20)
+    drawn = draws(60)[:20]
     for line, figures in zip(drawn, resampled(sample, THRESHOLD, drawn), strict=True):
         chosen = drawn_requests(sample, line)
         uncached, prompt = sample.uncached[chosen], sample.prompt[chosen]
@@ -47,20 +47,18 @@ def test_other_figures_are_for_as_many_requests_as_the_trace_has(sample: Sample)
 
 
 def test_a_draw_of_every_conversation_once_has_the_figures_of_the_trace(sample: Sample) -> None:
-    from eval.compare.changes import figures_of
-
     over = np.maximum(sample.uncached - THRESHOLD, 0)
     p50, p90, p95, p99 = np.percentile(sample.uncached, [50, 90, 95, 99]).tolist()
     hit_ratio, mean = 1 - float(sample.uncached.sum() / sample.prompt.sum()), float(sample.uncached.mean())
     whole = Outcome(500, hit_ratio, mean, p50, p90, p95, p99, int(over.sum()), int((over > 0).sum()), {}, 0.0)
-    (once,) = resampled(sample, THRESHOLD, np.ones((1, 60), dtype=np.int64))
+    (once,) = resampled(sample, THRESHOLD, np.ones((1, 60), dtype=np.uint8))
     assert once.tolist() == pytest.approx(figures_of(whole).tolist())
 
 
 def test_a_long_trace_is_resampled_in_parts_with_the_same_result(
     sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    drawn = draws(60, 30)
+    drawn = draws(60)[:30]
     whole = percentiles(sample.uncached, sample.conversation, drawn, [0.5, 0.95])
     monkeypatch.setattr("eval.compare.bootstrap._AT_ONCE", 7 * 500)
     assert percentiles(sample.uncached, sample.conversation, drawn, [0.5, 0.95]).tolist() == whole.tolist()
@@ -72,5 +70,12 @@ def test_an_interval_holds_95_of_100_resamples() -> None:
 
 
 def test_draws_are_the_same_for_every_policy() -> None:
-    assert draws(60, 10).tolist() == draws(60, 10).tolist()
-    assert draws(60, 10).sum(axis=1).tolist() == [60] * 10
+    assert draws(60)[:10].tolist() == draws(60)[:10].tolist()
+    assert draws(60)[:10].sum(axis=1).tolist() == [60] * 10
+
+
+def test_a_trace_of_very_many_conversations_has_fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert draws(60).shape == (RESAMPLES, 60)
+    monkeypatch.setattr("eval.compare.bootstrap._MOST_DRAWN", 200 * 60)
+    assert draws(60).nbytes == 200 * 60
+    assert len(draws(1_000)) == FEWEST
