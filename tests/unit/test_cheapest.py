@@ -97,3 +97,34 @@ def test_the_victim_is_the_cheapest_leaf_whatever_moves(
                     last_id += 1
                     leaves[last_id] = victim.leaf._replace(end=victim.keep)
                     order.add_leaf(last_id)
+
+
+def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_fallen() -> None:
+    """3,000 leaves of one age, each looked at by a counter, and a clock that jumps by a day."""
+    leaves: dict[int, Leaf] = {}
+    looks = 0
+
+    def leaf_of(leaf_id: int) -> Leaf | None:
+        nonlocal looks
+        looks += 1
+        return leaves.get(leaf_id)
+
+    order = EvictionOrder(Policy(LearnedReturns(), FixedPrompt(NEXT_PROMPT), 600, median_weight=1.0), PAGE, leaf_of)
+    for leaf_id in range(3_000):
+        conversation = Conversation(leaf_id / 100, leaf_id, 0, 1_000, 0)
+        conversation.features = NOTHING_KNOWN
+        leaves[leaf_id] = Leaf(0, 960, 960, float(leaf_id), conversation)
+        order.add_leaf(leaf_id)
+    order.choose_victim(PAGE)
+    for day in range(1, 4):
+        order.advance_clock(day * 86_400.0)
+        looks = 0
+        victim = order.choose_victim(1_000)
+        assert victim is not None
+        assert looks <= 32 + 32 + 1, "expired, first by a price that was too low, the victim"
+        order.remove_leaf(victim.leaf_id)
+        del leaves[victim.leaf_id]
+    for _ in range(3_000 // 32 + 1):
+        victim = order.choose_victim(1_000)
+    assert victim is not None
+    assert victim.leaf_id == min(leaves), "all have their new price: the one that was used first"

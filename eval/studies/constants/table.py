@@ -72,6 +72,8 @@ CONSTANTS = (
     Constant("policy.order", "_SLACK", "entries", "old entries kept before they are dropped"),
     Constant("policy.order", "_MOST_PENDING", "leaves", "that wait for an entry, at most"),
     Constant("policy.order", "_REPRICED", "leaves", "repriced at each decision after another policy"),
+    Constant("policy.order", "_COMPARED", "policies", "whose prices are compared, the newest"),
+    Constant("policy.order", "_MOVED", "leaves", "repriced at a decision as their group expired"),
     Constant("objective.calibration", "EVERY", "batches", "from one estimate of ξ to the next", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_GROUP_OF", "prefills", "of about a size, at least", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_ENOUGH_NEAR", "prefills", "that say how late one is", unmeasured=_LIVE),
