@@ -81,6 +81,10 @@ class Pricing:
             bucket = self.buckets[group, level] = Bucket(self, group, level)
         return bucket
 
+    def cheapest_last(self, now: float) -> list[Bucket]:
+        """The buckets that hold leaves, in the order of their prices."""
+        return sorted((each for each in self.buckets.values() if each.first), key=lambda each: each.price(now))[::-1]
+
     def group_of(self, leaf: Leaf, now: float, level: int, least_cost: float) -> Group:
         """The group of a leaf at ``now``; one that lasts, while a token of it costs ``least_cost``."""
         if self.lasting_group is None or least_cost == math.inf:

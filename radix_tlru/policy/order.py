@@ -8,14 +8,14 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price then and there, because its price may have fallen. One that is
-  far from being next may get a price that is too low, and lasts longer.
+- *Expiry.* A leaf whose group expires gets a new price at the next decision, because its price may have fallen; after
+  a pause, when many have, a few at each. One that is far from being next may get a price that is too low, and lasts.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
   has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
   cheapest bucket.
 - *Another policy.* When ξ, w or a model moves, leaves get new prices a few at each decision, the cheapest by the old
-  ones first, and each victim has one. Prices by another return model are not compared: then the victim is one of those
-  that have a new price.
+  ones first, and each victim has one. If too many would need one before the cheapest is known, the victim is the
+  cheapest of those that have one. Prices by another return model are not compared.
 
 A decision is O(log buckets + log leaves), amortised.
 
@@ -29,6 +29,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from radix_tlru.policy.buckets import Bucket, Price, Pricing
@@ -41,11 +42,18 @@ __all__ = ["EvictionOrder", "Phase", "Victim"]
 _SLACK = 1024
 """Drop old entries when entries > 2 · leaves + SLACK."""
 
-_MOST_PENDING = 256
+_MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 _REPRICED = 32
-"""Leaves that get a new price at each decision after the policy has changed. 200,000 leaves take 6,250 decisions."""
+"""Leaves that get a new price at each decision after the policy has changed, and as many again if they come first by a
+price that was too low. 200,000 leaves take up to 6,250 decisions, each of a quarter of a millisecond."""
+
+_MOVED = 32
+"""Leaves that get a new price at a decision because their group has expired, at most: after a pause all may have."""
+
+_COMPARED = 4
+"""Policies whose prices are compared, the newest. Leaves that have not had a new price for longer wait for one."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -90,6 +98,7 @@ class EvictionOrder:
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
         self._pricings = [Pricing(policy, 0)]  # the one in force last
         self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
+        self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
@@ -124,7 +133,7 @@ class EvictionOrder:
         """A leaf became evictable."""
         self._pending[leaf_id] = None
         if len(self._pending) > _MOST_PENDING:
-            self._enter_pending()
+            self._enter_pending(1)
 
     def remove_leaf(self, leaf_id: int) -> None:
         """A leaf that was added will not be evictable any more."""
@@ -144,13 +153,13 @@ class EvictionOrder:
         self._now = max(self._now, now)
         return self._now
 
-    def _enter_pending(self) -> None:
-        """Give the pending leaves their entries."""
+    def _enter_pending(self, count: int | None = None) -> None:
+        """Give the pending leaves their entries; with a count, those that have waited longest."""
         if not self._pending:
             return
-        for leaf_id in self._pending:
+        for leaf_id in list(islice(self._pending, count)):
             self.push(leaf_id, self._leaf(leaf_id))
-        self._pending.clear()
+            del self._pending[leaf_id]
         if self.entries > 2 * len(self._bucket) + _SLACK:
             self._drop_old_entries()
 
@@ -194,6 +203,10 @@ class EvictionOrder:
         self._over_budget -= self._safe.pop(leaf_id, 0)
         return bucket
 
+    def _is_current(self, bucket: Bucket, key: float, leaf_id: int) -> bool:
+        """Whether that entry of a bucket is the leaf's."""
+        return self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
+
     def _push_again(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
         self._forget(leaf_id)
@@ -212,7 +225,7 @@ class EvictionOrder:
             self._price_buckets()
             return
         if len(self._pricings) == 1:
-            self._to_reprice = _cheapest_last(before, self._now)
+            self._to_reprice = before.cheapest_last(self._now)
         self._pricings.append(Pricing(policy, before.number + 1))
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
@@ -228,14 +241,14 @@ class EvictionOrder:
             if not self._to_reprice:
                 del self._pricings[0]
                 if len(self._pricings) > 1:
-                    self._to_reprice = _cheapest_last(self._pricings[0], self._now)
+                    self._to_reprice = self._pricings[0].cheapest_last(self._now)
                 continue
             bucket = self._to_reprice[-1]
             if bucket.first is None:
                 self._to_reprice.pop()
                 continue
             key, leaf_id = bucket.first
-            is_current = self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
+            is_current = self._is_current(bucket, key, leaf_id)
             bucket.pop()
             self._queued_entries -= 1
             left -= 1
@@ -253,18 +266,19 @@ class EvictionOrder:
         heapify(self._prices)
 
     def _comparable_buckets(self) -> Iterator[Bucket]:
-        """The buckets whose prices are in one measure: those by the return model in force."""
+        """The buckets whose prices are in one measure, by the return model in force; few, however often ξ has moved."""
         returns = self.policy.returns
-        for pricing in self._pricings:
+        for pricing in self._pricings[-_COMPARED:]:
             if pricing.policy.returns == returns:
                 yield from pricing.buckets.values()
 
     def _move_expired(self) -> None:
-        """Price the leaves whose group has expired."""
-        expiries = self._expiries
-        while expiries and expiries[0][0] <= self._now:
+        """Price leaves whose group has expired, the earliest first."""
+        expiries, left = self._expiries, _MOVED
+        while expiries and expiries[0][0] <= self._now and left:
             time, leaf_id = heappop(expiries)
             if self._expiry.get(leaf_id) == time:
+                left -= 1
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     # ---- decisions ----
@@ -286,9 +300,12 @@ class EvictionOrder:
             self._price_buckets()
         if self._expiries and self._expiries[0][0] <= self._now:
             self._move_expired()
-        found = self._cheapest_bucket() if returns.timeless else self._cheapest_first_leaf()
-        if found is None:
-            return None
+        self._corrections = _REPRICED
+        cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
+        while (found := cheapest()) is None:
+            if not self._bucket:
+                return None
+            self._reprice_some()  # no leaf has a new price yet
         bucket, leaf_id, leaf = found
         pricing = bucket.pricing
         self._victim = leaf_id, bucket
@@ -306,16 +323,21 @@ class EvictionOrder:
 
     def _cheapest_bucket(self) -> tuple[Bucket, int, Leaf] | None:
         """For timeless rates: all leaves of a bucket cost the same, and a heap has the buckets by that price."""
-        while self._prices:
+        passed_over: list[Price] = []
+        found: tuple[Bucket, int, Leaf] | None = None
+        while self._prices and found is None:
             bucket = self._prices[0].bucket
             if bucket.first is None:
                 heappop(self._prices)
                 bucket.is_priced = False
-                continue
-            first = self._current_first(bucket)
-            if first is not None:  # otherwise an entry was corrected, and may be in a cheaper bucket now
-                return bucket, *first
-        return None
+            elif not self._may_be_next(bucket):
+                passed_over.append(heappop(self._prices))
+            else:  # an entry may be corrected, and be in a cheaper bucket then
+                first = self._current_first(bucket)
+                found = first and (bucket, *first)
+        for price in passed_over:
+            heappush(self._prices, price)
+        return found
 
     def _cheapest_first_leaf(self) -> tuple[Bucket, int, Leaf] | None:
         """For rates that change with time: the first entries of the buckets are compared.
@@ -330,7 +352,7 @@ class EvictionOrder:
             found: Bucket | None = None
             for bucket in self._comparable_buckets():
                 first = bucket.first
-                if first is None:
+                if first is None or not self._may_be_next(bucket):
                     continue
                 rate = rate_of(bucket.group, first[0], now)
                 cost = rate * bucket.pricing.level_costs[bucket.level]
@@ -343,18 +365,27 @@ class EvictionOrder:
             if leaf is not None:
                 return found, *leaf
 
+    def _may_be_next(self, bucket: Bucket) -> bool:
+        """Whether a leaf of the bucket has a new price, or can have one at this decision."""
+        return self._corrections > 0 or bucket.pricing is self._pricings[-1]
+
     def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
         assert bucket.first is not None, "an empty bucket has no first leaf"
         key, leaf_id = bucket.first
-        if self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key:
+        if self._is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
-            is_current = bucket.pricing is self._pricings[-1] and returns.key(leaf) == key
-            if is_current and returns.group(leaf, self._now).number == bucket.group:
+            if (
+                bucket.pricing is self._pricings[-1]
+                and returns.key(leaf) == key
+                and (self._corrections <= 0 or returns.group(leaf, self._now).number == bucket.group)
+            ):
                 return leaf_id, leaf
+            self._corrections -= 1
             self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
-        bucket.pop()
-        self._queued_entries -= 1
+        while bucket.first is not None and not self._is_current(bucket, *bucket.first):
+            bucket.pop()
+            self._queued_entries -= 1
         return None
 
     def _drop_old_entries(self) -> None:
@@ -365,11 +396,5 @@ class EvictionOrder:
         for key, leaf_id in sorted((key, leaf_id) for leaf_id, key in self._key.items()):
             self._bucket[leaf_id].push(key, leaf_id)
         self._queued_entries = len(self._bucket)
-        self._expiries = [(expiry, leaf_id) for leaf_id, expiry in self._expiry.items()]
-        heapify(self._expiries)
+        self._expiries = sorted((expiry, leaf_id) for leaf_id, expiry in self._expiry.items())
         self._price_buckets()
-
-
-def _cheapest_last(pricing: Pricing, now: float) -> list[Bucket]:
-    """The buckets that hold leaves, in the order of their prices."""
-    return sorted((each for each in pricing.buckets.values() if each.first), key=lambda each: each.price(now))[::-1]

@@ -80,10 +80,12 @@ class TailMetrics(_StatLoggerDIMixin):
         if live is not None:
             self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
             self._alpha = make.gauge(
-                "sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted near the objective; 0 before."
+                "sglang:tlru_alpha_ms_per_token",
+                "Prefill time of a token, of about as many as meet the objective; 0 before.",
             )
             self._beta = make.gauge(
-                "sglang:tlru_beta_ms", "Prefill time without tokens, by the line fitted near the objective; 0 before."
+                "sglang:tlru_beta_ms",
+                "Prefill time without tokens, by the line of that slope near the objective; 0 before.",
             )
             self._late = make.gauge(
                 "sglang:tlru_prefill_late_ratio", "What 19 of 20 prefills take at most, in times that line; 0 before."
@@ -112,7 +114,7 @@ class TailMetrics(_StatLoggerDIMixin):
         if self._live is not None:
             self._samples.set(self._live.samples)
             if self._live.estimate is not None:
-                line, late, overhead_ms = self._live.estimate
+                _, line, late, overhead_ms = self._live.estimate
                 self._alpha.set(line.alpha)
                 self._beta.set(line.beta)
                 self._late.set(late)

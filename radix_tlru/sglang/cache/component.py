@@ -19,10 +19,10 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
@@ -34,9 +34,10 @@ from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.journal import Journal
 from radix_tlru.sglang.cache.sessions import Order
 from radix_tlru.sglang.requests.metadata import metadata_of
-from radix_tlru.sglang.requests.turns import turn_of
+from radix_tlru.sglang.requests.turns import is_health_check, turn_of
 
 if TYPE_CHECKING:
+    import torch
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from radix_tlru.learning.records import Conversation, Turn
     from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 
-__all__ = ["EvictionCounts", "TailComponent", "component_for"]
+__all__ = ["EvictedTails", "EvictionCounts", "TailComponent", "component_for"]
 
 FULL = ComponentType.FULL
 
@@ -59,6 +60,15 @@ class EvictionCounts(Counter[str]):
 
     The same of the host tier under ``host_tel_safe``, ``host_lru`` and ``host_splits``.
     """
+
+
+@dataclass(slots=True)
+class EvictedTails:
+    """What was evicted so far, and is to be freed by whoever asked."""
+
+    slots: list[torch.Tensor] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)  # what the cache has to do about it
+    tokens: int = 0
 
 
 class TailComponent(FullComponent):
@@ -199,7 +209,7 @@ class TailComponent(FullComponent):
             return
         assert insert_params is not None, "what was inserted has a key"
         # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
-        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check_generate_req(req)
+        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
         if len(insert_params.key) and is_turn:
             stamp, hints = metadata_of(req)
             if stamp is None and self.config.policy == "etlru":

@@ -15,7 +15,7 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
 from radix_tlru.config import Config
-from radix_tlru.sglang.cache.component import TailComponent, component_for
+from radix_tlru.sglang.cache.component import EvictedTails, TailComponent, component_for
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 from radix_tlru.sglang.scheduler.observer import PrefillObserver
@@ -91,13 +91,17 @@ class TailRadixCache(UnifiedRadixCache):
 
     def _take(self, tokens: int) -> int:
         """Evict so many tokens, if there are as many, and free them; returns how many they were."""
-        actions: list[Any] = []
-        slots, freed = self.tree_core.evict_tails(tokens, actions)
-        if slots is not None:
-            self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
-            if actions:
-                self._apply_cache_actions(actions)
-        return int(freed)
+        evicted = EvictedTails()
+        try:
+            self.tree_core.evict_tails(tokens, evicted)
+        finally:
+            slots = evicted.slots
+            if slots:
+                pool = self.token_to_kv_pool_allocator
+                pool.free_segment(torch.cat(slots) if len(slots) > 1 else slots[0], start_pos=0)
+            if evicted.actions:
+                self._apply_cache_actions(evicted.actions)
+        return int(evicted.tokens)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
         pool, target = (available_size_targets or {}).get(FULL, (FULL, None))

@@ -87,9 +87,9 @@ def _is_prefill(batch: Any) -> bool:
     """Whether it prefills prompts of clients."""
     if not batch.forward_mode.is_extend_without_speculative():
         return False  # steps of decoding, which are most, get no further
-    from sglang.srt.managers.utils import is_health_check_generate_req
+    from radix_tlru.sglang.requests.turns import is_health_check
 
-    return not all(map(is_health_check_generate_req, batch.reqs))
+    return not all(map(is_health_check, batch.reqs))
 
 
 def prefill_of(batch: Any) -> PrefillBatch | None:
@@ -105,8 +105,8 @@ def prefill_of(batch: Any) -> PrefillBatch | None:
         if request.inflight_middle_chunks <= 0 and not request.retracted_stain and not request.finished()
     ]
     return PrefillBatch(
-        requests=tuple(request.rid for request in prompts),
-        unfinished=unfinished[0].rid if unfinished else None,
+        requests=tuple(str(request.rid) for request in prompts),
+        unfinished=str(unfinished[0].rid) if unfinished else None,
         tokens=batch.extend_num_tokens,
         first_tokens=tuple(token for request in whole for token in first_tokens_of(request)),
     )
