@@ -8,16 +8,20 @@ from collections.abc import Callable
 
 from eval.arguments import check_page_sizes
 from eval.caches.baselines import BASELINES
+from eval.caches.policies import POLICIES
 from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import Cache
 from eval.simulate.cells import Cell
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight
 
-__all__ = ["ESTIMATED", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
+__all__ = ["ESTIMATED", "EVICTIONS", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
 
 NAMED_CACHES: dict[str, Callable[..., Cache]] = {**BASELINES, **REAL_CACHES}
 """Caches that are no policy of the simulator: those of other engines, and the real caches of SGLang."""
+
+EVICTIONS = (*POLICIES, *BASELINES)
+"""What can be simulated by name: every policy of the simulator, and every rule of another engine."""
 
 LEARNING = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
 """Policies of radix-tlru, which learn Q̂ where it is not given."""

@@ -105,7 +105,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     )
     asked = itertools.product(args.policy, args.median_weight)
     for policy, weight in dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked):
-        done = {cell: serve(policy, *cell, weight or 0.0) for cell in cells}
+        done = {cell: serve(policy, *cell, weight) for cell in cells}
         closed = [
             (lru[cell].tel - done[cell].tel) / gap if (gap := lru[cell].tel - optimum[cell].tel) > 0 else 0.0
             for cell in cells
@@ -114,7 +114,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         mean = Figures(*(float(np.mean(column)) for column in zip(*changes, strict=True)))
         result.add_row(
             policy,
-            "–" if weight is None else weight_text(weight),
+            weight_text(weight) if policy in WEIGHTED else "–",
             f"{np.mean(closed):.1%}",
             *(f"{change:+.1%}" for change in (mean.tel, mean.p50, mean.p95)),
             f"{max(change.p95 for change in changes):+.1%}",

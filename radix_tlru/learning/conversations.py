@@ -94,6 +94,7 @@ class Conversations:
             if before is not None and before.context_len <= turn.prompt_len:
                 if before.prompts:
                     self.answers.count_return(before, as_cached=True)
+                before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
                 return _Found(self._forget(before))
             before = checkpoint.prompt_of
             prompt = _repeated_prompt(turn, before.prompts, checkpoint) if before is not None else None

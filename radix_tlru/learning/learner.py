@@ -3,6 +3,7 @@
 ``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
 the learned rates alone (w = 1), the same with a threshold (w = 0.7, 0.5), and lru, which is in force until another is
 seen to be worse in nothing (:mod:`~radix_tlru.learning.guard`).
+Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
 
 ``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns
 nothing; if somebody looks at the metrics, its turns are watched all the same, for what they would have cost under lru.
@@ -72,10 +73,11 @@ class Learner:
         """What w follows; None where it is given."""
         self.candidates = self._etlru(config) if config.policy == "etlru" else self._tlru(config)
         """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
-        self.in_force = "lru" if config.policy == "etlru" else "tlru"
-        """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
-        self.rule: Rule = (Guard if config.policy == "etlru" else LeastTel)(list(self.candidates))
+        is_free = config.policy == "etlru" and config.median_weight is None
+        self.rule: Rule = (Guard if is_free else LeastTel)(list(self.candidates))
         """By which one is preferred."""
+        self.in_force = self.rule.preferred
+        """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
         self.selector: Selector | None = None
         """Shadow caches of the candidates; None before there is anything to compare."""
         self.served = Tally()
@@ -236,10 +238,16 @@ class Learner:
         return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""
+        """Wrap the candidates from the first use on: a server that has none does without the steps it takes to ask.
+
+        What clients say is true under lru, too. What was learned of answers is not: lru is lru as it is.
+        """
         if wrapper not in self._wrappers:
             self._wrappers.append(wrapper)
-            self._replace_candidates({name: wrapper(policy) for name, policy in self.candidates.items()})
+            is_said = wrapper is with_hints
+            self._replace_candidates(
+                {name: wrapper(policy) for name, policy in self.candidates.items() if is_said or name != "lru"}
+            )
 
     def _replace_candidates(self, policies: Mapping[str, Policy]) -> None:
         """Put other versions of candidates in their places, in the shadows too."""

@@ -129,11 +129,12 @@ class LearnedReturns:
 
 
 def _shared_at(end: int, conversation: Conversation) -> SharedPrefix | None:
-    """The shortest shared prefix that goes down to ``end`` (tokens): it has the most uses."""
+    """Of the shared prefixes that go down to ``end`` (tokens) the one with the most uses. The newest has few as yet."""
     found = conversation.prefix if end <= conversation.common else None
     if found is not None:
         for prefix in prefixes_of(conversation):
             if prefix.depth < end:
                 break
-            found = prefix
+            if prefix.uses > found.uses:
+                found = prefix
     return found

@@ -61,8 +61,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "median_weight",
         "From 0 (protect the tail alone) to 1 (no threshold): how much a token counts whether or not its request is in "
-        f"the tail. '{LOAD}': by how many requests wait for what is prefilled (default; 0 for tlru with "
-        f"{FLAGS['next_prompt_estimate']}).",
+        f"the tail. '{LOAD}': by how many requests wait for what is prefilled. Default: 0 for tlru; for etlru 1, and "
+        "less where that was seen to be worse than lru in nothing.",
         metavar="W",
     )
     flag(

@@ -22,9 +22,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
-from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.sglang import flags, record, support
 from radix_tlru.sglang.requests import metadata
+from radix_tlru.tools.model_check import check_custom_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +109,7 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
     """Make the record one of a server with our cache, or say why it cannot be."""
     support.check_record(arguments, config)
     if config.return_model is not None:
-        custom_model(config.return_model)  # or end here, before a model is loaded
+        check_custom_model(config.return_model)  # or end here, before a model is loaded
     if getattr(arguments, "tokenizer_worker_num", 1) > 1:
         # Those processes load no plugins; here they are handed a class that has our hooks.
         setattr(arguments, support.TOKENIZER_WORKERS, metadata.tokenizer_worker_class)

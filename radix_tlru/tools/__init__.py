@@ -1,2 +1,11 @@
-"""What the console script ``radix-tlru`` does without SGLang: a model to try (``demo_model``), a live view
-(``top``)."""
+"""What the console script ``radix-tlru`` does without SGLang, and what runs before a server starts.
+
+============  ============================================  ======================================
+file          its job                                       in → out
+============  ============================================  ======================================
+demo_model    a model to try                                a folder → a model without training
+scrape        what a server says of itself                  its URL → a snapshot of its metrics
+top           a live view                                   snapshots → a screen
+model_check   is a return model of one's own sound?         its name → nothing, or the first fault
+============  ============================================  ======================================
+"""

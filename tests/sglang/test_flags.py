@@ -93,6 +93,21 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
 
 
+def test_a_return_model_that_breaks_its_contract_ends_the_launch(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("--radix-eviction", "etlru", "--tlru-return-model")
+    assert config_of(parse(model, *own, "eval.examples.tool_calls:AfterToolCalls")) is not None
+    with pytest.raises(SystemExit) as ended:
+        parse(model, *own, "tests.helpers.wrong_models:EndsAtOnce")
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]  # SGLang may have said something of the machine before
+    assert "sglang: error: --tlru-return-model tests.helpers.wrong_models:EndsAtOnce: EndsAtOnce.group(" in line
+    assert line.endswith(
+        "returned Group(0, expiry=1.0): must be a Group of a whole number and an expiry later than now, 1"
+    )
+
+
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
 def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache", "--hicache-storage-backend", "file")
