@@ -33,14 +33,12 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from radix_tlru.policy.buckets import Bucket, Price, Pricing
+from radix_tlru.policy.entries import Entries
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import round_up
 
 __all__ = ["EvictionOrder", "Phase", "Victim"]
-
-_SLACK = 1024
-"""Drop old entries when entries > 2 · leaves + SLACK."""
 
 _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
@@ -85,14 +83,7 @@ class EvictionOrder:
         self._page_size = page_size
         self._leaf_of = leaf_of
         self._pending: dict[int, None] = {}  # leaves that have no entry yet, in the order they were added
-        # Of the leaves that have an entry, by id. Numbers in dictionaries are nothing to the garbage collector.
-        self._bucket: dict[int, Bucket] = {}
-        self._key: dict[int, float] = {}
-        self._expiry: dict[int, float] = {}  # where it is finite
-        self._safe: dict[int, int] = {}  # tokens that cost nothing at the tail, where there are any
-        self._over_budget = 0  # tokens, the sum of those
-        self._queued_entries = 0  # in the buckets, old ones included
-        self._expiries: list[tuple[float, int]] = []  # heap of (time, leaf), old ones included
+        self._entries = Entries(self._all_buckets)  # of the other leaves
         self._now = 0.0  # in the time of the return model
         self._newest: Leaf | None = None  # whose use that was
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
@@ -105,7 +96,7 @@ class EvictionOrder:
 
     def __len__(self) -> int:
         """Evictable leaves."""
-        return len(self._pending) + len(self._bucket)
+        return len(self._pending) + len(self._entries.bucket)
 
     @property
     def policy(self) -> Policy:
@@ -116,12 +107,12 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail, by the prices of the leaves. A shared token counts often."""
         # A look must not enter pending leaves: that moves the clock, and one rank of several may be looked at.
-        return self._over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
+        return self._entries.over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
 
     @property
     def entries(self) -> int:
         """Entries held, old ones included."""
-        return self._queued_entries + len(self._expiries)
+        return len(self._entries)
 
     def tel_safe_tokens(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
@@ -140,12 +131,11 @@ class EvictionOrder:
         if leaf_id in self._pending:  # most are used again before anything is evicted
             del self._pending[leaf_id]
             return
-        bucket = self._forget(leaf_id)
+        bucket = self._entries.forget(leaf_id)
         if self._victim is not None and self._victim[0] == leaf_id:
             self._victim = None
             if bucket.first is not None and bucket.first[1] == leaf_id:
-                bucket.pop()
-                self._queued_entries -= 1
+                self._entries.pop(bucket)
 
     def advance_clock(self, now: float) -> float:
         """A leaf of another order was used at ``now``. Returns the newest use that is known, of these leaves too."""
@@ -160,8 +150,6 @@ class EvictionOrder:
         for leaf_id in list(islice(self._pending, count)):
             self.push(leaf_id, self._leaf(leaf_id))
             del self._pending[leaf_id]
-        if self.entries > 2 * len(self._bucket) + _SLACK:
-            self._drop_old_entries()
 
     def _leaf(self, leaf_id: int) -> Leaf:
         """A leaf that was added and not removed."""
@@ -182,34 +170,15 @@ class EvictionOrder:
         level = pricing.level_of(leaf, self._page_size)
         group, expiry = pricing.group_of(leaf, self._now, level, math.inf if is_next else self._last_cost)
         safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
-        bucket, key = pricing.bucket(group, level), returns.key(leaf)
-        self._bucket[leaf_id], self._key[leaf_id] = bucket, key
-        if safe_tokens:
-            self._safe[leaf_id] = safe_tokens
-            self._over_budget += safe_tokens
-        self._queued_entries += 1
-        if bucket.push(key, leaf_id) and returns.timeless and not bucket.is_priced:
+        bucket = pricing.bucket(group, level)
+        is_first = self._entries.add(leaf_id, bucket, returns.key(leaf), expiry, safe_tokens)
+        if is_first and returns.timeless and not bucket.is_priced:
             bucket.is_priced = True
             heappush(self._prices, bucket.price(self._now))
-        if expiry < math.inf:
-            self._expiry[leaf_id] = expiry
-            heappush(self._expiries, (expiry, leaf_id))
-
-    def _forget(self, leaf_id: int) -> Bucket:
-        """A leaf has no entry any more, or its entry is an old one. Returns its bucket."""
-        bucket = self._bucket.pop(leaf_id)
-        del self._key[leaf_id]
-        self._expiry.pop(leaf_id, None)
-        self._over_budget -= self._safe.pop(leaf_id, 0)
-        return bucket
-
-    def _is_current(self, bucket: Bucket, key: float, leaf_id: int) -> bool:
-        """Whether that entry of a bucket is the leaf's."""
-        return self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
 
     def _push_again(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
-        self._forget(leaf_id)
+        self._entries.forget(leaf_id)
         self.push(leaf_id, leaf, is_next)
 
     # ---- prices ----
@@ -229,8 +198,8 @@ class EvictionOrder:
         self._pricings.append(Pricing(policy, before.number + 1))
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
+            # A leaf that expires by the time of the model before gets early the new price that it waits for anyway.
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
-            self._expiry, self._expiries = {}, []
         self._price_buckets()
         self._reprice_some()
 
@@ -248,9 +217,8 @@ class EvictionOrder:
                 self._to_reprice.pop()
                 continue
             key, leaf_id = bucket.first
-            is_current = self._is_current(bucket, key, leaf_id)
-            bucket.pop()
-            self._queued_entries -= 1
+            is_current = self._entries.is_current(bucket, key, leaf_id)
+            self._entries.pop(bucket)
             left -= 1
             if is_current:
                 self._push_again(leaf_id, self._leaf(leaf_id))
@@ -272,14 +240,17 @@ class EvictionOrder:
             if pricing.policy.returns == returns:
                 yield from pricing.buckets.values()
 
+    def _all_buckets(self) -> Iterator[Bucket]:
+        for pricing in self._pricings:
+            yield from pricing.buckets.values()
+
     def _move_expired(self) -> None:
         """Price leaves whose group has expired, the earliest first."""
-        expiries, left = self._expiries, _MOVED
-        while expiries and expiries[0][0] <= self._now and left:
-            time, leaf_id = heappop(expiries)
-            if self._expiry.get(leaf_id) == time:
-                left -= 1
-                self._push_again(leaf_id, self._leaf(leaf_id))
+        for _ in range(_MOVED):
+            leaf_id = self._entries.pop_expired(self._now)
+            if leaf_id is None:
+                return
+            self._push_again(leaf_id, self._leaf(leaf_id))
 
     # ---- decisions ----
 
@@ -298,12 +269,12 @@ class EvictionOrder:
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
-        if self._expiries and self._expiries[0][0] <= self._now:
+        if self._entries.next_expiry <= self._now:
             self._move_expired()
         self._corrections = _REPRICED
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:
-            if not self._bucket:
+            if not self._entries.bucket:
                 return None
             self._reprice_some()  # no leaf has a new price yet
         bucket, leaf_id, leaf = found
@@ -373,7 +344,8 @@ class EvictionOrder:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
         assert bucket.first is not None, "an empty bucket has no first leaf"
         key, leaf_id = bucket.first
-        if self._is_current(bucket, key, leaf_id):
+        entries = self._entries
+        if entries.is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
             if (
                 bucket.pricing is self._pricings[-1]
@@ -383,18 +355,6 @@ class EvictionOrder:
                 return leaf_id, leaf
             self._corrections -= 1
             self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
-        while bucket.first is not None and not self._is_current(bucket, *bucket.first):
-            bucket.pop()
-            self._queued_entries -= 1
+        while bucket.first is not None and not entries.is_current(bucket, *bucket.first):
+            entries.pop(bucket)
         return None
-
-    def _drop_old_entries(self) -> None:
-        """Rebuild the buckets of the entries that count. The prices stay."""
-        for pricing in self._pricings:
-            for bucket in pricing.buckets.values():
-                bucket.clear()
-        for key, leaf_id in sorted((key, leaf_id) for leaf_id, key in self._key.items()):
-            self._bucket[leaf_id].push(key, leaf_id)
-        self._queued_entries = len(self._bucket)
-        self._expiries = sorted((expiry, leaf_id) for leaf_id, expiry in self._expiry.items())
-        self._price_buckets()

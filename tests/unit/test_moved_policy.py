@@ -56,7 +56,11 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
         victim = leaves.order.choose_victim(10**6)
         assert victim is not None
         assert leaves.looks <= 32 + 32 + 2, "repriced, first by an old price, what was left of the last victim"
-        priced = [each for each, bucket in leaves.order._bucket.items() if bucket.pricing is leaves.order._pricings[-1]]
+        priced = [
+            each
+            for each, bucket in leaves.order._entries.bucket.items()
+            if bucket.pricing is leaves.order._pricings[-1]
+        ]
         assert cost(victim.leaf) == min(cost(leaves[each]) for each in priced)
         assert len(priced) == len(leaves) or len(priced) >= 32
         return victim

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 from hypothesis import given
@@ -195,10 +196,11 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
             for pricing in order._pricings
             for place, bucket in pricing.buckets.items()
         ]
-        entries = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in order._bucket.items()]
-        numbers = dict(order._key), dict(order._expiry), dict(order._safe)
-        others = list(order._pending), list(order._expiries), order._now, order._over_budget, len(order._prices)
-        return [buckets, entries, numbers, others, copy.deepcopy(vars(returns))]
+        entries = order._entries
+        places = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in entries.bucket.items()]
+        numbers = dict(entries.key), dict(entries.expiry), dict(entries.safe_tokens)
+        others = list(order._pending), list(entries.expired(math.inf)), len(entries), order._now, entries.over_budget
+        return [buckets, places, numbers, others, len(order._prices), copy.deepcopy(vars(returns))]
 
     before = state()
     assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)

@@ -36,8 +36,8 @@ def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(wrapper: Call
                 assert len(preview((order,), 2)) == 2
             victim = order.choose_victim(1)
             assert victim is not None
-            prices = {leaf_id: (bucket.group, bucket.level) for leaf_id, bucket in order._bucket.items()}
-            found.append((victim.leaf_id, victim.keep, prices, dict(order._expiry), order._now, order.entries))
+            prices = {leaf_id: (bucket.group, bucket.level) for leaf_id, bucket in order._entries.bucket.items()}
+            found.append((victim.leaf_id, victim.keep, prices, dict(order._entries.expiry), order._now, order.entries))
         return found
 
     assert victims(looks=2) == victims(looks=0)

@@ -73,7 +73,8 @@ def rate_by_definition(curves: list[list[float]], leaf: Leaf, now: float) -> flo
     rate = curves[known.turn][step]
     shared = [prefix for prefix in prefixes_of(known) if prefix.depth >= leaf.end]
     if known.prefix is not None and leaf.end <= known.common:
-        rate += reuse_rate(shared[-1] if shared else known.prefix, known.stamp + AGES[step + 1])
+        used = max(shared, key=lambda prefix: prefix.uses, default=known.prefix)
+        rate += reuse_rate(used, known.stamp + AGES[step + 1])
     return in_groups(rate)
 
 
