@@ -24,7 +24,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0, 1 (the doctor found a failure), 2 (it cannot be done) or 141 (nobody reads what it has to say any more).
     """
-    parser = argparse.ArgumentParser(prog="radix-tlru", description="Tail-optimised eviction for SGLang.")
+    parser = argparse.ArgumentParser(
+        prog="radix-tlru",
+        description="Tail-optimised eviction for SGLang.",
+        epilog="The harness that measures it, `python -m eval`, is not installed: it is run from a checkout.",
+    )
     parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     model = commands.add_parser("demo-model", help="write a random-weight model that SGLang serves without a download")
