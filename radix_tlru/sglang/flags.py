@@ -82,6 +82,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"With {FLAGS['policy']} etlru: a return model of your own instead of the learned rates, as module:attribute.",
         metavar="MODEL",
     )
+    flag(
+        "highest_priority",
+        "A request's plain priority says how its context is kept: P or more as the highest priority of a hint, 0 as if "
+        "nothing was said, -P or less goes first (default: it says nothing of that).",
+        metavar="P",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 

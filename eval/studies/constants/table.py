@@ -168,13 +168,14 @@ FORMATS = {
     "learning.reuse._NEVER": _SENTINEL,
     "hints.models._PLAIN": _LABEL,
     "hints.models._PRIORITY": _LABEL,
-    "hints.models._RETURNS": _LABEL,
-    "hints.models._ENDED": _LABEL,
     "hints.models._KINDS": _LABEL,
     "hints.schema.NEUTRAL": "as in TensorRT-LLM",
     "hints.schema.HIGHEST": "as in TensorRT-LLM",
     "hints.schema.LONGEST_S": "limit of a hint: a longer one is refused",
-    "hints.schema._MOST_RANGES": "limit of a hint: more are refused",
-    "hints.schema._MOST_TOKENS": "limit of a hint: more are refused",
+    "hints.schema.MOST_RANGES": "limit of a hint: more are refused",
+    "hints.schema.MOST_TOKENS": "limit of a hint: more are refused",
+    "hints.clients._LARGEST_MS": "limit of a hint: a longer one is refused",
+    "hints.models.BANDS": "the bounds of TensorRT-LLM's priorities and its neutral one, and what lies evenly between",
+    "hints.models._BAND_OF": "computed from BANDS",
 }
 """Numbers of the same modules that are not tuned, each with the reason."""
