@@ -1,6 +1,7 @@
 """The console script ``radix-tlru``.
 
-``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts.
+``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts,
+``dashboard`` prints a Grafana dashboard of it.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
+    grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
+    grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
     given = parser.parse_args(arguments)
     try:
         status = _run(given)
@@ -63,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.command == "demo-model":
         return _demo_model(given.directory, given.shape)
+    if given.command == "dashboard":
+        return _dashboard(given.rules)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
 
 
@@ -99,6 +104,19 @@ def _top(url: str, interval_s: float, once: bool) -> int:
         print(f"radix-tlru: error: top needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
         return 2
     return watch(url, interval_s, once=once)
+
+
+def _dashboard(rules: bool) -> int:
+    try:
+        from radix_tlru.tools import dashboard
+    except ModuleNotFoundError as error:
+        print(
+            f"radix-tlru: error: dashboard needs {error.name}: in a checkout, pip install '.[dashboard]'",
+            file=sys.stderr,
+        )
+        return 2
+    print(dashboard.rules() if rules else dashboard.dashboard(), end="")
+    return 0
 
 
 def _doctor() -> int:

@@ -23,7 +23,10 @@ from tests.helpers.paths import REPOSITORY
 
 CONSTRAINTS = REPOSITORY / "constraints.txt"
 
-IN_WHEEL = ("radix_tlru/py.typed", "radix_tlru/README.md", f"radix_tlru-{__version__}.dist-info/licenses/LICENSE")
+IN_WHEEL = (
+    *("radix_tlru/py.typed", "radix_tlru/README.md", "radix_tlru/tools/prometheus_rules.yml"),
+    f"radix_tlru-{__version__}.dist-info/licenses/LICENSE",
+)
 
 IN_SOURCES = (
     "LICENSE",
@@ -155,7 +158,8 @@ def check(folder: Path) -> list[str]:
     try_out(fresh, folder / "model-of-the-sources")
     with tarfile.open(sources) as archive:
         archive.extractall(folder, filter="data")
-    fresh.install(f"{wheel}[eval]")
+    fresh.install(f"{wheel}[eval,dashboard]")
+    fresh.run("radix-tlru", "dashboard")
     fresh.run("python", "-m", "eval", "--help", cwd=folder / sources.name.removesuffix(".tar.gz"))
     print("python -m eval runs from the unpacked source archive")
     return faults
