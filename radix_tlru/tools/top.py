@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
 
 __all__ = ["frame", "watch"]
@@ -210,15 +211,19 @@ def _violations(rank: Rank) -> str | None:
 def _shadows(rank: Rank) -> Table:
     asked = rank.value("shadow_requests_total") or 0
     table = _table("TEL in shadow caches")
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=True)
     table.add_column("tokens", justify="right")
     table.add_column("against lru", justify="right")
+    table.add_column("worse in", no_wrap=True)
+    refused = rank.by("refused", "policy")
     excess = rank.by("shadow_excess_tokens_total", "policy")
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
         ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
         in_force = name == rank.policy
-        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
+        figure = int(refused.get(name, 0.0))
+        worse = FIGURES[figure - 1] if figure else ""
+        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, worse, style="bold" * in_force)
     table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     table.caption_justify = "left"
     return table
