@@ -23,7 +23,7 @@ from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
 __all__ = ["frame", "watch"]
 
 _MOST_RANKS = 6  # columns on a screen
-_SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
+_SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, predicted or seen, before that can be told
 _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
