@@ -89,9 +89,12 @@ PANELS = (
     ),
     Panel(
         "Policy in force",
-        "1 for the policy that evicts.",
+        "1 for the policy that evicts. Refused: the number of the figure in which one was worse than lru; 0: none.",
         Short,
-        (Query(_now("sglang:tlru_policy"), "{{policy}}"),),
+        (
+            Query(_now("sglang:tlru_policy"), "{{policy}}"),
+            Query(_now("sglang:tlru_refused"), "{{policy}}, refused"),
+        ),
     ),
     Panel(
         "TEL in the shadow caches",
