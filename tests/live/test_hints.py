@@ -53,7 +53,7 @@ def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, 
 @pytest.mark.parametrize("openai_client", [False, True])
 def test_a_conversation_that_has_ended_gives_way_to_an_older_one(our_server: Server, openai_client: bool) -> None:
     requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
-    rng = random.Random(5)
+    rng = random.Random(5 + openai_client)  # prompts that nobody else has sent
     older, ended, newer = ([rng.randrange(VOCABULARY) for _ in range(POOL * 2 // 5)] for _ in range(3))
     generate(our_server, older)
     hints = {"tlru": {"conversation_ends": True}}
