@@ -58,7 +58,7 @@ class StateKeeper:
         self._file, self._saves = file, saves
         self._unsaved = 0  # turns since the last save
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="radix_tlru_state")
-        self._write: Future[None] | None = None  # the last one
+        self._write: Future[bool] | None = None  # the last one
         self.digest = 0
         """Of what was loaded."""
 
@@ -83,9 +83,14 @@ class StateKeeper:
         if self._saves and self._unsaved >= SAVE_EVERY and (self._write is None or self._write.done()):
             self._save(learner)
 
+    def wait(self) -> bool:
+        """Wait until the last save has ended. Returns whether it succeeded; of no save there is nothing to fail."""
+        return self._write is None or self._write.result()
+
     def close(self, learner: Learner) -> None:
         """The server shuts down: save what is new, and wait until it is written."""
-        if self._saves and self._unsaved:
+        is_saved = self.wait()
+        if self._saves and (self._unsaved or not is_saved):
             self._save(learner)
         self._writer.shutdown()
 
@@ -93,11 +98,14 @@ class StateKeeper:
         self._unsaved = 0
         self._write = self._writer.submit(self._save_now, learner.snapshot())
 
-    def _save_now(self, state: LearnedState) -> None:
+    def _save_now(self, state: LearnedState) -> bool:
+        """Whether it was saved."""
         try:
             self._file.save(state, _now())
         except OSError as error:
             logger.warning("radix_tlru: what was learned could not be saved, which is tried again later: %s", error)
+            return False
+        return True
 
 
 def _now() -> str:
