@@ -7,9 +7,11 @@ in any of
 - turns beyond lru's own p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
 - turns over ξ;
 
-each with half a standard error of its paired difference from lru added, or with none if it is in force. So what few
-turns cannot tell is not risked, and where shadows serve but a sample of the conversations, or seldom anything is
-evicted, the margin is wider. Of those admitted the one with the least tail excess latency is preferred.
+each with a margin, in standard errors of its paired difference from lru, added: half of one, and none if it is in
+force. A candidate that sees a threshold trades the median for the tail, so its margin is the same in force, and wider
+while few turns were seen. So what few turns cannot tell is not risked, and where shadows serve but a sample of the
+conversations, or seldom anything is evicted, the margin is wider. Of those admitted the one with the least tail excess
+latency is preferred.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _WINDOW = 2_000  # turns of the shadows that are looked at
 _EVERY = 100  # turns, after which they are looked at again
 _FIRST = 200  # turns before the first look
 _TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
-_ERRORS = 0.5  # standard errors by which one that is not in force must be better than that
+_ERRORS = 0.5  # standard errors of the margin
+_FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
 _GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
 _PERCENTILES = (50, 90, 95, 99)
 
@@ -34,7 +37,8 @@ class Guard:
     """Says which candidate should be in force.
 
     Args:
-        candidates: names, the preferred first among equals; the last is lru, and is in force until another is admitted.
+        candidates: names, the preferred first among equals. The first sees no threshold; the last is lru, and is in
+            force until another is admitted.
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:
@@ -44,6 +48,7 @@ class Guard:
         self._uncached = np.zeros((len(self._names), _WINDOW), np.int64)  # a ring, by candidate
         self._prompt_len = np.zeros(_WINDOW, np.int64)
         self._seen = 0
+        np.percentile(np.zeros(1), _PERCENTILES)  # numpy loads parts of it at the first use, which takes ms
 
     def count_turn(self, prompt_len: int, uncached: Sequence[int], threshold: int) -> None:
         """A turn was served by the shadows: its uncached tokens under each candidate. ξ and lengths are tokens."""
@@ -62,7 +67,7 @@ class Guard:
         admitted = [
             number
             for number, own in enumerate(uncached[:-1])
-            if _is_admitted(own, lru, prompt_len, threshold, 0.0 if number == now else _ERRORS)
+            if _is_admitted(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
         ]
         if not admitted:
             self.preferred = self._names[-1]
@@ -70,6 +75,13 @@ class Guard:
         best = min(admitted, key=lambda number: (excess[number], number))
         if now not in admitted or excess[now] - excess[best] > _GAIN * excess[-1]:
             self.preferred = self._names[best]
+
+
+def _margin(number: int, is_in_force: bool, turns: int) -> float:
+    """Standard errors that are added to what a candidate is worse by."""
+    if number:
+        return _ERRORS * (1.0 + _FEW / turns)
+    return 0.0 if is_in_force else _ERRORS
 
 
 def _is_admitted(

@@ -13,7 +13,7 @@ feature                   categories                                            
 ``SUPERSEDED``            whether a later turn left the path before its end      a compacted branch is dead
 ========================  =====================================================  ===========================
 
-Each was kept because predictions are worse without it on real chats and agent sessions (``eval/results``). The kind of
+Each was kept because predictions are worse without it on real chats and agent sessions (``eval features``). The kind of
 input (user text or tool results), who is a subagent and how many calls of a session run at once added nothing.
 """
 

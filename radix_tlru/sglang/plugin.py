@@ -145,6 +145,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     hierarchical = context.enable_hierarchical_cache
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))
+    cache.tail.breaker.is_armed = True
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)

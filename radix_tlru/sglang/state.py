@@ -102,7 +102,7 @@ class StateKeeper:
         """Whether it was saved."""
         try:
             self._file.save(state, _now())
-        except OSError as error:
+        except Exception as error:  # a server goes on without it
             logger.warning("radix_tlru: what was learned could not be saved, which is tried again later: %s", error)
             return False
         return True

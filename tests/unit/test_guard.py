@@ -52,7 +52,7 @@ def test_lru_is_in_force_until_200_turns_were_seen() -> None:
 
 
 def test_of_two_that_are_admitted_the_one_with_less_tel_is_preferred_and_the_first_of_equals() -> None:
-    assert shown(Guard(["a", "b", "lru"]), turns_of(same, better), 300) == "b"
+    assert shown(Guard(["a", "b", "lru"]), turns_of(same, better), 2_000) == "b"
     assert shown(Guard(["a", "b", "lru"]), turns_of(better, better), 300) == "a"
 
 
@@ -115,6 +115,19 @@ def test_it_takes_half_a_standard_error_to_enter_and_none_to_stay(
     guard = Guard(["etlru", "lru"])
     assert shown(guard, turns_of(better), 2_000) == "etlru"
     assert shown(guard, trade(gains, losses), 2_000) == ("etlru" if stays else "lru")
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "is_admitted"),
+    [(100, 85, True), (100, 91, False)],  # 15 and 9 fewer turns over ξ; √185 · 3/4 = 10.2, √191 · 3/4 = 10.4
+)
+def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, losses: int, is_admitted: bool) -> None:
+    turns = [[1_500, *each] for each in islice(trade(gains, losses), 2_000)]
+    guard = Guard(["etlru", "etlru w=0.5", "lru"])
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
+    guard = Guard(["etlru", "etlru w=0.5", "lru"])
+    assert shown(guard, turns_of(worse, better), 2_000) == "etlru w=0.5"
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
 
 
 uncached = st.lists(st.tuples(*[st.integers(0, PROMPT)] * 3), min_size=1, max_size=40)

@@ -21,6 +21,7 @@ from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import tel
+from tests.helpers.rules import InTurn
 from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_conversations, told, turn
 
 
@@ -47,6 +48,15 @@ def test_until_another_is_seen_to_be_worse_in_nothing_etlru_is_lru_decision_by_d
         assert learned.evicted == lru.evicted
     assert lru.evicted["lru"] > 10_000
     assert learner_of(learned).in_force == "etlru"
+
+
+def test_lru_in_force_is_stock_lru_even_where_prompts_leave_thoughts_out() -> None:
+    requests = open_trace("thinking:sessions=120,span_s=1200").requests
+    told = learning(200_000)
+    learner_of(told).rule = InTurn(["lru"])
+    assert simulate(told, requests) == simulate(
+        simulated_cache("lru", 200_000, threshold=1024, page_size=PAGE), requests
+    )
 
 
 def test_what_is_in_force_is_kept_as_which_candidate_it_is() -> None:

@@ -150,8 +150,9 @@ class TailRadixCache(UnifiedRadixCache):
     # What ``LiveThreshold`` needs of its cache.
 
     def use_threshold(self, threshold: int) -> None:
-        """Evict by another ξ (tokens) from now on."""
-        self.tail.use_threshold(threshold)
+        """Evict by another ξ (tokens) from now on, unless the cache has fallen back to lru."""
+        if not self.tail.breaker.has_tripped:
+            self.tail.use_threshold(threshold)
 
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place: a collective."""
@@ -179,7 +180,11 @@ class TailRadixCache(UnifiedRadixCache):
         """Bring the operator's metrics up to date."""
         self._unreported = 0
         if self.tail_metrics is not None:
-            self.tail_metrics.report()
+            try:
+                self.tail_metrics.report()
+            except Exception as error:
+                self.tail_metrics = None
+                self.tail.breaker.trip("to report metrics", error)
 
 
 def build_cache(

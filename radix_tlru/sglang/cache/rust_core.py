@@ -73,6 +73,10 @@ class RustTailComponent(TailComponent):
         leaf_of = self._leaf_of if self._core is None else self._core.leaf_of  # asked often, so without a step between
         return EvictionOrder(self.policy, self.page_size, leaf_of)
 
+    def restart_order(self) -> None:
+        self.order = self._new_order()
+        self._core.add_all_to_order()
+
     def leaves(self) -> Iterator[Leaf]:
         yield from self._core.leaves()
 
@@ -251,6 +255,11 @@ class RustTailCore(RustUnifiedTreeCore):
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
             self._tail.order.add_leaf(node_id)
+
+    def add_all_to_order(self) -> None:
+        """The order is new, and empty."""
+        for node_id, row in self._nodes.rows.items():
+            self._add_to_order(node_id, row)
 
     def _remove_from_order(self, node_id: NodeId, row: int) -> None:
         """If it is in the order."""
