@@ -17,7 +17,6 @@ from pathlib import Path
 from radix_tlru import __version__
 from radix_tlru.config import ConfigError
 from radix_tlru.tools.demo_model import SHAPES, write_demo_model
-from radix_tlru.tools.state_text import state_lines
 
 __all__ = ["main"]
 
@@ -96,6 +95,8 @@ def _demo_model(directory: Path, shape: str) -> int:
 
 
 def _state(file: Path) -> int:
+    from radix_tlru.tools.state_text import state_lines  # needs NumPy, which other commands do without
+
     try:
         for line in state_lines(file):
             print(line)
