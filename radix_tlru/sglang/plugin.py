@@ -160,7 +160,7 @@ def _state_keeper(context: TreeCacheBuildContext, config: Config) -> StateKeeper
     file = state_file_of(context.server_args, config)
     if file is None:
         return None
-    is_first = not (context.tp_rank or context.params.pp_rank or getattr(get_parallel(), "dp_rank", None))
+    is_first = not (context.tp_rank or context.params.pp_rank or get_parallel().dp_rank)
     return StateKeeper(file, saves=is_first)
 
 
