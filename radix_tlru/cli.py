@@ -1,6 +1,7 @@
 """The console script ``radix-tlru``.
 
-``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts.
+``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts,
+``state FILE`` says what a server has learned.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
+from radix_tlru.config import ConfigError
 from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
@@ -46,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
+    state = commands.add_parser("state", help="say what is in a file of --tlru-state")
+    state.add_argument("file", metavar="FILE", type=Path)
     given = parser.parse_args(arguments)
     try:
         status = _run(given)
@@ -59,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.command == "demo-model":
         return _demo_model(given.directory, given.shape)
+    if given.command == "state":
+        return _state(given.file)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
 
 
@@ -85,6 +91,18 @@ def _demo_model(directory: Path, shape: str) -> int:
     else:
         print(f"demo model of the shape {shape} in {directory}; serve it with --load-format dummy, on a GPU:")
         print(f"  {serve} --attention-backend flashinfer")
+    return 0
+
+
+def _state(file: Path) -> int:
+    from radix_tlru.tools.state_text import state_lines  # needs NumPy, which other commands do without
+
+    try:
+        for line in state_lines(file):
+            print(line)
+    except ConfigError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -7,5 +7,6 @@ demo_model    a model to try                                a folder → a model
 scrape        what a server says of itself                  its URL → a snapshot of its metrics
 top           a live view                                   snapshots → a screen
 model_check   is a return model of one's own sound?         its name → nothing, or the first fault
+state_text    what a server has learned                     its file of --tlru-state → a few lines
 ============  ============================================  ======================================
 """
