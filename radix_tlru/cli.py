@@ -1,7 +1,7 @@
 """The console script ``radix-tlru``.
 
 ``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts,
-``dashboard`` prints a Grafana dashboard of it.
+``state FILE`` says what one has learned, ``dashboard`` prints a Grafana dashboard.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
+from radix_tlru.config import ConfigError
 from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
@@ -53,6 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
     grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
     grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
+    state = commands.add_parser("state", help="say what is in a file of --tlru-state")
+    state.add_argument("file", metavar="FILE", type=Path)
     given = parser.parse_args(arguments)
     try:
         status = _run(given)
@@ -68,6 +71,8 @@ def _run(given: argparse.Namespace) -> int:
         return _demo_model(given.directory, given.shape)
     if given.command == "dashboard":
         return _dashboard(given.rules)
+    if given.command == "state":
+        return _state(given.file)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
 
 
@@ -94,6 +99,18 @@ def _demo_model(directory: Path, shape: str) -> int:
     else:
         print(f"demo model of the shape {shape} in {directory}; serve it with --load-format dummy, on a GPU:")
         print(f"  {serve} --attention-backend flashinfer")
+    return 0
+
+
+def _state(file: Path) -> int:
+    from radix_tlru.tools.state_text import state_lines  # needs NumPy, which other commands do without
+
+    try:
+        for line in state_lines(file):
+            print(line)
+    except ConfigError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

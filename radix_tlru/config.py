@@ -40,6 +40,7 @@ FLAGS = {
     "host_threshold": "--tlru-host-threshold",
     "return_model": "--tlru-return-model",
     "highest_priority": "--tlru-priority",
+    "state": "--tlru-state",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -124,6 +125,9 @@ class Config:
     """The plain ``priority`` of a request (SGLang's, or Dynamo's) that is kept as the highest one. 0 says nothing, and
     the negative of it goes first. None: a plain priority says nothing of what is kept."""
 
+    state: str | None = None
+    """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -146,6 +150,8 @@ class Config:
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.return_model is not None and self.policy != "etlru":
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
+        if self.state is not None and self.policy != "etlru":
+            raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
@@ -221,11 +227,12 @@ class Config:
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
         chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
+        state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{host}{priority})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
         )
 
 
