@@ -53,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = Parser(
         prog="python -m eval",
+        description="What radix-tlru is worth and costs. Run from a checkout: no package of radix-tlru installs it.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n" + "\n".join(f"  {name:15} {command.text}" for name, command in COMMANDS.items()),
     )

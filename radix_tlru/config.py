@@ -39,6 +39,8 @@ FLAGS = {
     "trim_chunk": "--tlru-trim-chunk",
     "host_threshold": "--tlru-host-threshold",
     "return_model": "--tlru-return-model",
+    "highest_priority": "--tlru-priority",
+    "state": "--tlru-state",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -119,6 +121,13 @@ class Config:
     """With ``etlru``: a return model of one's own in place of the learned rates, as ``module:attribute``
     (``radix_tlru.learning.custom_model``)."""
 
+    highest_priority: int | None = None
+    """The plain ``priority`` of a request (SGLang's, or Dynamo's) that is kept as the highest one. 0 says nothing, and
+    the negative of it goes first. None: a plain priority says nothing of what is kept."""
+
+    state: str | None = None
+    """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -131,6 +140,9 @@ class Config:
         chunk = self.trim_chunk
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
+        highest = self.highest_priority
+        if highest is not None and (isinstance(highest, bool) or not isinstance(highest, int) or highest < 1):
+            raise _error("highest_priority", highest, "a whole number, 1 or more")
         weight = self.median_weight
         if not (weight is None or weight == LOAD or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
             raise _error("median_weight", weight, f"a number from 0 to 1, or {LOAD}")
@@ -138,6 +150,8 @@ class Config:
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.return_model is not None and self.policy != "etlru":
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
+        if self.state is not None and self.policy != "etlru":
+            raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
@@ -213,10 +227,12 @@ class Config:
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
         chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
+        state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
+        priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{host})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
         )
 
 

@@ -24,6 +24,8 @@ shadow_cache      what another policy would have cost  the same turns → uncach
 guard, least_tel  which candidate may be in force      uncached tokens of each → its name
 selector          candidates side by side              shadow caches → the preferred one
 learner           all of it together                   turns → the policy in force
+state             what of it is worth keeping          a learner → what another one begins with
+state_file        the file of it                       a path, whose it is → that, or a refusal
 ================  ===================================  ==================================================
 
 Nothing here knows of SGLang or of a clock: time is in stamps that requests carry, so all ranks learn alike.

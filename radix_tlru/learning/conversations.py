@@ -54,10 +54,13 @@ class Conversations:
         self._index: PrefixIndex[Conversation, SharedPrefix] = PrefixIndex()
         self._prefixes = SharedPrefixes(self._index)
         self._users = LastUsers()
-        self._endings = Endings()
+        self.endings = Endings()
+        """Which endings of answers are frequent."""
         self.answers = AnswerReuse()
         """Whether next prompts repeat the answers."""
-        self._begun = self._served = 0
+        self.begun = 0
+        """Conversations so far."""
+        self._served = 0
         self._known: dict[Conversation, None] = {}  # the longest silent first
         self._sessions: dict[str, Conversation] = {}  # the last turn of each, the longest silent first
 
@@ -117,15 +120,15 @@ class Conversations:
         """The conversation as of this turn."""
         stamp = max(turn.stamp, self._log.now)  # time does not run backwards
         if before is None:
-            self._begun += 1
-            conversation = Conversation(stamp, self._begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
+            self.begun += 1
+            conversation = Conversation(stamp, self.begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
             conversation.new_len = turn.prompt_len - conversation.shared_len
         else:
             conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
             conversation.prefix = before.prefix
             conversation.new_len = max(turn.prompt_len - (before.context_len if prompt is None else prompt.end), 0)
             conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
-        conversation.ending = ending_of(turn.finish, self._endings.number_of(turn.answer_ids))
+        conversation.ending = ending_of(turn.finish, self.endings.number_of(turn.answer_ids))
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
         conversation.thought_len, conversation.session = turn.thought_len, turn.session
         conversation.known_next_tokens = turn.prompt_len + turn.answer_len - turn.context_len

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Guard"]
+__all__ = ["FIGURES", "Guard"]
 
 _WINDOW = 2_000  # turns of the shadows that are looked at
 _EVERY = 100  # turns, after which they are looked at again
@@ -31,6 +31,9 @@ _ERRORS = 0.5  # standard errors of the margin
 _FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
 _GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
 _PERCENTILES = (50, 90, 95, 99)
+
+FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
+"""In which a candidate may be worse than lru, in the order in which they are looked at."""
 
 
 class Guard:
@@ -45,6 +48,8 @@ class Guard:
         self._names = list(candidates)
         self.preferred = self._names[-1]
         """Name of the candidate that should be in force."""
+        self.refused: dict[str, str] = {}
+        """The first figure in which a candidate was worse than lru at the last look, of those that were, by name."""
         self._uncached = np.zeros((len(self._names), _WINDOW), np.int64)  # a ring, by candidate
         self._prompt_len = np.zeros(_WINDOW, np.int64)
         self._seen = 0
@@ -64,11 +69,12 @@ class Guard:
         lru = uncached[-1]
         excess = np.maximum(uncached - threshold, 0).sum(axis=1)
         now = self._names.index(self.preferred)
-        admitted = [
-            number
+        worse = [
+            _worse_in(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
             for number, own in enumerate(uncached[:-1])
-            if _is_admitted(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
         ]
+        self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
+        admitted = [number for number, figure in enumerate(worse) if figure is None]
         if not admitted:
             self.preferred = self._names[-1]
             return
@@ -84,19 +90,21 @@ def _margin(number: int, is_in_force: bool, turns: int) -> float:
     return 0.0 if is_in_force else _ERRORS
 
 
-def _is_admitted(
+def _worse_in(
     own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, errors: float
-) -> bool:
-    """Whether uncached tokens of turns are not worse than lru's in anything, with so many standard errors added."""
+) -> str | None:
+    """The first figure in which uncached tokens of turns are worse than lru's, with so many standard errors added."""
     worse = own - lru
     allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
     if worse.sum() + errors * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
-        return False
+        return FIGURES[0]
     over = own > threshold, lru > threshold
     if not _is_bounded(*over, _TOLERANCE * over[1].sum(), errors):
-        return False
-    bounds = np.percentile(lru, _PERCENTILES)
-    return all(_is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors) for bound in bounds)
+        return FIGURES[1]
+    for figure, bound in zip(FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
+        if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
+            return figure
+    return None
 
 
 def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:

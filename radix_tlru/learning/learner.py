@@ -22,6 +22,7 @@ from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.learning.guard import Guard
+from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
@@ -30,6 +31,7 @@ from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.learning.selector import Rule, Selector
+from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 from radix_tlru.policy.models import AnyPrompt, PromptModel
@@ -54,12 +56,16 @@ class Learner:
         capacity: of the cache, tokens.
         page_size: tokens.
         watched: whether anybody looks at what other policies would have cost. Where one has to be chosen, all do.
+        learned: by a former run. Rates and lengths of prompts begin with it. Which candidate is in force does not: the
+            shadows have to see it first.
 
     Raises:
         ConfigError: the return model of the configuration cannot be made.
     """
 
-    def __init__(self, config: Config, capacity: int, page_size: int, watched: bool = True) -> None:
+    def __init__(
+        self, config: Config, capacity: int, page_size: int, watched: bool = True, learned: LearnedState | None = None
+    ) -> None:
         self._log, self._prompts = TurnLog(), PromptLengths()
         self._conversations = Conversations(self._log, self._prompts, page_size)
         self._custom = None if config.return_model is None else custom_model(config.return_model)
@@ -87,6 +93,9 @@ class Learner:
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._queued = 0  # requests that were looked up since the last turn
+        self._seen_before = Seen()  # by former runs
+        if learned is not None:
+            self._restore(learned)
 
     def _tlru(self, config: Config) -> dict[str, Policy]:
         pinned = policy_for(config)
@@ -193,7 +202,36 @@ class Learner:
         """Conversations that returned, by whether they repeated the last answer as it was cached."""
         return self._conversations.answers.returns
 
+    def snapshot(self) -> LearnedState:
+        """What was learned so far, for another run to begin with. It shares nothing that changes."""
+        before = self._seen_before
+        return LearnedState(
+            self._log.snapshot(),
+            self._refits.model if self._refits is not None else HazardModel(),
+            self._conversations.endings.frequent,
+            self._conversations.answers.snapshot(),
+            self._prompts.snapshot(),
+            Seen(
+                before.turns + self._turns,
+                before.conversations + self._conversations.begun,
+                before.returns + self._log.returns,
+            ),
+        )
+
     # ---- learning ----
+
+    def _restore(self, learned: LearnedState) -> None:
+        """Begin with what a former run learned."""
+        self._log.restore(learned.turns)
+        self._conversations.endings.restore(learned.endings)
+        self._conversations.answers.restore(learned.answers)
+        self._prompts.restore(learned.lengths)
+        self._seen_before = learned.seen
+        if self._refits is not None:
+            self._refits.restore(learned.model)
+            self._returns.use_model(learned.model)
+        if self._learns_prompts:
+            self._follow_lengths()
 
     def _take_hints(self, turn: Turn, conversation: Conversation, is_leaf: bool) -> None:
         """Believe what fits of the hints of a turn. One without hints ends what the last one claimed."""
@@ -206,8 +244,11 @@ class Learner:
         """Do a slice of estimating rates, and now and then look at lengths."""
         if self._refits is not None and self._refits.count_turn():
             self._returns.use_model(self._refits.model)
-        if not self._learns_prompts or self._turns % _PROMPTS_EVERY:
-            return
+        if self._learns_prompts and self._turns % _PROMPTS_EVERY == 0:
+            self._follow_lengths()
+
+    def _follow_lengths(self) -> None:
+        """Have the candidates expect prompts as long as those seen lately."""
         found = self._prompts.distribution(self._next_prompts)
         if found is None or found is self._next_prompts:
             return

@@ -23,6 +23,8 @@ class LeastTel:
         self._names = list(candidates)
         self.preferred = self._names[0]
         """Name of the candidate that should be in force."""
+        self.refused: dict[str, str] = {}
+        """Nothing speaks against a candidate but its TEL."""
         self._tel = [0.0] * len(self._names)  # tokens, decayed
         self._squares = [[0.0] * len(self._names) for _ in self._names]  # of the differences between two, decayed
         self._seen = self._last = 0  # turns; the last that went beyond ξ under any candidate

@@ -36,13 +36,19 @@ class Refits:
         self._begin_at = _FIRST
         self._fit: Iterator[HazardModel | None] | None = None
 
+    def restore(self, model: HazardModel) -> None:
+        """Begin with the model of a former run, whose turns are in the log."""
+        self.model = model
+        if self._log.written:
+            self._begin_at = _next_fit(self._log.written)
+
     def count_turn(self) -> bool:
         """A turn was written to the log. Returns whether another model is in force."""
         turns = self._log.written
         if self._fit is None:
             if turns < self._begin_at:
                 return False
-            self._begin_at = turns + min(max(turns // _GROWTH, _FEWEST), _MOST)
+            self._begin_at = _next_fit(turns)
             self._fit = self._slices()
         for _ in range(4 if turns < _SMALL else 1):
             found = next(self._fit)
@@ -56,3 +62,8 @@ class Refits:
         yield None
         yield from self.reliability.count(self.model, intervals, self._log.now)
         yield from self.model.fit(intervals)
+
+
+def _next_fit(turns: int) -> int:
+    """The turn at which the fit after this one begins."""
+    return turns + min(max(turns // _GROWTH, _FEWEST), _MOST)

@@ -9,12 +9,25 @@ from numpy.typing import NDArray
 
 from radix_tlru.learning.turn_features import SIZES, Feature, Features
 
-__all__ = ["Intervals", "TurnLog"]
+__all__ = ["TURN", "Intervals", "TurnLog"]
 
 _ROWS = 8_192
 """Turns remembered. Half of them: noisier rates; twice as many: what was true an hour ago is believed longer."""
 
 _NEVER = np.inf
+
+TURN = np.dtype(
+    [
+        ("features", "u1", (len(SIZES),)),
+        ("stamp", "<f8"),
+        ("end", "<f8"),
+        ("returned", "?"),
+        ("superseded", "<f8"),
+        ("supersession", "u1"),
+    ]
+)
+"""A turn as it is saved. Times are s before the newest stamp of its run, so none is above 0. A turn whose return was
+still watched for ends at 0."""
 
 
 class Intervals(NamedTuple):
@@ -95,6 +108,26 @@ class TurnLog:
             np.concatenate([returned, self._returned[changed]]),
             np.concatenate([stamp, stamp[changed]]),
         )
+
+    def snapshot(self) -> NDArray[np.void]:
+        """A copy of every turn that is remembered, the oldest first: an array of ``TURN``."""
+        rows = np.arange(max(self.written - _ROWS, 0), self.written) % _ROWS
+        turns = np.empty(len(rows), TURN)
+        turns["features"], turns["returned"] = self._features[rows], self._returned[rows]
+        turns["stamp"] = self._stamp[rows] - self.now
+        turns["end"] = np.minimum(self._end[rows], self.now) - self.now
+        turns["superseded"] = self._superseded[rows] - self.now
+        turns["supersession"] = self._supersession[rows]
+        return turns
+
+    def restore(self, turns: NDArray[np.void]) -> None:
+        """Begin with the turns of a former run: all of them are over before the first stamp of this one."""
+        assert not self.written, "a log that has turns of its own goes on with them"
+        turns = turns[-_ROWS:]
+        self.written = rows = len(turns)
+        self._features[:rows], self._returned[:rows] = turns["features"], turns["returned"]
+        self._stamp[:rows], self._end[:rows] = turns["stamp"], turns["end"]
+        self._superseded[:rows], self._supersession[:rows] = turns["superseded"], turns["supersession"]
 
     def _has(self, serial: int) -> bool:
         return serial >= max(self.written - _ROWS, 0)

@@ -82,6 +82,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"With {FLAGS['policy']} etlru: a return model of your own instead of the learned rates, as module:attribute.",
         metavar="MODEL",
     )
+    flag(
+        "highest_priority",
+        "A request's plain priority says how its context is kept: P or more as the highest priority of a hint, 0 as if "
+        "nothing was said, -P or less goes first (default: it says nothing of that).",
+        metavar="P",
+    )
+    flag(
+        "state",
+        f"With {FLAGS['policy']} etlru: load what was learned from this file, and save it there while serving, so that "
+        "a restarted server need not learn it anew. Refused if it is of another model, page size or release.",
+        metavar="FILE",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 
@@ -116,7 +128,7 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag. Other text is left to Config, which says what is allowed."""
-    if field not in ("policy", "return_model") and isinstance(value, str):
+    if field not in ("policy", "return_model", "state") and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)

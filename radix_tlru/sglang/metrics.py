@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
 from radix_tlru.learning.age_bands import GROUPS
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.policy.order import EvictionOrder, Phase
 from radix_tlru.policy.preview import preview
 
@@ -149,6 +150,13 @@ class _LearnerMetrics:
             "policy",
             names,
         )
+        self._refused = make.gauges(
+            "sglang:tlru_refused",
+            "Why a policy may not be in force, by the shadow caches: the figure in which it was worse than lru at the "
+            f"last look. 0: none; {'; '.join(f'{code}: {figure}' for code, figure in enumerate(FIGURES, 1))}.",
+            "policy",
+            names,
+        )
         ends = (*(f"{end:g}" for end in GROUPS[1:]), "")
         spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(GROUPS, ends, strict=True)]
         self._watched = make.counters(
@@ -177,6 +185,9 @@ class _LearnerMetrics:
         self._reported = served.requests
         for name, gauge in self._policy.items():
             gauge.set(name == learner.in_force)
+        for name, gauge in self._refused.items():
+            figure = learner.rule.refused.get(name)
+            gauge.set(0 if figure is None else 1 + FIGURES.index(figure))
         self._requests.follow(served.requests)
         self._violations.follow(served.violations)
         self._excess.follow(served.excess)

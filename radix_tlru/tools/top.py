@@ -17,12 +17,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
 
 __all__ = ["frame", "watch"]
 
 _MOST_RANKS = 6  # columns on a screen
-_SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
+_SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, predicted or seen, before that can be told
 _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
@@ -210,15 +211,19 @@ def _violations(rank: Rank) -> str | None:
 def _shadows(rank: Rank) -> Table:
     asked = rank.value("shadow_requests_total") or 0
     table = _table("TEL in shadow caches")
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=True)
     table.add_column("tokens", justify="right")
     table.add_column("against lru", justify="right")
+    table.add_column("worse in", no_wrap=True)
+    refused = rank.by("refused", "policy")
     excess = rank.by("shadow_excess_tokens_total", "policy")
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
         ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
         in_force = name == rank.policy
-        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
+        figure = int(refused.get(name, 0.0))
+        worse = FIGURES[figure - 1] if figure else ""
+        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, worse, style="bold" * in_force)
     table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     table.caption_justify = "left"
     return table

@@ -13,6 +13,7 @@ class InTurn:
     names: Sequence[str]
     turns: int = 1
     seen: int = field(default=0, init=False)
+    refused: dict[str, str] = field(default_factory=dict, init=False)
 
     @property
     def preferred(self) -> str:

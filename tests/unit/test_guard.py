@@ -147,3 +147,10 @@ def test_it_is_deterministic_and_never_prefers_who_prefills_more_or_is_late_more
     own, lru = ([turn[place] for turn in turns] for place in (["a", "b", "lru"].index(guards[0].preferred), 2))
     assert sum(own) <= 1.01 * sum(lru)
     assert sum(tokens > threshold for tokens in own) <= 1.01 * sum(tokens > threshold for tokens in lru)
+
+
+@pytest.mark.parametrize("what", WORSE_IN_ONE_THING)
+def test_it_says_in_what_a_candidate_was_worse(what: str) -> None:
+    guard = Guard(["etlru", "better", "lru"])
+    shown(guard, turns_of(WORSE_IN_ONE_THING[what], better), 2_000)
+    assert guard.refused == {"etlru": {"turns over the threshold": "over ξ"}.get(what, what)}

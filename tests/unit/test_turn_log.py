@@ -196,3 +196,22 @@ def test_rows_that_have_left_the_ring_are_written_no_more(monkeypatch: pytest.Mo
     log.write_end(-1)  # of what nobody watches
     assert stretches_of(log.intervals()) == before
     assert log.returns == 1
+
+
+def test_a_log_that_begins_with_the_turns_of_another_has_the_same_silences(ring: int) -> None:
+    """In a run whose stamps are all later, and from which on those that nobody had seen return are watched no more."""
+
+    @given(steps, eighths.map(lambda wait: 1_000.0 + wait))
+    def holds(steps_taken: list[tuple[float, str, int, Features, int]], first: float) -> None:
+        log, plain = written(steps_taken, ring)
+        again = TurnLog()
+        again.restore(log.snapshot())
+        assert again.written == min(log.written, ring)
+        again.write_return(again.written + 5, first)  # of a turn that is not there: time goes on
+        for serial in range(again.written):
+            again.write_return(serial, first)
+        silences = [each._replace(stamp=each.stamp - plain.now) for each in plain.stretches()]
+        assert stretches_of(again.intervals()) == sorted(silences)
+        assert stretches_of(again.intervals().after(0.0)) == []
+
+    holds()

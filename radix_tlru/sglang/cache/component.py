@@ -36,6 +36,7 @@ from radix_tlru.sglang.cache.journal import Journal
 from radix_tlru.sglang.cache.sessions import Order
 from radix_tlru.sglang.requests.metadata import metadata_of
 from radix_tlru.sglang.requests.turns import is_health_check, turn_of
+from radix_tlru.sglang.state import StateKeeper
 
 if TYPE_CHECKING:
     import torch
@@ -81,6 +82,9 @@ class TailComponent(FullComponent):
 
     config: Config
 
+    state: StateKeeper | None = None
+    """Keeps what is learned from one run to the next, if it is kept."""
+
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._core: Any = None
         super().__init__(cache, params)
@@ -90,7 +94,9 @@ class TailComponent(FullComponent):
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""
         if self.config.policy != "lru":
-            self.learner = Learner(self.config, pool, self.page_size, watched=params.enable_metrics)
+            learned = None if self.state is None else self.state.load()
+            watched = params.enable_metrics
+            self.learner = Learner(self.config, pool, self.page_size, watched, learned)
         self.policy = policy_for(self.config)
         self.counts = EvictionCounts()
         self.clock = 0
@@ -259,8 +265,15 @@ class TailComponent(FullComponent):
             if self.learner.in_force != before:
                 logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
             self._put_in_force(self.learner.policy)
+            if self.state is not None:
+                self.state.count_turn(self.learner)
         except Exception as error:
             self.breaker.trip("to learn from a turn", error)
+
+    def save_state(self) -> None:
+        """The server shuts down: save what was learned, if it is kept, unless it may be broken."""
+        if self.state is not None and self.learner is not None:
+            self.state.close(self.learner)
 
     # ---- eviction ----
 
@@ -293,9 +306,9 @@ class TailComponent(FullComponent):
         return victim
 
 
-def component_for(config: Config, base: type[TailComponent]) -> type[TailComponent]:
+def component_for(config: Config, base: type[TailComponent], state: StateKeeper | None = None) -> type[TailComponent]:
     """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
-    return type(base.__name__, (base,), {"config": config, "__doc__": base.__doc__})
+    return type(base.__name__, (base,), {"config": config, "state": state, "__doc__": base.__doc__})
 
 
 @cache
