@@ -13,6 +13,7 @@ __all__ = [
     "FLAGS",
     "LOAD",
     "LOWEST_WEIGHT",
+    "MOST_TRIM",
     "START_THRESHOLD",
     "TRIMS",
     "Config",
@@ -55,8 +56,9 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS, EXACT_BELOW = 100, 65_536
-"""Trim chunks that a pool has by default, and tokens of a pool below which trims are exact to the page."""
+TRIMS, EXACT_BELOW, MOST_TRIM = 100, 65_536, 1_024
+"""Trim chunks that a pool has by default, tokens of a pool below which trims are exact to the page, and tokens of a
+default chunk at most: each victim of a chunk is a decision, in one call."""
 
 FEWEST_TRIMS, LEAST_LIMIT = 16, 512
 """The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
@@ -106,8 +108,8 @@ class Config:
 
     trim_chunk: int | None = None
     """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
-    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, or 1 in pools of fewer than 65,536
-    tokens (:meth:`for_pool`).
+    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, 1,024 at most, or 1 in pools of fewer
+    than 65,536 tokens (:meth:`for_pool`).
 
     While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk that happens
     once in so many tokens, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what
@@ -179,7 +181,7 @@ class Config:
             if self.trim_chunk > largest:
                 raise _error("trim_chunk", self.trim_chunk, f"at most {largest} tokens in a pool of {tokens}")
             return self
-        return replace(self, trim_chunk=tokens // TRIMS if tokens >= EXACT_BELOW else 1)
+        return replace(self, trim_chunk=min(tokens // TRIMS, MOST_TRIM) if tokens >= EXACT_BELOW else 1)
 
     @property
     def next_prompt(self) -> int:
@@ -225,7 +227,11 @@ class Config:
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
-        chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
+        chunk = (
+            f"1/{TRIMS} of the pool, {MOST_TRIM:,} tokens at most"
+            if self.trim_chunk is None
+            else f"{self.trim_chunk} tokens"
+        )
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"

@@ -20,8 +20,8 @@ __all__ = ["FLAGS", "add_arguments", "run"]
 OUTPUT = Path(".out/demo")
 
 CALLS = (
-    "agents:runs=300,arrival_span_s=112,templates=12,template_median=300,first_prompt_median=300,"
-    "next_prompt_median=100,answer_median=4,single_probability=0.85,continue_probability=0.85,wait_median_s=6"
+    "agents:runs=300,arrival_span_s=37,templates=12,template_median=300,first_prompt_median=300,"
+    "next_prompt_median=100,answer_median=4,single_probability=0.85,continue_probability=0.85,wait_median_s=2"
 )
 
 FLAGS = {

@@ -12,6 +12,7 @@ from radix_tlru.config import (
     EXACT_BELOW,
     FLAGS,
     LOAD,
+    MOST_TRIM,
     START_THRESHOLD,
     TRIMS,
     Config,
@@ -68,7 +69,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "trim_chunk",
         "Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
-        f"(default: 1/{TRIMS} of the pool; 1, no more than asked for, in pools of fewer than {EXACT_BELOW:,}).",
+        f"(default: 1/{TRIMS} of the pool, {MOST_TRIM:,} at most; 1, no more than asked for, in pools of fewer than "
+        f"{EXACT_BELOW:,}).",
         metavar="TOKENS",
     )
     flag(

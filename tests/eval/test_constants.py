@@ -118,7 +118,7 @@ def test_a_constant_is_measured_on_each_trace_and_once(
     assert len(rows) == 2 * (1 + 2 * 2), "of each trace: all as they are, and two constants at half and twice"
     for name in ("chat-mix: 8,000 tokens, ξ = 512", "agents: 16,000 tokens, ξ = 512"):
         assert name in printed
-    assert "with: policy.order._SLACK" in printed, "it only bounds memory"
+    assert "with: policy.entries._SLACK" in printed, "it only bounds memory"
     assert "hints.models.DEAREST: not measured, no trace has hints" in printed
     changed_at = [path.stat().st_mtime_ns for path in files]
     assert main(words) == 0

@@ -15,7 +15,7 @@ from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import FixedPrompt, Leaf, ReturnModel
-from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.order import MOVED, REPRICED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 
@@ -121,10 +121,10 @@ def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_f
         looks = 0
         victim = order.choose_victim(1_000)
         assert victim is not None
-        assert looks <= 32 + 32 + 1, "expired, first by a price that was too low, the victim"
+        assert looks <= MOVED + REPRICED + 1, "expired, first by a price that was too low, the victim"
         order.remove_leaf(victim.leaf_id)
         del leaves[victim.leaf_id]
-    for _ in range(3_000 // 32 + 1):
+    for _ in range(3_000 // MOVED + 1):
         victim = order.choose_victim(1_000)
     assert victim is not None
     assert victim.leaf_id == min(leaves), "all have their new price: the one that was used first"

@@ -26,7 +26,7 @@ def test_a_threshold_is_pinned_and_an_objective_is_followed_from_the_start_value
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/100 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/100 of the pool, 1,024 tokens at most"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
     assert str(Config(threshold=600, host_threshold=300)) == (
@@ -44,7 +44,7 @@ def test_without_a_weight_that_of_etlru_is_one_and_that_of_tlru_is_as_published(
 
 
 @pytest.mark.parametrize(
-    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 20_000)]
+    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 1_024)]
 )
 def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
     assert Config().for_pool(pool) == Config(trim_chunk=chunk)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from radix_tlru.hints.models import HintedReturns
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.order import Victim
+from radix_tlru.policy.order import REPRICED, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from tests.helpers.leaves import Leaves
@@ -55,25 +55,25 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
         leaves.looks = 0
         victim = leaves.order.choose_victim(10**6)
         assert victim is not None
-        assert leaves.looks <= 32 + 32 + 2, "repriced, first by an old price, what was left of the last victim"
+        assert leaves.looks <= 2 * REPRICED + 2, "repriced, first by an old price, what was left of the last victim"
         priced = [
             each
             for each, bucket in leaves.order._entries.bucket.items()
             if bucket.pricing is leaves.order._pricings[-1]
         ]
         assert cost(victim.leaf) == min(cost(leaves[each]) for each in priced)
-        assert len(priced) == len(leaves) or len(priced) >= 32
+        assert len(priced) == len(leaves) or len(priced) >= REPRICED
         return victim
 
     for threshold, weight in moves:
         leaves.looks = 0
         leaves.order.switch_policy(moved(threshold, weight))
-        assert leaves.looks <= 32 + 1
+        assert leaves.looks <= REPRICED + 1
         for _ in range(decisions):
             leaves.carry_out(decide())
             if not leaves:
                 return
-    for _ in range(len(leaves) // 32 + 1):
+    for _ in range(len(leaves) // REPRICED + 1):
         decide()
     assert len(leaves.order._pricings) == 1, "all leaves have been priced by the last policy"
     victim = decide()
@@ -107,10 +107,10 @@ def test_of_many_leaves_a_decision_looks_at_64_however_many_are_dearer_than_befo
     for number in range(moves):
         leaves.looks = 0
         leaves.order.switch_policy(moved(200 - 5 * number, 0.0))
-        assert leaves.looks <= 32 + 1, "repriced, what was left of the last victim"
+        assert leaves.looks <= REPRICED + 1, "repriced, what was left of the last victim"
         leaves.looks = 0
         victim = leaves.order.choose_victim(1)
         assert victim is not None
-        assert leaves.looks <= 32 + 32 + 1
+        assert leaves.looks <= 2 * REPRICED + 1
         leaves.carry_out(victim)
     assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"
