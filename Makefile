@@ -13,7 +13,7 @@ ARGS ?=
 OUT := .out
 DEMO_MODEL := $(OUT)/demo-model
 
-.PHONY: help setup demo test test-all gpu serve bench soak compat patches-check lint fmt clean
+.PHONY: help setup demo test test-all gpu serve bench soak compat patches-check release-check lint fmt clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,ray,transfer,test]'
 	@touch $@
 
-demo: setup ## stock lru, stock tlru and ours on real servers, side by side (ARGS="--repeats 3")
+demo: setup ## stock lru, stock tlru and etlru on real servers, side by side (4 minutes; ARGS="--repeats 3")
 	$(BIN)/python -m eval demo $(ARGS)
 
 test: setup lint ## lint, types and the test suite (8 minutes on two cores)
@@ -52,6 +52,9 @@ compat: setup ## the cache-level suite on each supported release of SGLang (ARGS
 
 patches-check: setup ## each patch series on the release it is for (ARGS="--version v0.5.23 --skip-live --trace …")
 	$(BIN)/python -m patches.check $(ARGS)
+
+release-check: setup ## wheel and source archive, each tried out in an environment without this checkout
+	$(BIN)/python -m tests.helpers.release
 
 soak: setup ## a million audited steps of the cache, and 100,000 requests that must not get dearer (ARGS="--requests 2M")
 	$(BIN)/python -m eval soak --requests 100k $(ARGS)

@@ -28,13 +28,15 @@ COMMANDS = {
     "trace": Command("traces.command", "what is in a trace: lengths, waits, and what an infinite cache would hit"),
     "simulate": Command("simulate.command", "what each policy does to the tail, on any trace, without a GPU"),
     "through-sglang": Command("simulate.through_sglang", "the same cells through the real SGLang cache"),
+    "compare": Command("compare.command", "every policy against stock lru on many traces: one verdict for each"),
     "report": Command("render.report.command", "a page and figures of a folder of cells"),
     "tune": Command("studies.tune", "which policy, ξ and w to serve a trace with, what to expect, the flags to paste"),
     "later": Command("studies.later", "policies on the later part of a trace, after they learned on the earlier part"),
     "queue": Command("studies.queue", "the time to first token where requests wait for each other, policy by policy"),
-    "unseen": Command("studies.unseen", "policies against lru on generated traces of many kinds and seeds"),
+    "unseen": Command("studies.unseen", "the old name of compare --suite, with other traces"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
+    "features": Command("studies.features", "what each thing that is known of a turn is worth to the learned rates"),
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),
     "picture": Command("render.picture", "the picture of the README, from what the real caches keep"),
@@ -51,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = Parser(
         prog="python -m eval",
+        description="What radix-tlru is worth and costs. Run from a checkout: no package of radix-tlru installs it.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n" + "\n".join(f"  {name:15} {command.text}" for name, command in COMMANDS.items()),
     )

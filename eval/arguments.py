@@ -106,8 +106,10 @@ def median_weight(text: str) -> MedianWeight:
     return value
 
 
-def weight_text(weight: MedianWeight) -> str:
-    """The weight w as it is given and shown."""
+def weight_text(weight: MedianWeight | None) -> str:
+    """The weight w as it is given and shown; ``own``: that of a server that is told none."""
+    if weight is None:
+        return "own"
     return weight if isinstance(weight, str) else f"{weight:g}"
 
 

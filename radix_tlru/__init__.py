@@ -6,10 +6,23 @@ them knows of SGLang. ``radix_tlru.sglang`` puts them behind the real cache. Sta
 """
 
 from radix_tlru.config import Config, ConfigError
+from radix_tlru.policy.checks import ModelError, check_prompt_model, check_return_model
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy, policy_for
 
 __version__ = "0.1.0"
 
-__all__ = ["Config", "ConfigError", "EvictionOrder", "Leaf", "Policy", "Victim", "__version__", "policy_for"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "EvictionOrder",
+    "Leaf",
+    "ModelError",
+    "Policy",
+    "Victim",
+    "__version__",
+    "check_prompt_model",
+    "check_return_model",
+    "policy_for",
+]

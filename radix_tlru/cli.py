@@ -1,6 +1,7 @@
 """The console script ``radix-tlru``.
 
-``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts.
+``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts,
+``state FILE`` says what one has learned, ``dashboard`` prints a Grafana dashboard.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
+from radix_tlru.config import ConfigError
 from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
@@ -24,7 +26,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     0, 1 (the doctor found a failure), 2 (it cannot be done) or 141 (nobody reads what it has to say any more).
     """
-    parser = argparse.ArgumentParser(prog="radix-tlru", description="Tail-optimised eviction for SGLang.")
+    parser = argparse.ArgumentParser(
+        prog="radix-tlru",
+        description="Tail-optimised eviction for SGLang.",
+        epilog="The harness that measures it, `python -m eval`, is not installed: it is run from a checkout.",
+    )
     parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     model = commands.add_parser("demo-model", help="write a random-weight model that SGLang serves without a download")
@@ -46,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
+    grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
+    grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
+    state = commands.add_parser("state", help="say what is in a file of --tlru-state")
+    state.add_argument("file", metavar="FILE", type=Path)
     given = parser.parse_args(arguments)
     try:
         status = _run(given)
@@ -59,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(given: argparse.Namespace) -> int:
     if given.command == "demo-model":
         return _demo_model(given.directory, given.shape)
+    if given.command == "dashboard":
+        return _dashboard(given.rules)
+    if given.command == "state":
+        return _state(given.file)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
 
 
@@ -88,6 +102,18 @@ def _demo_model(directory: Path, shape: str) -> int:
     return 0
 
 
+def _state(file: Path) -> int:
+    from radix_tlru.tools.state_text import state_lines  # needs NumPy, which other commands do without
+
+    try:
+        for line in state_lines(file):
+            print(line)
+    except ConfigError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def _top(url: str, interval_s: float, once: bool) -> int:
     try:
         from radix_tlru.tools.top import watch
@@ -95,6 +121,19 @@ def _top(url: str, interval_s: float, once: bool) -> int:
         print(f"radix-tlru: error: top needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
         return 2
     return watch(url, interval_s, once=once)
+
+
+def _dashboard(rules: bool) -> int:
+    try:
+        from radix_tlru.tools import dashboard
+    except ModuleNotFoundError as error:
+        print(
+            f"radix-tlru: error: dashboard needs {error.name}: in a checkout, pip install '.[dashboard]'",
+            file=sys.stderr,
+        )
+        return 2
+    print(dashboard.rules() if rules else dashboard.dashboard(), end="")
+    return 0
 
 
 def _doctor() -> int:

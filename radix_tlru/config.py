@@ -13,6 +13,7 @@ __all__ = [
     "FLAGS",
     "LOAD",
     "LOWEST_WEIGHT",
+    "MOST_TRIM",
     "START_THRESHOLD",
     "TRIMS",
     "Config",
@@ -39,6 +40,8 @@ FLAGS = {
     "trim_chunk": "--tlru-trim-chunk",
     "host_threshold": "--tlru-host-threshold",
     "return_model": "--tlru-return-model",
+    "highest_priority": "--tlru-priority",
+    "state": "--tlru-state",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -53,8 +56,9 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS, EXACT_BELOW = 100, 65_536
-"""Trim chunks that a pool has by default, and tokens of a pool below which trims are exact to the page."""
+TRIMS, EXACT_BELOW, MOST_TRIM = 100, 65_536, 1_024
+"""Trim chunks that a pool has by default, tokens of a pool below which trims are exact to the page, and tokens of a
+default chunk at most: each victim of a chunk is a decision, in one call."""
 
 FEWEST_TRIMS, LEAST_LIMIT = 16, 512
 """The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
@@ -96,16 +100,16 @@ class Config:
 
     median_weight: MedianWeight | None = None
     """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between a token's age counts against its being
-    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: ``load``; for ``tlru``
-    with Q̂ pinned 0, as published."""
+    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: for ``tlru`` 0, as
+    published; for ``etlru`` 1, and less where that was seen to be worse than lru in nothing."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
 
     trim_chunk: int | None = None
     """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
-    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, or 1 in pools of fewer than 65,536
-    tokens (:meth:`for_pool`).
+    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, 1,024 at most, or 1 in pools of fewer
+    than 65,536 tokens (:meth:`for_pool`).
 
     While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk that happens
     once in so many tokens, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what
@@ -119,6 +123,13 @@ class Config:
     """With ``etlru``: a return model of one's own in place of the learned rates, as ``module:attribute``
     (``radix_tlru.learning.custom_model``)."""
 
+    highest_priority: int | None = None
+    """The plain ``priority`` of a request (SGLang's, or Dynamo's) that is kept as the highest one. 0 says nothing, and
+    the negative of it goes first. None: a plain priority says nothing of what is kept."""
+
+    state: str | None = None
+    """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -131,6 +142,9 @@ class Config:
         chunk = self.trim_chunk
         if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
             raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
+        highest = self.highest_priority
+        if highest is not None and (isinstance(highest, bool) or not isinstance(highest, int) or highest < 1):
+            raise _error("highest_priority", highest, "a whole number, 1 or more")
         weight = self.median_weight
         if not (weight is None or weight == LOAD or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
             raise _error("median_weight", weight, f"a number from 0 to 1, or {LOAD}")
@@ -138,6 +152,8 @@ class Config:
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.return_model is not None and self.policy != "etlru":
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
+        if self.state is not None and self.policy != "etlru":
+            raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
@@ -165,7 +181,7 @@ class Config:
             if self.trim_chunk > largest:
                 raise _error("trim_chunk", self.trim_chunk, f"at most {largest} tokens in a pool of {tokens}")
             return self
-        return replace(self, trim_chunk=tokens // TRIMS if tokens >= EXACT_BELOW else 1)
+        return replace(self, trim_chunk=min(tokens // TRIMS, MOST_TRIM) if tokens >= EXACT_BELOW else 1)
 
     @property
     def next_prompt(self) -> int:
@@ -177,7 +193,7 @@ class Config:
         """w as it was given, or what it is if none was."""
         if self.median_weight is not None:
             return self.median_weight
-        return LOAD if self.policy == "etlru" or self.next_prompt_estimate is None else 0.0
+        return 0.0 if self.policy == "tlru" else 1.0
 
     @property
     def start_weight(self) -> float:
@@ -211,12 +227,18 @@ class Config:
         else:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
-        chunk = f"1/{TRIMS} of the pool" if self.trim_chunk is None else f"{self.trim_chunk} tokens"
+        chunk = (
+            f"1/{TRIMS} of the pool, {MOST_TRIM:,} tokens at most"
+            if self.trim_chunk is None
+            else f"{self.trim_chunk} tokens"
+        )
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
+        state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
+        priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{host})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
         )
 
 

@@ -21,7 +21,7 @@ from eval.live.server import Server, ensure_demo_model
 from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers import warm_start
 from tests.helpers.models import write_weighted_model
-from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, THRESHOLD, serve
+from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, PRIORITY, THRESHOLD, serve
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
 # desk.
@@ -112,7 +112,7 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def our_server(weighted_model: Path) -> Iterator[Server]:
     """Ours, by command-line flags: page size 1."""
-    with serve(weighted_model, "ours", *OURS) as server:
+    with serve(weighted_model, "ours", *OURS, "--tlru-priority", str(PRIORITY)) as server:
         yield server
 
 

@@ -8,7 +8,10 @@
 | `knowledge.py`, `futures.py` | what may be known of a whole trace, its future included | requests → facts by request |
 | `real.py` | the real caches of SGLang, stock and with radix-tlru | name, sizes → `RealCache` |
 | `pages.py` | numbers for the pages of a context | units of a trace → page ids, token ids |
-| `vllm.py`, `tensorrt.py`, `baselines.py` | the eviction rules of other engines | name, sizes → a cache |
+| `blocks.py`, `nodes.py` | a tree of pages, and one of nodes, that a rule evicts from | requests → cached tokens |
+| `vllm.py`, `tensorrt.py` | the eviction rules of other engines | sizes → a cache |
+| `published/` | published policies, one a file | sizes → a cache |
+| `baselines.py` | all of these, and stock SGLang, by name | name, sizes → a cache |
 | `routing.py`, `prefix_aware.py` | several caches behind a router | requests → cached tokens |
 
 Everything here is a :class:`~eval.caches.simulator.Cache`: it serves one request after the other and says how many

@@ -119,7 +119,7 @@ def simulated_cache(
     *,
     threshold: int,
     next_prompt_estimate: int | None = None,
-    median_weight: MedianWeight = 0.0,
+    median_weight: MedianWeight | None = None,
     page_size: int = 1,
     trim_chunk: int | None = 1,
     knowledge: TraceKnowledge | None = None,
@@ -131,7 +131,7 @@ def simulated_cache(
 
     Args:
         next_prompt_estimate: Q̂; None: learned by tlru and etlru, 200 elsewhere.
-        median_weight: w; ``load`` only for tlru and etlru.
+        median_weight: w; ``load`` only for tlru and etlru. None: that of a server, 0 for any policy but etlru.
         trim_chunk: of lru, tlru and etlru; 1: exact to the page. None: that of a server whose pool is ``capacity``.
         knowledge: of the trace; needed by the policies whose definition says so.
         death_rate: μ of etlru-given, 1/s.
@@ -151,7 +151,7 @@ def simulated_cache(
         estimate = DEFAULT_NEXT_PROMPT if next_prompt_estimate is None else next_prompt_estimate
         last_arrival_s = knowledge.last_arrival_s if knowledge is not None else 0.0
         step = FixedPrompt(estimate)
-        given = Given(threshold, estimate, median_weight, prompts or step, death_rate, last_arrival_s)
+        given = Given(threshold, estimate, median_weight or 0.0, prompts or step, death_rate, last_arrival_s)
         known = definition.knowledge(knowledge) if definition.knowledge and knowledge else None
         return SimulatedCache(definition.build(given), capacity, page_size, knowledge=known, forced=forced)
     if name not in SERVER_POLICIES:

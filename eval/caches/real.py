@@ -52,7 +52,7 @@ class RealCache:
         policy: ``tlru`` or ``etlru`` of radix-tlru; with ``stock``, one of SGLang's own.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by radix-tlru.
         stock: SGLang's own eviction.
-        median_weight: w or ``load``, of radix-tlru.
+        median_weight: w or ``load``, of radix-tlru; None: that of a server.
         core: which of SGLang's two tree cores.
         chunk: tokens prefilled at a time. It bounds the nodes that stock evicts whole. Without effect on radix-tlru.
         trim_chunk: tokens that radix-tlru takes from a leaf at a time; 1: exact to the page, as the simulator is. None:
@@ -71,7 +71,7 @@ class RealCache:
         stock: bool = False,
         threshold: int = 0,
         next_prompt_estimate: int | None = 0,
-        median_weight: MedianWeight = 0.0,
+        median_weight: MedianWeight | None = None,
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
@@ -127,15 +127,16 @@ class RealCache:
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""
         context = request.prompt if self._strips_thinking and request.thought_tokens else request.context
-        session = request.conversation if self._has_sessions else None
+        session = request.conversation if self._has_sessions else request.session
         if not self._learns:
             pages = page_ids(context, self.page_size, self._units)[: self._pages]
             cached = self._cache.request(pages, session=session) * self.page_size
         else:
             tokens = token_ids(context, self.page_size, self._units)[: self._pages * self.page_size]
             turn = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
-            cached = self._cache.request(tokens, *turn, request.ending, session)
-        if session is not None and request.closes:
+            ending = () if request.stop else request.ending
+            cached = self._cache.request(tokens, *turn, ending, session, request.stop)
+        if session is not None and self._has_sessions and request.closes:
             self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
@@ -189,7 +190,7 @@ def _factory(policy: str, core: Core, hybrid: Kind | None = None, **shape: Any) 
         threshold: int,
         next_prompt_estimate: int | None,
         page_size: int,
-        median_weight: MedianWeight = 0.0,
+        median_weight: MedianWeight | None = None,
     ) -> RealCache:
         return RealCache(
             policy,

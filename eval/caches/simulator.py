@@ -17,7 +17,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
 from radix_tlru.objective.load_weight import PrefillLoad
 
-__all__ = ["Cache", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
+__all__ = ["Cache", "Hold", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
 
 
 class Span(NamedTuple):
@@ -49,7 +49,9 @@ def known_prefix(names: Sequence[int], known: Container[int]) -> int:
 
 
 class _Node:
-    __slots__ = ("children", "conversation", "end", "history", "last_access", "leaf_id", "parent", "path", "start")
+    __slots__ = (
+        *("children", "conversation", "end", "history", "holders", "last_access", "leaf_id", "parent", "path", "start"),
+    )
 
     def __init__(self, path: Path, start: int, end: int, parent: _Node | None) -> None:
         self.path = path  # of the request that brought the tokens: they are path[start:end]
@@ -60,6 +62,13 @@ class _Node:
         self.last_access = 0.0
         self.conversation: Any = None  # or what is known of the future
         self.leaf_id = 0  # in the order; 0 while it is not evictable
+        self.holders = 0  # running requests whose context it is a part of
+
+
+class Hold(NamedTuple):
+    """What a running request keeps of a cache."""
+
+    deepest: Any  # node of the tree, with all above it
 
 
 class SimulatedCache:
@@ -86,7 +95,8 @@ class SimulatedCache:
         self.capacity, self.page_size, self.forced = capacity // page_size * page_size, page_size, forced
         self.resident = 0
         self.evicted: Counter[str] = Counter()  # tokens by phase
-        self._learner = policy if isinstance(policy, Learner) else None
+        self.learner = policy if isinstance(policy, Learner) else None
+        """Says by which policy to evict; None: it is always the same."""
         self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
         self._root = _Node(Path((), ()), 0, 0, None)
@@ -94,6 +104,7 @@ class SimulatedCache:
         self._leaves: dict[int, _Node] = {}
         self._last_id = 0
         self._served = self._touched = 0
+        self.held = 0  # tokens that running requests hold
 
     def request(self, request: Request) -> int:
         """Serve one request; returns the tokens of its prompt that were cached."""
@@ -118,31 +129,58 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if self._learner is not None and end:  # as in a server, only turns that are in the tree
-            self._tell(self._learner, request, path, cached)
-        if not deepest.children and deepest is not self._root:
-            self._offer(deepest)
+        if self.learner is not None and end:  # as in a server, only turns that are in the tree
+            self._tell(self.learner, request, path, cached)
+        self._offer_if_free(deepest)
         if not self.forced:
             self._make_room(0)
         return cached
 
+    def fits(self, request: Request) -> bool:
+        """Whether the context of a request fits beside what is held."""
+        end = min(len(request.context) // self.page_size * self.page_size, self.capacity)
+        node, shared = self._deepest(request.context), 0
+        while node.parent is not None:
+            shared += node.end - node.start if node.holders else 0
+            node = node.parent
+        return self.held + end - shared <= self.capacity
+
+    def hold(self, request: Request) -> Hold:
+        """Keep what is cached of a context that was just served until it is released: it cannot be evicted."""
+        deepest = self._deepest(request.context)
+        if deepest.leaf_id:
+            self._withdraw(deepest)
+        node = deepest
+        while node.parent is not None:
+            self.held += 0 if node.holders else node.end - node.start
+            node.holders += 1
+            node = node.parent
+        return Hold(deepest)
+
+    def release(self, held: Hold) -> None:
+        """Give back what a request held."""
+        node = held.deepest
+        while node.parent is not None:
+            node.holders -= 1
+            self.held -= 0 if node.holders else node.end - node.start
+            node = node.parent
+        self._offer_if_free(held.deepest)
+
     def touch(self, request: Request) -> None:
         """Mark what is cached of a waiting request's prompt as used. SGLang does so while other requests prefill."""
-        node, prompt = self._root, request.prompt
-        while (child := self._next(node, prompt)) is not None and self._covers(prompt, child):
-            node = child
+        node = self._deepest(request.prompt)
         if node is self._root:
             return
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
-        if self._learner is not None and node.conversation is not None and not node.children:
-            self._learner.mark_queued(node.conversation)
+        if self.learner is not None and node.conversation is not None and not node.children:
+            self.learner.mark_queued(node.conversation)
 
     def count_prefill(self, load: PrefillLoad) -> None:
         """Tell the learner of a prefill that starts."""
-        if self._learner is not None:
-            self._learner.count_prefill(load)
-            self._follow(self._learner.policy)
+        if self.learner is not None:
+            self.learner.count_prefill(load)
+            self._follow(self.learner.policy)
 
     # ---- the tree ----
 
@@ -160,6 +198,13 @@ class SimulatedCache:
             break
         return path
 
+    def _deepest(self, context: Path) -> _Node:
+        """The last node that a context has all of."""
+        node = self._root
+        while (child := self._next(node, context)) is not None and self._covers(context, child):
+            node = child
+        return node
+
     def _next(self, node: _Node, context: Path) -> _Node | None:
         """The child that shares at least the next page with a context."""
         end = node.end + self.page_size
@@ -173,7 +218,7 @@ class SimulatedCache:
     def _split(self, node: _Node, depth: int) -> _Node:
         """Split a node and return the upper half. The lower half keeps identity, history and recency."""
         upper = _Node(node.path, node.start, depth, node.parent)
-        upper.last_access, upper.conversation = node.last_access, node.conversation
+        upper.last_access, upper.conversation, upper.holders = node.last_access, node.conversation, node.holders
         self._adopt(upper)
         node.start, node.parent = depth, upper
         self._adopt(node)
@@ -212,8 +257,10 @@ class SimulatedCache:
             len(request.context) // self.page_size * self.page_size,
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
-            answer_ids=request.ending,
             thought_len=request.thought_tokens,
+            session=request.session,
+            finish=request.stop,
+            answer_ids=() if request.stop else request.ending,
         )
         conversation = learner.record_turn(turn, is_leaf=not path[-1].children)
         for node in path:
@@ -236,6 +283,11 @@ class SimulatedCache:
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
         self.order.add_leaf(node.leaf_id)
+
+    def _offer_if_free(self, node: _Node) -> None:
+        """Offer a node if it is a leaf that no request holds."""
+        if not (node.children or node.holders or node.leaf_id or node is self._root):
+            self._offer(node)
 
     def _withdraw(self, node: _Node) -> None:
         """Take a leaf out of the order."""
@@ -265,8 +317,8 @@ class SimulatedCache:
             assert parent is not None
             del parent.children[self._child_key(node)]
             parent.history = max(parent.history, node.history)
-            if not parent.children and parent is not self._root and parent is not self._in_use:
-                self._offer(parent)
+            if parent is not self._in_use:
+                self._offer_if_free(parent)
 
 
 def _leaf(node: _Node) -> Leaf:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count, pairwise
 
-from eval.caches.pages import page_ids
-from eval.caches.simulator import known_prefix
+from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
 __all__ = ["DEFAULT_PRIORITY", "Retention", "TensorRTCache"]
@@ -40,16 +39,12 @@ class Retention:
 
 
 @dataclass(eq=False, slots=True)
-class _Block:
-    name: int
-    parent: _Block | None
-    children: int = 0
+class _Block(Block):
     priority: int = DEFAULT_PRIORITY
     duration_s: float | None = None
-    released: int = 0  # place in the order of releases; 0 while a request uses it or it is evicted
 
 
-class TensorRTCache:
+class TensorRTCache(TreeCache[_Block]):
     """The eviction rule of TensorRT-LLM.
 
     A request gives its blocks the priority of the range that their first token lies in. A block in no range gets 35
@@ -79,41 +74,29 @@ class TensorRTCache:
             if first.end is None or first.end > second.start:
                 overlap = f"overlaps the one from {second.start}"
                 raise ValueError(f"retention of tokens {first.start} to {first.end}: {overlap}")
-        self.page_size = page_size
-        self._pages = capacity // page_size
-        self._units: dict[int, int] = {}
+        super().__init__(capacity, page_size)
         self._retention = tuple(retention)
-        self._blocks: dict[int, _Block] = {}
         self._releases = count(1)
-        # Heaps with stale entries: an entry holds while its block's place in the order of releases is still the same.
-        self._leaves: list[tuple[int, int, _Block]] = []  # (priority, released, block)
-        self._expiring: list[tuple[float, int, _Block]] = []  # (expiry in s, released, block)
+        self._leaves = LeafQueue(self)  # a block's place: its priority, and its turn in the order of releases
+        self._expiring: list[tuple[float, tuple[int, int], _Block]] = []  # (expiry in s, place, block)
 
-    @property
-    def resident(self) -> int:
-        """Tokens cached."""
-        return len(self._blocks) * self.page_size
+    def _begin(self, request: Request, path: Sequence[_Block], names: Sequence[int]) -> None:
+        while self._expiring and self._expiring[0][0] <= request.arrival_s:
+            _, place, block = heappop(self._expiring)
+            if block.place == place and self._blocks.get(block.name) is block:
+                block.priority, block.duration_s = DEFAULT_PRIORITY, None
+                self._release(block)
+                self._offer(block)
 
-    def request(self, request: Request) -> int:
-        """Serve a request; returns the tokens of its prompt that were cached."""
-        self._expire(request.arrival_s)
-        names = page_ids(request.context, self.page_size, self._units)[: self._pages]
-        hits = known_prefix(names, self._blocks)
-        path = [self._blocks[name] for name in names[:hits]]
-        for block in path:
-            block.released = 0
-        for _ in range(len(self._blocks) + len(names) - hits - self._pages):
-            self._evict()
-        for name in names[hits:]:
-            block = _Block(name, path[-1] if path else None)
-            if block.parent is not None:
-                block.parent.children += 1
-            self._blocks[name] = block
-            path.append(block)
+    def _new(self, name: int, parent: _Block | None, depth: int) -> _Block:
+        return _Block(name, parent, depth)
+
+    def _end(self, request: Request, path: Sequence[_Block], hits: int) -> None:
         self._set_priorities(path, len(request.prompt))
         for block in reversed(path):
-            self._release(block, request.arrival_s)
-        return min(hits * self.page_size, len(request.prompt) // self.page_size * self.page_size)
+            self._release(block)
+            if block.duration_s is not None and block.priority != DEFAULT_PRIORITY:
+                heappush(self._expiring, (request.arrival_s + block.duration_s, block.place, block))
 
     def _set_priorities(self, path: Sequence[_Block], prompt: int) -> None:
         for block in path:
@@ -123,31 +106,14 @@ class TensorRTCache:
             for block in path[-(-hint.start // self.page_size) : -(-end // self.page_size)]:
                 block.priority, block.duration_s = hint.priority, hint.duration_s
 
-    def _release(self, block: _Block, now_s: float) -> None:
-        block.released = next(self._releases)
-        if block.duration_s is not None and block.priority != DEFAULT_PRIORITY:
-            heappush(self._expiring, (now_s + block.duration_s, block.released, block))
-        self._add_leaf(block)
+    def _release(self, block: _Block) -> None:
+        block.place = block.priority, next(self._releases)
 
-    def _add_leaf(self, block: _Block) -> None:
-        if block.released and not block.children:
-            heappush(self._leaves, (block.priority, block.released, block))
+    def _offer(self, block: _Block) -> None:
+        if not block.children:
+            self._leaves.push(block)
 
-    def _expire(self, now_s: float) -> None:
-        while self._expiring and self._expiring[0][0] <= now_s:
-            _, released, block = heappop(self._expiring)
-            if block.released == released:
-                block.priority, block.duration_s = DEFAULT_PRIORITY, None
-                block.released = next(self._releases)
-                self._add_leaf(block)
-
-    def _evict(self) -> None:
-        while True:
-            _, released, block = heappop(self._leaves)
-            if block.released == released:  # then it is still a leaf: a request that extends a block releases it anew
-                break
-        block.released = 0
-        del self._blocks[block.name]
-        if block.parent is not None:
-            block.parent.children -= 1
-            self._add_leaf(block.parent)
+    def _victim(self) -> _Block:
+        block = self._leaves.first()
+        assert block is not None, "a full cache has a leaf that is not in use"
+        return block

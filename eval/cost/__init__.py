@@ -9,6 +9,7 @@
 | `decode.py` | a decoded token in a full pool | stock lru |
 | `trim.py` | TEL and percentiles with coarser trims | trims to the page |
 | `memory.py` | bytes of a leaf | stock lru |
+| `longest.py` | the longest call of each kind in the scheduler's thread | stock lru |
 | `scheduler.py` | eviction in the steps of live servers, inter-token latency | stock lru |
 | `command.py` | – | flags |
 

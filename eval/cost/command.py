@@ -10,7 +10,7 @@ from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tok
 
 __all__ = ["SECTIONS", "Section", "add_arguments", "run"]
 
-SECTIONS = ("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "scheduler")
+SECTIONS = ("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "longest", "scheduler")
 """A module each. The simulator is the first: its peak memory is that of the process."""
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the bench."""
     add = parser.add_argument
     add("--only", type=one_of(SECTIONS), metavar="SECTION", help=f"one of {', '.join(SECTIONS)} instead of all")
-    add("--leaves", action=Several, type=whole(1), default=list(LEAVES), metavar="N", help="for eviction")
+    add("--leaves", action=Several, type=whole(1), default=list(LEAVES), metavar="N", help="for eviction and longest")
     add("--samples", type=whole(1), default=200, metavar="N", help="evictions timed in each arm (default: %(default)s)")
     add("--trace", default="synthetic:conversations=3000", help="served by every cache (default: %(default)s)")
     words = "of the caches that serve the trace, tokens (default: %(default)s)"

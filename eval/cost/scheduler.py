@@ -27,10 +27,11 @@ from scipy import stats
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Host, launched
-from eval.live.replay.load import Load, load_from
+from eval.live.replay.load import load_from
 from eval.live.replay.play import Pace, ReplayError, play
 from eval.live.replay.probe import warm_up
 from eval.live.replay.rows import risen
+from eval.live.replay.turns import Load
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru import Config
@@ -143,12 +144,13 @@ def filling(pool: int) -> Load:
 
 
 def arms(chunks: Sequence[int], pool: int) -> list[Arm]:
-    """Stock lru and tlru; radix-tlru by default, with each trim chunk, and as etlru; stock lru again."""
-    lru, tlru, plugin = default_arms(THRESHOLD, NEXT_PROMPT)
+    """Stock lru and tlru; tlru of radix-tlru by default, with each trim chunk, and etlru; stock lru again."""
+    lru, stock_tlru, etlru = default_arms(THRESHOLD, NEXT_PROMPT)
+    pinned = ("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT))
+    tlru = ("--radix-eviction", "tlru", *pinned)
     trims = f"1/{TRIMS} of the pool" if pool >= EXACT_BELOW else "to the page"
-    trimming = [Arm(f"trim chunk {chunk}", (*plugin.flags, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    learning = Arm("etlru", ("--radix-eviction", "etlru", "--tlru-threshold", str(THRESHOLD)))
-    return [lru, tlru, Arm(f"radix-tlru, {trims}", plugin.flags), *trimming, learning, Arm(AGAIN, lru.flags)]
+    trimming = [Arm(f"trim chunk {chunk}", (*tlru, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
+    return [lru, stock_tlru, Arm(f"radix-tlru, {trims}", tlru), *trimming, etlru, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

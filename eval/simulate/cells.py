@@ -25,7 +25,7 @@ class Cell:
     capacity: int  # of each replica
     threshold: int  # ξ
     next_prompt_estimate: int | None  # Q̂; None: learned
-    median_weight: MedianWeight  # w
+    median_weight: MedianWeight | None  # w; None: etlru chooses it
     page_size: int
     forced: bool = True  # every context is cached as it is served; else the paper's optional caching
     replicas: int = 1  # caches behind a router

@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from eval.arguments import Several, add_page_size, add_policies, median_weight, one_of, tokens, whole
-from eval.caches.baselines import BASELINES
-from eval.caches.policies import POLICIES
 from eval.caches.routing import ROUTINGS
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import Done, evaluate_all, trace_of
-from eval.simulate.grid import REFERENCES, grid
+from eval.simulate.grid import EVICTIONS, REFERENCES, grid
 from eval.simulate.per_request import requests_file
 from eval.simulate.rows import CELLS, Rows, check_same_trace, note_command
 from eval.simulate.rows import REFERENCES as REFERENCE_ROWS
@@ -37,7 +35,7 @@ __all__ = ["add_arguments", "run"]
 
 def add_arguments(
     parser: argparse.ArgumentParser,
-    policies: tuple[str, ...] = (*POLICIES, *BASELINES),
+    policies: tuple[str, ...] = EVICTIONS,
     default: tuple[str, ...] = ("lru", "tlru", "tail-belady"),
 ) -> None:
     """Flags of the command; those that take several values span a grid."""
@@ -60,8 +58,8 @@ def add_arguments(
         type=median_weight,
         default=[None],
         metavar="W",
-        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: as a server, {LOAD} where it learns, "
-        f"else 0; here no request waits, so {LOAD} is its lowest value)",
+        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: its own, as on a server; "
+        f"here no request waits, so {LOAD} is its lowest value)",
     )
     add_page_size(parser, several=True)
     add("--replicas", action=Several, type=whole(1), default=[1], metavar="N", help="caches behind a router")

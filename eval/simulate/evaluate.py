@@ -20,7 +20,7 @@ from eval.terminal import track
 from eval.trace_arguments import TraceSource
 from eval.traces import Trace
 
-__all__ = ["Done", "cache_for", "evaluate", "evaluate_all", "knowledge_of", "trace_of"]
+__all__ = ["Done", "Served", "cache_for", "evaluate", "evaluate_all", "knowledge_of", "serve", "trace_of"]
 
 
 class Done(NamedTuple):
@@ -28,6 +28,15 @@ class Done(NamedTuple):
 
     cell: Cell
     outcome: Outcome
+
+
+class Served(NamedTuple):
+    """A trace that went through the cache of a cell."""
+
+    cached: list[int]  # tokens that each request found
+    evicted: Mapping[str, int]  # tokens by phase; empty where the cache does not count them
+    evicted_after: list[tuple[int, int]]  # (TEL-safe, LRU) after each request; empty unless asked for
+    seconds: float
 
 
 @lru_cache(maxsize=1)
@@ -70,22 +79,32 @@ def _replica(cell: Cell, knowledge: TraceKnowledge) -> Cache:
     )
 
 
-def evaluate(cell: Cell, source: TraceSource, folder: Path | None = None) -> Done:
-    """Run one cell. With a folder, its requests are also written there."""
+def serve(cell: Cell, source: TraceSource, *, by_request: bool = False) -> Served:
+    """The whole trace through an empty cache as the cell says.
+
+    Args:
+        by_request: also count what was evicted after each request.
+    """
     requests = trace_of(source).requests
     cache = cache_for(cell, knowledge_of(source))
-    by_request: list[tuple[int, int]] = []
+    phases: list[tuple[int, int]] = []
     cached = []
     start = time.perf_counter()
     for request in requests:
         cached.append(cache.request(request))
-        if folder is not None:
+        if by_request:
             evicted = _evicted(cache)
-            by_request.append((evicted.get("tel_safe", 0), evicted.get("lru", 0)))
-    seconds = time.perf_counter() - start
+            phases.append((evicted.get("tel_safe", 0), evicted.get("lru", 0)))
+    return Served(cached, dict(_evicted(cache)), phases, time.perf_counter() - start)
+
+
+def evaluate(cell: Cell, source: TraceSource, folder: Path | None = None) -> Done:
+    """Run one cell. With a folder, its requests are also written there."""
+    requests = trace_of(source).requests
+    served = serve(cell, source, by_request=folder is not None)
     if folder is not None:
-        write_requests(requests_file(folder, cell.name), requests, cached, by_request)
-    return Done(cell, outcome(requests, cached, cell.threshold, dict(_evicted(cache)), seconds))
+        write_requests(requests_file(folder, cell.name), requests, served.cached, served.evicted_after)
+    return Done(cell, outcome(requests, served.cached, cell.threshold, dict(served.evicted), served.seconds))
 
 
 def _evicted(cache: Cache) -> Mapping[str, int]:
@@ -125,7 +144,7 @@ def _on_ray(cells: Sequence[Cell], source: TraceSource, folder: Path | None, job
         import ray
         from ray.util.joblib import register_ray
     except ImportError:
-        raise ValueError(f"--ray {address}: needs the extra 'ray': pip install 'radix-tlru[ray]'") from None
+        raise ValueError(f"--ray {address}: needs the package ray: in a checkout, pip install '.[ray]'") from None
     ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
     register_ray()
     with joblib.parallel_config(backend="ray", n_jobs=jobs):

@@ -8,16 +8,20 @@ from collections.abc import Callable
 
 from eval.arguments import check_page_sizes
 from eval.caches.baselines import BASELINES
+from eval.caches.policies import POLICIES
 from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import Cache
 from eval.simulate.cells import Cell
 from radix_tlru import Config
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight
 
-__all__ = ["ESTIMATED", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
+__all__ = ["ESTIMATED", "EVICTIONS", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
 
 NAMED_CACHES: dict[str, Callable[..., Cache]] = {**BASELINES, **REAL_CACHES}
 """Caches that are no policy of the simulator: those of other engines, and the real caches of SGLang."""
+
+EVICTIONS = (*POLICIES, *BASELINES)
+"""What can be simulated by name: every policy of the simulator, and every rule of another engine."""
 
 LEARNING = ("tlru", "etlru", *(name for name in REAL_CACHES if name.startswith("real-")))
 """Policies of radix-tlru, which learn Q̂ where it is not given."""
@@ -64,12 +68,12 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
 
 def settings_in_force(
     policy: str, estimate: int | None, weight: MedianWeight | None
-) -> tuple[int | None, MedianWeight]:
+) -> tuple[int | None, MedianWeight | None]:
     """Q̂ and w in force where these were given (None: not given).
 
-    A policy of radix-tlru learns Q̂ and has the weight of a server. Any other has Q̂ = 200 and w = 0.
+    tlru and etlru of radix-tlru learn Q̂. tlru has w = 0 as on a server, etlru chooses w itself (None). Any other policy
+    has Q̂ = 200 and w = 0.
     """
     if policy not in LEARNING:
         return DEFAULT_NEXT_PROMPT if estimate is None else estimate, 0.0 if weight is None else weight
-    eviction: PolicyName = "etlru" if "etlru" in policy else "tlru"
-    return estimate, Config(eviction, next_prompt_estimate=estimate).weight if weight is None else weight
+    return estimate, 0.0 if weight is None and "etlru" not in policy else weight

@@ -50,8 +50,8 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     return result
 
 
-def label(policy: str, weight: MedianWeight) -> str:
-    """A policy and its weight w, unless w is 0."""
+def label(policy: str, weight: MedianWeight | None) -> str:
+    """A policy and its weight w, unless that is 0 or its own."""
     return f"{policy} w={weight_text(weight)}" if weight else policy
 
 

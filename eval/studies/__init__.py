@@ -4,8 +4,8 @@
 |---|---|---|
 | `tune.py`, `tune_figure.py` | `tune` | which policy, ξ and w should serve this trace? |
 | `later.py` | `later` | what is learning worth on the later part of a trace? |
-| `queue.py` | `queue` | what happens to TTFT where requests wait for each other? |
-| `unseen.py` | `unseen` | is a policy worse than lru on traces that nobody tuned it on? |
+| `queue.py`, `queue_model.py`, `batching.py` | `queue` | what happens to TTFT where requests wait for each other? |
+| `unseen.py` | `unseen` | the old name of `compare --suite`, on other traces |
 | `rates.py` | `rates` | how far are learned rates from the true ones? |
 | `hostile.py` | `hostile` | what can one hostile client do to another tenant? |
 | `constants.py`, `constants_table.py` | `constants` | which tuned constants are there, and which of them matter? |

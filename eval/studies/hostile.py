@@ -135,7 +135,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
     add("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
     add("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (default: %(default)s)")
-    add("--median-weight", type=median_weight, default=0.0, metavar="W", help="w (default: 0)")
+    add("--median-weight", type=median_weight, metavar="W", help="w (default: that of a server)")
     add_page_size(parser, default=16)
     add(
         "--strength",

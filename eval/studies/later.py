@@ -46,7 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     add("--threshold", action=Several, type=tokens, required=True, metavar="TOKENS", help="ξ")
     add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
-    add("--median-weight", action=Several, type=median_weight, default=[0.0], metavar="W", help="w (default: 0)")
+    add(
+        "--median-weight",
+        action=Several,
+        type=median_weight,
+        default=[None],
+        metavar="W",
+        help="w (default: own)",
+    )
     add_page_size(parser)
     add("--optimum", default=OPTIMA[0], type=one_of(OPTIMA), metavar="P", help="closes all of the gap (%(default)s)")
     add(
@@ -76,7 +83,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
 
-    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight) -> Figures:
+    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight | None) -> Figures:
         cache = simulated_cache(
             policy,
             capacity,
@@ -98,7 +105,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     )
     asked = itertools.product(args.policy, args.median_weight)
     for policy, weight in dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked):
-        done = {cell: serve(policy, *cell, weight or 0.0) for cell in cells}
+        done = {cell: serve(policy, *cell, weight) for cell in cells}
         closed = [
             (lru[cell].tel - done[cell].tel) / gap if (gap := lru[cell].tel - optimum[cell].tel) > 0 else 0.0
             for cell in cells
@@ -107,7 +114,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         mean = Figures(*(float(np.mean(column)) for column in zip(*changes, strict=True)))
         result.add_row(
             policy,
-            "–" if weight is None else weight_text(weight),
+            weight_text(weight) if policy in WEIGHTED else "–",
             f"{np.mean(closed):.1%}",
             *(f"{change:+.1%}" for change in (mean.tel, mean.p50, mean.p95)),
             f"{max(change.p95 for change in changes):+.1%}",

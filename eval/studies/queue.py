@@ -6,25 +6,24 @@ requests behind it. Here a server prefills one request after the other, first co
 
     TTFT = time in the queue + β + α · uncached.
 
-α is chosen so that stock lru is busy for a given share of the time (``--load``); all policies are on the same server.
-Arrivals are those of the trace: a user who waits longer does not come back later. Decoding and batching are left out;
-``python -m eval replay --users N`` has both, on a real server.
+α is chosen so that lru is busy with prefills for a given share of the time (``--load``); all policies are on the same
+server. ``--alpha`` gives it instead. Arrivals are those of the trace: a user who waits longer does not come back later.
 
-At every 32nd prefill, what is cached of the prompts in the queue counts as used, under stock lru and radix-tlru, not
-under stock tlru. A scheduler does the same (SGLang 0.5.23, ``schedule_policy.py``, ``_touch_waiting_prefixes``).
+With ``--itl`` answers take time, too: continuous batching as of ``batching.py``. Requests that run hold KV, so the
+cache has the rest of the pool, and share the steps of those that prefill. The table then has ITL and tokens per second
+as well. Only policies of the simulator can be run so.
+
+Without ``--itl``, what is cached of the prompts in the queue counts as used under stock lru and radix-tlru, not under
+stock tlru, as in SGLang (``queue_model.py``).
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
-from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.table import Table
 
 from eval.arguments import (
@@ -38,118 +37,38 @@ from eval.arguments import (
     weight_text,
     whole,
 )
-from eval.caches.simulator import Cache
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
-from eval.simulate.grid import LEARNING, settings_in_force
+from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
+from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
+from eval.studies.queue_model import Line, QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
-from radix_tlru.objective.load_weight import PrefillLoad
 
-__all__ = [
-    "MOST_REFRESHED",
-    "REFRESH",
-    "Line",
-    "QueueAware",
-    "Queued",
-    "add_arguments",
-    "compare",
-    "line_for",
-    "run",
-    "serve",
-]
+__all__ = ["add_arguments", "compare", "run"]
 
 BASELINE = "sglang-lru"
 POLICIES = (BASELINE, "sglang-tlru", "tlru", "etlru", "lru", "tail-belady")
 
-REFRESH, MOST_REFRESHED = 32, 128
-"""Prefills between two refreshes of queued prompts, and requests at the head of the queue that one covers (SGLang)."""
+BATCHED_BASELINE = "lru"
+"""With ``--itl``: SGLang's own cache cannot be told what running requests hold."""
 
+LOADS = (0.5, 0.8, 0.95)
+"""Loads, unless others or α are given."""
 
-class Line(NamedTuple):
-    """The time of a prefill: β + α · uncached."""
-
-    alpha_ms: float  # a token
-    beta_ms: float
-
-    def seconds(self, uncached: int) -> float:
-        """For ``uncached`` tokens."""
-        return (self.beta_ms + self.alpha_ms * uncached) / 1000.0
-
-
-@runtime_checkable
-class QueueAware(Cache, Protocol):
-    """A cache that is told of the queue."""
-
-    def touch(self, request: Request) -> None:
-        """Mark what is cached of a queued request's prompt as used."""
-
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """A prefill starts."""
-
-
-class Queued(NamedTuple):
-    """A trace that was served; one value a request, in its order."""
-
-    uncached: NDArray[np.int64]  # tokens
-    ttft_s: NDArray[np.float64]
-    busy: float  # share of the time from the first arrival to the last that prefills take
-
-
-def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
-    """Serve a trace first come, first served, one request at a time."""
-    queue: deque[Request] = deque()
-    coming = deque(requests)
-    now, prefills = 0.0, 0
-    uncached: list[int] = []
-    ttft: list[float] = []
-    while queue or coming:
-        is_idle = not queue and coming[0].arrival_s > now
-        if is_idle:
-            now = coming[0].arrival_s
-        left, before = len(queue), uncached[-1] if uncached else 0
-        while coming and coming[0].arrival_s <= now:
-            queue.append(coming.popleft())
-        # Those that arrived during the prefill before have waited for half of it on average.
-        waited = 0.0 if is_idle else (len(queue) - left) * before / 2
-        if prefills % REFRESH == 0:
-            for request in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
-                cache.touch(request)
-        prefills += 1
-        request = queue.popleft()
-        uncached.append(request.prompt_tokens - cache.request(request))
-        cache.count_prefill(PrefillLoad(uncached[-1], len(queue), waited))
-        now += line.seconds(uncached[-1])
-        ttft.append(now - request.arrival_s)
-    work = sum(map(line.seconds, uncached))
-    return Queued(np.array(uncached), np.array(ttft), work / (span_s(requests) or math.inf))
-
-
-def span_s(requests: Sequence[Request]) -> float:
-    """Seconds from the first arrival to the last."""
-    return requests[-1].arrival_s - requests[0].arrival_s
-
-
-def line_for(load: float, beta_ms: float, requests: Sequence[Request], uncached: int) -> Line:
-    """The server that ``uncached`` tokens in all keep busy for a share ``load`` of the time.
-
-    Raises:
-        ValueError: β alone takes more time.
-    """
-    left_ms = 1000.0 * load * span_s(requests) - beta_ms * len(requests)
-    if left_ms <= 0:
-        raise ValueError(f"--beta {beta_ms:g}: {len(requests):,} requests are more than --load {load:g} by that alone")
-    return Line(left_ms / max(uncached, 1), beta_ms)
+BATCHED = ("ITL p50", "p95", "tokens/s")
+"""Columns with ``--itl``; ITL is the mean of a request."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command; policies, weights and loads span a grid."""
     add_trace_arguments(parser)
-    add_policies(parser, POLICIES, POLICIES[:4])
+    default = f"(default: {' '.join(POLICIES[:4])}; with --itl lru tlru etlru)"
+    add_policies(parser, POLICIES, (), f"any of {', '.join(POLICIES)} {default}")
     add = parser.add_argument
     add("--capacity", type=tokens, required=True, metavar="TOKENS", help="e.g. 2M")
     add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
@@ -172,11 +91,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         action=Several,
         type=number(above=0, below=1),
-        default=[0.5, 0.8, 0.95],
+        default=[],
         metavar="SHARE",
-        help="of the time that stock lru is busy (default: 0.5 0.8 0.95)",
+        help="of the time that lru prefills (default: 0.5 0.8 0.95)",
     )
+    add("--alpha", type=number(above=0), metavar="MS", help="a prefilled token, in place of --load")
     add("--beta", type=number(least=0), default=20.0, metavar="MS", help="of any prefill (default: %(default)s)")
+    add("--itl", type=number(above=0), metavar="MS", help="answers take time: ms of a decoding step with one request")
+    add("--itl-slope", type=number(least=0), default=0.0, metavar="MS", help="more for every other that runs (0)")
+    add("--chunk", type=whole(1), default=2048, metavar="TOKENS", help="prefilled in a step (default: %(default)s)")
+    add("--most-running", type=whole(1), default=256, metavar="N", help="requests at once (default: %(default)s)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
 
 
@@ -200,13 +124,14 @@ def compare(args: argparse.Namespace) -> Table:
     cells = _cells(trace.name, args)
     alone = cache_for(cells[0], knowledge_of(source))
     uncached = sum(request.prompt_tokens - alone.request(request) for request in trace.requests)
-    lines = {load: line_for(load, args.beta, trace.requests, uncached) for load in args.load}
+    lines = _lines(args, trace.requests, uncached)
     runs = list(itertools.product(lines, cells))
-    calls = [(cell, source, lines[load]) for load, cell in runs]
+    calls = [(cell, source, _engine(lines[load], args)) for load, cell in runs]
     done = dict(zip(runs, in_parallel(_served, calls, jobs=args.jobs, title="runs"), strict=True))
+    decodes = args.itl is not None
     result = table(
         f"{trace.name}; {args.capacity:,} tokens, ξ = {args.threshold:,}, page {args.page_size}",
-        ("load", "policy", "w", "busy", "uncached", "TEL", "TTFT p50", "p95", "p99"),
+        ("load", "policy", "w", "busy", "uncached", "TEL", "TTFT p50", "p95", "p99", *(BATCHED if decodes else ())),
         texts=2,
     )
     for load in lines:
@@ -214,7 +139,7 @@ def compare(args: argparse.Namespace) -> Table:
         for cell in cells:
             after = _figures(done[load, cell], args.threshold)
             is_first = cell is cells[0]
-            units = ("", "", "s", "s", "s")
+            units = ("", "", "s", "s", "s", *(("ms", "ms", "") if decodes else ()))
             result.add_row(
                 f"{load:g}" if is_first else "",
                 cell.policy,
@@ -226,29 +151,56 @@ def compare(args: argparse.Namespace) -> Table:
     return result
 
 
-def _figures(served: Queued, threshold: int) -> tuple[float, ...]:
-    """Mean uncached tokens, TEL (tokens), and TTFT (s): p50, p95, p99."""
+def _lines(args: argparse.Namespace, requests: Sequence[Request], uncached: int) -> dict[float, Line]:
+    """The servers, by the share of the time that lru's ``uncached`` tokens keep them busy."""
+    if args.alpha is None:
+        return {load: line_for(load, args.beta, requests, uncached) for load in args.load or LOADS}
+    if args.load:
+        raise ValueError(f"--alpha {args.alpha:g}: not together with --load; give one of them")
+    line = Line(args.alpha, args.beta)
+    work_s = (args.beta * len(requests) + args.alpha * uncached) / 1000.0
+    return {round(work_s / span_s(requests), 3): line}
+
+
+def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:
+    """Mean uncached tokens, TEL, TTFT in s: p50, p95, p99; of batches ITL in ms: p50, p95; and tokens a second."""
     tel = float(np.maximum(served.uncached - threshold, 0).sum())
-    return (float(served.uncached.mean()), tel, *np.percentile(served.ttft_s, [50, 95, 99]).tolist())
+    figures = (float(served.uncached.mean()), tel, *np.percentile(served.ttft_s, [50, 95, 99]).tolist())
+    if isinstance(served, Queued):
+        return figures
+    itl_ms = 1000 * np.nanpercentile(served.itl_s, [50, 95])
+    return (*figures, *itl_ms.tolist(), served.tokens_per_s)
 
 
 def _shown(value: float, before: float, is_baseline: bool, unit: str) -> str:
     if is_baseline or not before:
-        return f"{value:.2f} s" if unit else f"{value:,.0f}"
+        return f"{value:.4g} {unit}" if unit == "ms" else f"{value:.2f} s" if unit else f"{value:,.0f}"
     return f"{value / before - 1:+.0%}"
 
 
 def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:
     """Stock lru, then the policies that are compared with it."""
+    baseline = BASELINE if args.itl is None else BATCHED_BASELINE
+    default = POLICIES[:4] if args.itl is None else ("tlru", "etlru")
     cells = []
-    for policy, weight in itertools.product(dict.fromkeys((BASELINE, *args.policy)), args.median_weight):
+    for policy, weight in itertools.product(dict.fromkeys((baseline, *(args.policy or default))), args.median_weight):
+        if args.itl is not None and policy in NAMED_CACHES:
+            raise ValueError(f"--policy {policy}: is a real cache, which --itl cannot run; must be a simulated policy")
         Config(threshold=args.threshold, next_prompt_estimate=args.next_prompt_estimate, median_weight=weight)
         settings = settings_in_force(policy, args.next_prompt_estimate, weight if policy in LEARNING else None)
         cells.append(Cell(trace, policy, args.capacity, args.threshold, *settings, args.page_size))
     return list(dict.fromkeys(cells))
 
 
-def _served(cell: Cell, source: TraceSource, line: Line) -> Queued:
+def _engine(line: Line, args: argparse.Namespace) -> Line | Engine:
+    """The server: with ``--itl`` one that decodes."""
+    return line if args.itl is None else Engine(line, args.itl, args.itl_slope, args.chunk, args.most_running)
+
+
+def _served(cell: Cell, source: TraceSource, server: Line | Engine) -> Queued | Batched:
     cache = cache_for(cell, knowledge_of(source))
+    if isinstance(server, Engine):
+        assert isinstance(cache, HoldingCache), f"{cell.policy} cannot be told what is held"
+        return serve_batches(cache, trace_of(source).requests, server)
     assert isinstance(cache, QueueAware), f"{cell.policy} cannot be told of the queue"
-    return serve(cache, trace_of(source).requests, line)
+    return serve(cache, trace_of(source).requests, server)

@@ -139,6 +139,7 @@ def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forc
         setting.capacity,
         threshold=setting.threshold,
         next_prompt_estimate=None if policy == "etlru" else source.next_prompt_estimate,
+        median_weight=None if policy == "lru" else 0.0,  # as in the paper
         knowledge=TraceKnowledge(requests),
         prompts=StepPrompt.of(prompt_lengths(requests), STEPS) if is_given else None,
         death_rate=1 / mean_life_s if is_given else 0.0,

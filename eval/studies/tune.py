@@ -21,9 +21,10 @@ from eval.arguments import Several, add_page_size, add_policies, check_page_size
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, outcome
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
-from eval.simulate.timing import ASSUMED, Timing, read
+from eval.simulate.timing import Timing
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
+from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
@@ -44,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--capacity", type=tokens, required=True, metavar="TOKENS", help="KV pool of the server")
     add("--slo", type=number(least=0), required=True, metavar="MS", help="TTFT objective")
-    add("--alpha", type=float, metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
-    add("--beta", type=float, metavar="MS", help="ms of a request without any (default: 0)")
-    add("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
+    add_timing_arguments(parser)
     add_page_size(parser)
     add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
     add_policies(parser, POLICIES, ("tlru",), "tlru, etlru: to choose from (default: tlru)")
@@ -69,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError, OSError: something asked for cannot be done.
     """
-    timing = _timing(args)
+    timing = timing_of(args)
     objective = timing.tokens(args.slo)
     if objective < 1:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: TTFT = {timing.beta:g} ms + α·uncached")
@@ -103,19 +102,6 @@ def run(args: argparse.Namespace) -> int:
         f"\n  {flags_of(chosen.cell)}",
     )
     return 0
-
-
-def _timing(args: argparse.Namespace) -> Timing:
-    """α and β from the flags or the file; assumed where none is given."""
-    if args.timing is not None:
-        if args.alpha is not None or args.beta is not None:
-            raise ValueError(f"--timing {args.timing}: not together with --alpha or --beta; give one of them")
-        return read(args.timing)
-    if args.alpha is None:
-        if args.beta is not None:
-            raise ValueError(f"--beta {args.beta:g}: needs --alpha")
-        return ASSUMED
-    return Timing(args.alpha, args.beta or 0.0, "given")
 
 
 def _no_better(stock: Setting, others: Sequence[Setting]) -> str:

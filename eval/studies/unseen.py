@@ -1,50 +1,27 @@
-"""`python -m eval unseen`: policies against lru, on generated traces of many kinds and with seeds of your choice.
+"""`python -m eval unseen`: an old name for `python -m eval compare` on eighteen kinds of generated traces.
 
-Each policy serves each trace whole, from an empty cache. All figures are relative to LRU on the same trace. A policy
-that looks only at tokens beyond ξ may raise percentiles below ξ. So the study counts traces whose p95 is more than 1 %
-above that of LRU, and how many of these have a p95 beyond ξ, where requests miss the objective. It also counts traces
-on which T-LRU, which learns nothing, has less TEL than etlru, in points of the gap from LRU to the hindsight optimum.
+Kept for one release. The kinds differ from those of `compare --suite`: each has its own cache, ξ and page.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+import sys
+import tempfile
+from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from rich.table import Table
+from eval.arguments import Several, add_policies, median_weight, whole
+from eval.compare.command import judge
+from eval.compare.settings import Setting, size
+from eval.compare.traces import survey_all
+from eval.trace_arguments import TraceSource
+from radix_tlru.config import LOAD
 
-from eval.arguments import Several, add_policies, median_weight, weight_text, whole
-from eval.caches.knowledge import TraceKnowledge
-from eval.caches.policies import simulated_cache
-from eval.caches.simulator import simulate
-from eval.parallel import in_parallel
-from eval.studies.figures import Figures, figures
-from eval.terminal import show, table
-from eval.traces import open_trace
-from radix_tlru.config import LOAD, MedianWeight
+__all__ = ["KINDS", "Kind", "add_arguments", "run"]
 
-__all__ = [
-    "KINDS",
-    "OPTIMUM",
-    "TOLERATED",
-    "Arm",
-    "Change",
-    "Changes",
-    "Kind",
-    "add_arguments",
-    "against_lru",
-    "by_kind",
-    "leads",
-    "run",
-    "summary",
-]
-
-TOLERATED = 0.01
-"""Relative rise of p95 against LRU that does not count as one."""
+WARNING = "eval unseen: the old name of `eval compare --suite`, with other traces; it goes with the next release"
 
 
 class Kind(NamedTuple):
@@ -55,37 +32,6 @@ class Kind(NamedTuple):
     threshold: int  # ξ
     page_size: int
 
-
-class Arm(NamedTuple):
-    """A policy and its weight w."""
-
-    policy: str
-    weight: MedianWeight
-
-    def __str__(self) -> str:
-        return f"{self.policy} w={weight_text(self.weight)}"
-
-
-class Change(NamedTuple):
-    """Figures of an arm on a trace, relative to LRU: 0.1 is a tenth more."""
-
-    tel: float
-    p50: float
-    p95: float
-    mean: float
-    beyond: bool  # whether its p95 is beyond ξ
-
-    @property
-    def raised(self) -> bool:
-        """Whether the p95 is above LRU's by more than is tolerated."""
-        return self.p95 > TOLERATED
-
-
-OPTIMUM = Arm("tail-belady-ends", 0.0)
-"""Tail-Optimized Belady."""
-
-Changes = Mapping[tuple[Kind, int], Mapping[Arm, Change]]
-"""The change of each arm by kind and seed."""
 
 KINDS = (
     Kind("synthetic:conversations=1000", 200_000, 2048, 16),
@@ -110,101 +56,38 @@ KINDS = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Flags of the command; policies and weights span a grid."""
+    """The flags that the command always had, and where results are kept."""
     add_policies(parser, ("tlru", "etlru"), ("tlru", "etlru"))
     add = parser.add_argument
     add("--median-weight", action=Several, type=median_weight, default=[0.0, LOAD], metavar="W", help="w (0 load)")
     add("--seeds", action=Several, type=whole(0), default=[0, 1, 2], metavar="N", help="of each kind (default: 0 1 2)")
     add("--kinds", type=whole(1, len(KINDS)), default=len(KINDS), metavar="N", help="the first N (all %(default)s)")
-    add("--jobs", type=whole(1), default=1, metavar="N", help="traces side by side (default: %(default)s)")
+    add("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)")
+    add("--out", type=Path, metavar="DIR", help="as of compare (default: nothing is kept)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the tables."""
-    arms = [Arm(*each) for each in itertools.product(args.policy, args.median_weight)]
-    traces = list(itertools.product(KINDS[: args.kinds], args.seeds))
-    calls = [(kind, seed, arms) for kind, seed in traces]
-    changes = dict(zip(traces, in_parallel(against_lru, calls, jobs=args.jobs, title="traces"), strict=True))
-    show(summary(changes, arms), by_kind(changes, arms))
-    for weight in args.median_weight if {"tlru", "etlru"} <= set(args.policy) else ():
-        show(leads(changes, weight))
+    """Say that the name is old, and compare.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    print(WARNING, file=sys.stderr)
+    wanted = list(itertools.product(KINDS[: args.kinds], args.seeds))
+    sources = dict.fromkeys(TraceSource(_seeded(kind, seed)) for kind, seed in wanted)
+    surveys = {survey.source.source: survey for survey in survey_all(list(sources), jobs=args.jobs)}
+    settings = [
+        Setting(surveys[_seeded(kind, seed)], size(str(kind.capacity)), kind.threshold, kind.page_size)
+        for kind, seed in wanted
+    ]
+    if args.out is not None:
+        judge(settings, args)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        args.out = Path(folder)
+        judge(settings, args)
     return 0
 
 
-def against_lru(kind: Kind, seed: int, arms: Sequence[Arm]) -> dict[Arm, Change]:
-    """The change of each arm on one trace; that of the optimum too, if T-LRU has less TEL than etlru."""
-    requests = open_trace(f"{kind.trace},seed={seed}").requests
-
-    def serve(policy: str, weight: MedianWeight) -> Figures:
-        cache = simulated_cache(
-            policy,
-            kind.capacity,
-            threshold=kind.threshold,
-            next_prompt_estimate=None,
-            median_weight=weight,
-            page_size=kind.page_size,
-            knowledge=TraceKnowledge(requests) if policy == OPTIMUM.policy else None,
-        )
-        return figures(requests, simulate(cache, requests), kind.threshold)
-
-    lru = serve("lru", 0.0)
-
-    def change(arm: Arm) -> Change:
-        found = serve(*arm)
-        relative = found.against(lru)
-        return Change(relative.tel, relative.p50, relative.p95, relative.mean, beyond=found.p95 > kind.threshold)
-
-    changes = {arm: change(arm) for arm in arms}
-    if any(_lead(changes, arm.weight) > 0 for arm in arms):
-        changes[OPTIMUM] = change(OPTIMUM)
-    return changes
-
-
-def _lead(changes: Mapping[Arm, Change], weight: MedianWeight) -> float:
-    """By how much the TEL of T-LRU is below that of etlru, relative to LRU's; 0 if not both were served."""
-    tlru, etlru = (changes.get(Arm(policy, weight)) for policy in ("tlru", "etlru"))
-    return etlru.tel - tlru.tel if tlru and etlru else 0.0
-
-
-def leads(changes: Changes, weight: MedianWeight) -> str:
-    """A line: on how many traces T-LRU is ahead of etlru with the same weight, and by how much at most."""
-    ahead = {
-        trace: (100 * lead, -100 * lead / of_trace[OPTIMUM].tel if of_trace[OPTIMUM].tel < 0 else math.inf)
-        for trace, of_trace in changes.items()
-        if (lead := _lead(of_trace, weight)) > 0
-    }
-    count = f"{Arm('etlru', weight)}: more TEL than tlru with the same weight on {len(ahead)} of {len(changes)} traces"
-    if not ahead:
-        return count
-    most, points = (max(each) for each in zip(*ahead.values(), strict=True))
-    return f"{count}; at most {most:.1f} % of lru's more, {points:.1f} points of the gap to {OPTIMUM.policy}"
-
-
-def summary(changes: Changes, arms: Sequence[Arm]) -> Table:
-    """An arm a row, over all traces."""
-    counts = (f"p95 above lru's by > {TOLERATED:.0%}", "… and beyond ξ")
-    result = table(
-        f"{len(changes)} generated traces, whole; means over traces, against lru",
-        ("", "TEL", "p50", "mean", "p95", "worst p95", *counts),
-    )
-    for arm in arms:
-        of_arm = [each[arm] for each in changes.values()]
-        tel, p50, p95, mean, _ = np.mean(of_arm, axis=0).tolist()
-        worst = max(each.p95 for each in of_arm)
-        raised = [each.beyond for each in of_arm if each.raised]
-        shares = (f"{change:+.1%}" for change in (tel, p50, mean, p95, worst))
-        result.add_row(str(arm), *shares, f"{len(raised)} of {len(changes)}", str(sum(raised)))
-    return result
-
-
-def by_kind(changes: Changes, arms: Sequence[Arm]) -> Table:
-    """A kind a row: the mean TEL and the worst p95 of each arm over the seeds."""
-    result = table("TEL, mean over seeds; p95, worst of them", ("", "capacity", "ξ", "page", *map(str, arms)))
-    for kind in dict.fromkeys(kind for kind, _ in changes):
-        of_kind = [each for (other, _), each in changes.items() if other == kind]
-        cells = (
-            f"{np.mean([each[arm].tel for each in of_kind]):+.1%} {max(each[arm].p95 for each in of_kind):+.1%}"
-            for arm in arms
-        )
-        result.add_row(kind.trace, f"{kind.capacity:,}", f"{kind.threshold:,}", str(kind.page_size), *cells)
-    return result
+def _seeded(kind: Kind, seed: int) -> str:
+    return f"{kind.trace},seed={seed}"

@@ -8,7 +8,7 @@
 | `reading/` | what readers share: files, records, texts, blocks, lengths | – |
 | `generators/` | one module a kind of workload | parameters, seed → requests |
 | `sessions.py` | for live replay: what each request waits for | requests → starts |
-| `facts.py`, `command.py` | `eval trace`: what is in a trace | trace → figures |
+| `facts.py`, `working_set.py`, `command.py` | `eval trace`: what is in a trace | trace → figures |
 
 Nothing here knows a policy or a cache.
 """

@@ -15,6 +15,7 @@ from eval.traces.facts import Facts, facts
 from eval.traces.generators import GENERATORS
 from eval.traces.readers import READERS
 from eval.traces.trace import Trace
+from eval.traces.working_set import working_set
 
 __all__ = ["add_arguments", "facts_table", "run", "understood"]
 
@@ -63,6 +64,7 @@ def understood(trace: Trace, known: Facts) -> list[str]:
         f"over {known.duration_s / 60:,.1f} minutes",
         f"reusable: an infinite cache would hold {known.hit_ratio:.1%} of all prompt tokens, "
         f"{known.distinct_tokens:,} tokens in the end",
+        f"working set: at most {working_set(trace.requests):,} tokens at one time are in a later prompt",
     ]
     if known.sessions is not None and known.sessions != known.conversations:
         lines.append(f"sessions: {known.sessions:,}")

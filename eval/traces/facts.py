@@ -31,6 +31,7 @@ class Facts:
     user_waits_s: Sequence[float]  # those that end with a user's text
     idle_s: Sequence[float]  # from the end of an answer to the next request, where ends were recorded
     distinct_tokens: int  # of all contexts: what an infinite cache would hold in the end
+    conversation_of: Sequence[int]  # by request: the number of its conversation, from 0 in order of first turns
     stops: Counter[str]  # requests by how their answer ended
     inputs: Counter[str]  # requests by what their input ends with
     models: Counter[str]
@@ -49,11 +50,13 @@ def facts(requests: Sequence[Request]) -> Facts:
     earlier request whose blocks it begins with all of; one block alone does not tell, many prompts begin with it.
     """
     seen: set[int] = set()
-    last: dict[str | int, float] = {}  # arrival of the last turn, by conversation or by the last block of its prompt
+    last: dict[str | int, int] = {}  # number of the last turn, by conversation or by the last block of its prompt
+    conversation_of: list[int] = []
+    conversations = 0
     waits: dict[str, list[float]] = {"": [], "tool": [], "user": []}
     new: list[int] = []
     distinct = 0
-    for request in requests:
+    for number, request in enumerate(requests):
         ids, ends = request.prompt.ids, request.prompt.ends
         known = len(ids)
         while known and ids[known - 1] not in seen:
@@ -65,19 +68,24 @@ def facts(requests: Sequence[Request]) -> Facts:
         distinct += len(context) - (context.ends[known - 1] if known else 0)
         seen.update(context.ids[known:])
         before = _before(request, ids, known, last)
-        if before is not None:
-            waits[""].append(request.arrival_s - before)
+        if before is None:
+            conversation_of.append(conversations)
+            conversations += 1
+        else:
+            conversation_of.append(conversation_of[before])
+            wait_s = request.arrival_s - requests[before].arrival_s
+            waits[""].append(wait_s)
             if request.input is not None:
-                waits[request.input].append(request.arrival_s - before)
+                waits[request.input].append(wait_s)
         if request.conversation is not None:
-            last[request.conversation] = request.arrival_s
+            last[request.conversation] = number
         elif len(ids) > 1:
-            last[ids[-1]] = request.arrival_s
+            last[ids[-1]] = number
     started = {request.conversation for request in requests if request.parent is not None}
     sessions = {request.session for request in requests if request.session is not None}
     return Facts(
         requests=len(requests),
-        conversations=len(requests) - len(waits[""]),
+        conversations=conversations,
         subagents=len(started),
         subagent_requests=sum(request.parent is not None for request in requests),
         sessions=len(sessions) or None,
@@ -90,6 +98,7 @@ def facts(requests: Sequence[Request]) -> Facts:
         user_waits_s=waits["user"],
         idle_s=[request.wait_s for request in requests if request.wait_s is not None],
         distinct_tokens=distinct,
+        conversation_of=conversation_of,
         stops=Counter(request.stop or UNKNOWN for request in requests),
         inputs=Counter(request.input or UNKNOWN for request in requests),
         models=Counter(request.model for request in requests if request.model is not None),
@@ -97,8 +106,8 @@ def facts(requests: Sequence[Request]) -> Facts:
     )
 
 
-def _before(request: Request, ids: Sequence[int], known: int, last: dict[str | int, float]) -> float | None:
-    """The arrival of the turn that a request continues."""
+def _before(request: Request, ids: Sequence[int], known: int, last: dict[str | int, int]) -> int | None:
+    """The number of the turn that a request continues."""
     if request.conversation is not None:
         return last.get(request.conversation)
     for number in range(min(known, len(ids)) - 1, 0, -1):

@@ -21,8 +21,9 @@ __all__ = ["Start", "starts"]
 class Start:
     """When a request is sent."""
 
-    after: int | None  # number of the request whose answer it waits for; None: of none
+    after: int | None  # number of the request whose answer it waits for, the last to end in the trace; None: of none
     wait_s: float  # from the end of that answer; of none: from the start of the trace
+    also: tuple[int, ...] = ()  # other answers that it waited for: elsewhere one of these may be the last to end
 
 
 def starts(requests: Sequence[Request], token_s: float = TOKEN_S) -> list[Start]:
@@ -49,7 +50,12 @@ def starts(requests: Sequence[Request], token_s: float = TOKEN_S) -> list[Start]
             found.append(Start(None, request.arrival_s - first_s))
         else:
             told = request.wait_s if name is not None and last.get(name) == after else None
-            found.append(Start(after, max(request.arrival_s - ends_s[after], 0.0) if told is None else told))
+            wait_s = max(request.arrival_s - ends_s[after], 0.0) if told is None else told
+            # What had ended when the conversation was last heard of, its last request waited for already.
+            since_s = requests[last[name]].arrival_s if name in last else 0.0
+            own = last.get(name or "")
+            also = tuple(each for each in done if each != after and (each == own or ends_s[each] > since_s))
+            found.append(Start(after, wait_s, also))
         if name is not None:
             last[name] = number
             if request.parent is not None:

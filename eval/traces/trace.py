@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from eval.traces.arrivals import Arrivals
 from eval.traces.generators import GENERATORS
@@ -78,7 +78,7 @@ def open_trace(
     if format is not None and format not in FORMATS:
         raise TraceError(f"format {format}: not one of {', '.join(FORMATS)}")
     head, _, parameters = source.partition(":")
-    if head in GENERATORS and not Path(source).exists():
+    if head in GENERATORS and not os.path.exists(source):  # not of Path, which refuses long names
         generator = GENERATORS[head]
         notes.add("drawn", f"all of it: {generator.about}")
         requests = list(itertools.islice(generator(parameters), limit))

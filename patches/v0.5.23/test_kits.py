@@ -20,7 +20,8 @@ from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.test.kits.unified_radix_cache import fixtures, insert_walk
 from sglang.test.kits.unified_radix_cache.config import CONFIGS, CacheConfig
 from sglang.test.kits.unified_radix_cache.fixtures import build_fixture, match_prefix
-from tests.test_kits import Fuzzer, Router, resident_prefixes, without_sliding_window
+
+from tests.sglang.test_kits import Fuzzer, Router, resident_prefixes, without_sliding_window
 
 FULL = ComponentType.FULL
 FULL_CONFIGS = [config for config in CONFIGS if config.components == (FULL,)]

@@ -1,6 +1,6 @@
 """Servers from the patched tree, without our plugin: they evict as ours does, and nothing is lost in a crowd.
 
-The tests are those of ``tests/test_live.py``, on servers that are given more time: a fresh tree is compiled first.
+The tests are those of ``tests/live/test_server.py``. These servers are given more time: a fresh tree is compiled first.
 """
 
 from __future__ import annotations
@@ -10,22 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from eval.server import Server, ensure_demo_model
-from tests.test_live import (
-    CLIENTS,
-    COMPLAINTS,
-    TURNS,
-    assert_all_is_given_back,
-    crowd,
-    pytestmark,
-    test_a_flush_empties_it,  # noqa: F401
-    test_a_trim_is_whole_pages,  # noqa: F401
-    test_a_trimmed_conversation_finds_what_was_not_taken,  # noqa: F401
-    test_an_answer_on_a_trimmed_history_is_what_stock_answers,  # noqa: F401
-    test_stock_lru_finds_nothing,  # noqa: F401
-)
 
-from tests.conftest import (
+from eval.live.server import Server, ensure_demo_model
+from tests.conftest import weighted_model  # noqa: F401
+from tests.helpers.servers import (
     ALL_CHECKS,
     CHUNK,
     NEXT_PROMPT,
@@ -35,8 +23,20 @@ from tests.conftest import (
     POOL,
     REAL_WEIGHTS,
     THRESHOLD,
+    assert_all_is_given_back,
+    complaints,
     flags,
-    weighted_model,  # noqa: F401
+)
+from tests.live.test_server import (
+    CLIENTS,
+    TURNS,
+    crowd,
+    pytestmark,
+    test_a_flush_empties_it,  # noqa: F401
+    test_a_trim_is_whole_pages,  # noqa: F401
+    test_a_trimmed_conversation_finds_what_was_not_taken,  # noqa: F401
+    test_an_answer_on_a_trimmed_history_is_what_stock_answers,  # noqa: F401
+    test_stock_lru_finds_nothing,  # noqa: F401
 )
 
 STARTUP_S = 900.0
@@ -84,5 +84,4 @@ def test_a_crowd_is_served_and_nothing_is_lost(our_server: Server) -> None:
     assert after[evicted] > before.get(evicted, 0)
     assert any(result.cached_tokens for result in served)
     assert not [name for name in after if "tlru" in name]  # those are of our plugin
-    log = our_server.log_path.read_text(errors="replace")
-    assert not [complaint for complaint in COMPLAINTS if complaint in log]
+    assert complaints(our_server) == []

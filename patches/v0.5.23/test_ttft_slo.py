@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from eval.paper.timing import Point, fit
-from eval.server import Server, cpu_flags, ensure_demo_model
 from prometheus_client.parser import text_string_to_metric_families
-from tests.test_live import pytestmark
-from tests.test_live_slo import prompts_of, send
-from tests.test_ranks_live import CLIENTS, POOL, replay
+
+from eval.live.server import Server, cpu_flags, ensure_demo_model
+from eval.simulate.timing import Point, fit
+from tests.helpers.ranks import CLIENTS, replay
+from tests.helpers.servers import POOL
+from tests.live.test_server import pytestmark
+from tests.live.test_slo import prompts_of, send
 
 STARTUP_S = 1_800.0
 SLO_MS, CHUNK, INTERVAL = 300.0, 1_024, 32

@@ -3,7 +3,8 @@
 =======  =========================================  =====================================
 file     its job                                    in → out
 =======  =========================================  =====================================
-schema   fields, types and bounds                   JSON of a client → ``Hints``
+schema   our own fields, types and bounds           JSON of a client → ``Hints``
+clients  fields of SGLang, TensorRT-LLM, Dynamo     fields of a request → ``Hints``
 quota    no client can pin memory                   hints, tokens, time → those believed
 models   what believed hints change                 policy → the same policy, taking hints
 =======  =========================================  =====================================

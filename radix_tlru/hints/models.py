@@ -14,16 +14,24 @@ from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints
 from radix_tlru.policy.models import Group, Leaf, PromptModel, ReturnModel, ReturnModelWrapper
 from radix_tlru.policy.policy import Policy
 
-__all__ = ["DEAREST", "HintedPrompts", "HintedReturns", "factor", "with_hints"]
+__all__ = ["BANDS", "DEAREST", "HintedPrompts", "HintedReturns", "factor", "with_hints"]
 
 DEAREST = 4.0
 """How many times as dear a hint may make a token."""
 
-# Kinds of leaves within a group of the model inside: no hint, a priority, a return at a stated time. Conversations that
-# have ended are one group, whoever they were: of them the longest unused goes first.
-_PLAIN, _PRIORITY, _RETURNS, _ENDED = 0, 1, 102, 127
-_KINDS = 128
+BANDS = (0, 12, 23, NEUTRAL, 51, 67, 84, HIGHEST)
+"""Priorities that are told apart; any other one counts as the nearest of them. Where rates change with time, a decision
+compares every band of every group: with all 101 priorities it is many times as dear."""
+
+_NEUTRAL_BAND = BANDS.index(NEUTRAL)
+
+# Kinds of leaves within a group of the model inside: no hint, a band of priority, a return at a stated time.
+# Conversations that have ended are one group, whoever they were: of them the longest unused goes first.
 _LEFT_S = tuple(2.0**band for band in range(13))  # time left (s) at which the bands of stated returns begin
+_PLAIN, _PRIORITY = 0, 1
+_RETURNS = _PRIORITY + len(BANDS)
+_ENDED = _RETURNS + len(_LEFT_S)
+_KINDS = _ENDED + 1
 
 
 class HintedReturns(ReturnModelWrapper):
@@ -31,12 +39,14 @@ class HintedReturns(ReturnModelWrapper):
 
     def __init__(self, returns: ReturnModel) -> None:
         super().__init__(returns)
-        self._now = 0.0  # in the time of the model inside
+        self._now = 0.0  # in the time of the model inside, if that is not stamps
         self._first: tuple[float, float] | None = None  # stamp (s) and time of the model inside, of the first leaf seen
         self._pace = 1.0  # time of the model inside, by the s
 
     def stamp(self, leaf: Leaf) -> float:
         time = self._returns.stamp(leaf)
+        if self.in_seconds:
+            return time
         self._now = max(self._now, time)
         if leaf.conversation is None:
             return 0.0
@@ -48,22 +58,32 @@ class HintedReturns(ReturnModelWrapper):
         return stamp
 
     def group(self, leaf: Leaf, now: float) -> Group:
+        return self.lasting_group(leaf, now, math.inf)
+
+    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         kind, expiry = _kind(leaf, now)
         if kind == _ENDED:
             return Group(_ENDED, expiry)
-        group = self._returns.group(leaf, self._now)
-        return Group(group.number * _KINDS + kind, min(group.expiry, expiry))
+        group = self.inner_group(leaf, self._inside(now), least if kind == _PLAIN else math.inf)
+        inner_expiry = group.expiry
+        if not self.in_seconds and inner_expiry < math.inf:
+            inner_expiry = max(now + (inner_expiry - self._now) / self._pace, math.nextafter(now, math.inf))
+        return Group(group.number * _KINDS + kind, min(inner_expiry, expiry))
 
     def rate(self, group: int, key: float, now: float) -> float:
         number, kind = divmod(group, _KINDS)
         if kind == _ENDED:
             return 0.0
-        rate = self._returns.rate(number, key, self._now)
+        rate = self._returns.rate(number, key, self._inside(now))
         if kind == _PLAIN:
             return rate
         if kind < _RETURNS:
-            return rate * factor(kind - _PRIORITY)
+            return rate * _FACTORS[kind - _PRIORITY]
         return min(max(rate, 1.0 / (_LEFT_S[kind - _RETURNS] * self._pace)), DEAREST * rate)
+
+    def _inside(self, now: float) -> float:
+        """The time of the model inside."""
+        return now if self.in_seconds else self._now
 
     def floor(self, leaf: Leaf) -> int:
         floor = super().floor(leaf)
@@ -100,10 +120,23 @@ def with_hints(policy: Policy) -> Policy:
 
 
 def factor(priority: int) -> float:
-    """By which a priority multiplies the return rate: 0 at 0, 1 at 35, 4 at 100."""
-    if priority <= NEUTRAL:
-        return priority / NEUTRAL
-    return 1.0 + (DEAREST - 1.0) * (priority - NEUTRAL) / (HIGHEST - NEUTRAL)
+    """By which a priority multiplies the return rate, in the steps of ``BANDS``: 0 at 0, 1 at 35, 4 at 100."""
+    return _FACTORS[_BAND_OF[priority]]
+
+
+def _factor(band: int) -> float:
+    if band <= NEUTRAL:
+        return band / NEUTRAL
+    return 1.0 + (DEAREST - 1.0) * (band - NEUTRAL) / (HIGHEST - NEUTRAL)
+
+
+_FACTORS = tuple(map(_factor, BANDS))
+
+
+# Number of the nearest band, by priority; of two, the lower one.
+_BAND_OF = tuple(
+    min(range(len(BANDS)), key=lambda band: abs(BANDS[band] - priority)) for priority in range(HIGHEST + 1)
+)
 
 
 def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
@@ -125,5 +158,6 @@ def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
     for each in hints.retention:
         expiry = conversation.stamp + each.duration_s
         if each.start < leaf.end <= (leaf.end if each.end is None else each.end) and now < expiry:
-            return _PRIORITY + each.priority, expiry
+            band = _BAND_OF[each.priority]
+            return _PLAIN if band == _NEUTRAL_BAND else _PRIORITY + band, expiry
     return _PLAIN, math.inf

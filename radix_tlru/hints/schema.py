@@ -21,7 +21,21 @@ from typing import Any, NamedTuple, TypeGuard
 
 from radix_tlru.config import one_line
 
-__all__ = ["HIGHEST", "LONGEST_S", "NEUTRAL", "Hints", "HintsError", "Range"]
+__all__ = [
+    "HIGHEST",
+    "LONGEST_S",
+    "MOST_RANGES",
+    "MOST_TOKENS",
+    "NEUTRAL",
+    "Hints",
+    "HintsError",
+    "Range",
+    "check_ranges",
+    "check_whole",
+    "is_whole",
+    "read_priority",
+    "read_range",
+]
 
 NEUTRAL = 35
 """Priority of tokens without a hint, as in TensorRT-LLM."""
@@ -32,8 +46,11 @@ HIGHEST = 100
 LONGEST_S = 3600.0
 """The longest duration (s) that a hint may name."""
 
-_MOST_RANGES = 16
-_MOST_TOKENS = 1 << 20
+MOST_RANGES = 16
+"""Ranges that a request may name."""
+
+MOST_TOKENS = 1 << 20
+"""The longest context (tokens) that a hint may speak of."""
 
 
 class HintsError(ValueError):
@@ -41,8 +58,7 @@ class HintsError(ValueError):
 
     def __init__(self, field: str, value: Any, allowed: str) -> None:
         shown = json.dumps(value, default=repr)
-        where = f"tlru.{field}" if field else "tlru"
-        super().__init__(one_line(f"{where} {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"))
+        super().__init__(one_line(f"{field} {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"))
 
 
 class Range(NamedTuple):
@@ -71,22 +87,23 @@ class Hints:
             HintsError: a field is unknown, of the wrong type, out of bounds, or contradicts another.
         """
         if not isinstance(given, Mapping):
-            raise HintsError("", given, f"an object with any of {', '.join(cls.__slots__)}")
+            raise HintsError("tlru", given, f"an object with any of {', '.join(cls.__slots__)}")
         for field in given:
             if field not in cls.__slots__:
-                raise HintsError(str(field), given[field], f"left out; known are {', '.join(cls.__slots__)}")
+                raise HintsError(f"tlru.{field}", given[field], f"left out; known are {', '.join(cls.__slots__)}")
         ends, tokens, seconds, ranges = (given.get(field) for field in cls.__slots__)
         if ends is not None and not isinstance(ends, bool):
-            raise HintsError("conversation_ends", ends, "true or false")
+            raise HintsError("tlru.conversation_ends", ends, "true or false")
         if tokens is not None:
-            _check_whole("next_prompt_tokens", tokens, _MOST_TOKENS)
+            check_whole("tlru.next_prompt_tokens", tokens, MOST_TOKENS)
         if seconds is not None:
-            _check_seconds("returns_in_s", seconds)
+            _check_seconds("tlru.returns_in_s", seconds)
         if ends and seconds is not None:
-            raise HintsError("returns_in_s", seconds, "left out of a conversation that ends")
-        if ranges is not None and (not isinstance(ranges, list) or len(ranges) > _MOST_RANGES):
-            raise HintsError("retention", ranges, f"a list of up to {_MOST_RANGES} ranges")
-        return cls(bool(ends), tokens, seconds, tuple(_range(number, each) for number, each in enumerate(ranges or ())))
+            raise HintsError("tlru.returns_in_s", seconds, "left out of a conversation that ends")
+        if ranges is not None:
+            check_ranges("tlru.retention", ranges)
+        read = (read_range(f"tlru.retention[{number}]", each) for number, each in enumerate(ranges or ()))
+        return cls(bool(ends), tokens, seconds, tuple(read))
 
     def dumps(self) -> str:
         """As one string, which :meth:`loads` reads."""
@@ -112,27 +129,49 @@ class Hints:
         return Hints(self.conversation_ends, self.next_prompt_tokens, None, kept)
 
 
-def _range(number: int, given: Any) -> Range:
-    field = f"retention[{number}]"
+def check_ranges(field: str, given: Any) -> None:
+    """Raise HintsError unless ``given`` is a list of no more ranges than a request may name."""
+    if not isinstance(given, list) or len(given) > MOST_RANGES:
+        raise HintsError(field, given, f"a list of up to {MOST_RANGES} ranges")
+
+
+def read_range(field: str, given: Any) -> Range:
+    """A range out of JSON: ``start``, ``end``, ``priority``, ``duration_s``.
+
+    Raises:
+        HintsError: a field of it is unknown, of the wrong type or out of bounds.
+    """
     if not isinstance(given, Mapping) or not set(given) <= set(Range._fields):
         raise HintsError(field, given, f"an object with {', '.join(Range._fields)}")
-    start, end, priority = given.get("start", 0), given.get("end"), given.get("priority")
-    _check_whole(f"{field}.start", start, _MOST_TOKENS)
-    if end is not None and (not _is_whole(end) or not start < end <= _MOST_TOKENS):
-        raise HintsError(f"{field}.end", end, f"a whole number of tokens above start, up to {_MOST_TOKENS}, or null")
-    if not _is_whole(priority) or not 0 <= priority <= HIGHEST:
-        raise HintsError(f"{field}.priority", priority, f"a whole number from 0 to {HIGHEST}")
+    start, end = given.get("start", 0), given.get("end")
+    check_whole(f"{field}.start", start, MOST_TOKENS)
+    if end is not None and (not is_whole(end) or not start < end <= MOST_TOKENS):
+        raise HintsError(f"{field}.end", end, f"a whole number of tokens above start, up to {MOST_TOKENS}, or null")
+    priority = read_priority(f"{field}.priority", given.get("priority"))
     duration = given.get("duration_s", LONGEST_S)
     _check_seconds(f"{field}.duration_s", duration)
     return Range(start, end, priority, float(duration))
 
 
-def _is_whole(value: Any) -> TypeGuard[int]:
+def read_priority(field: str, given: Any) -> int:
+    """A priority out of JSON.
+
+    Raises:
+        HintsError: it is no whole number from 0 to ``HIGHEST``.
+    """
+    if not is_whole(given) or not 0 <= given <= HIGHEST:
+        raise HintsError(field, given, f"a whole number from 0 to {HIGHEST}")
+    return given
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """Whether it is a whole number."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_whole(field: str, value: Any, most: int) -> None:
-    if not _is_whole(value) or not 0 <= value <= most:
+def check_whole(field: str, value: Any, most: int) -> None:
+    """Raise HintsError unless ``value`` is a whole number of tokens from 0 to ``most``."""
+    if not is_whole(value) or not 0 <= value <= most:
         raise HintsError(field, value, f"a whole number of tokens from 0 to {most}")
 
 

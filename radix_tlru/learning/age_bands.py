@@ -1,22 +1,39 @@
-"""Bands of ages: the time since a conversation's last turn, in s, in steps that widen."""
+"""Bands of ages: the time since a conversation's last turn, in s. Half-octaves, and groups of them."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from itertools import pairwise
 
-__all__ = ["BANDS", "WIDTHS", "band_of"]
+import numpy as np
 
-# Doubling while nobody has read the answer yet, then two to a doubling.
-_STARTS = (0.0, 2.0, 4.0, 8.0, 16.0, 24.0, 32.0, 45.0, 64.0, 90.0, 128.0, 180.0, 256.0, 360.0, 512.0, 720.0)
-BANDS = (*_STARTS, 1024.0, 1440.0, 2048.0, 4096.0, 8192.0, 16384.0)
-"""Ages at which bands begin, s; the last one never ends."""
+__all__ = ["AGES", "BANDS", "GROUPS", "GROUP_OF", "MIDDLES", "age_step"]
 
-WIDTHS = (*(end - start for start, end in pairwise(BANDS)), math.inf)
-"""Of the bands, s."""
+_FIRST_S = 4.0  # nobody but a program returns earlier
+_HALF_OCTAVES = 28  # up to 13 hours
+
+BANDS: tuple[float, ...] = (0.0, *(_FIRST_S * 2.0 ** (half / 2) for half in range(_HALF_OCTAVES)))
+"""Ages at which bands begin, s; the last one never ends. Within a band a hazard is constant."""
+
+GROUPS: tuple[float, ...] = (0.0, 22.0, 128.0, 1_024.0, 8_000.0)
+"""Ages at which groups of bands begin, s: a program, a quick answer, reading, a pause, another day. What is known of a
+turn may count differently in each."""
+
+GROUP_OF = np.searchsorted(np.array(GROUPS), np.array(BANDS), side="right") - 1
+"""The group of each band."""
+
+MIDDLES = np.append(2.0, np.sqrt(np.array(BANDS[1:]) * np.array([*BANDS[2:], 2.0 * BANDS[-1]])))
+"""An age in the middle of each band, s."""
 
 
-def band_of(age_s: float) -> int:
-    """The band of an age (s); of a negative one, the first."""
-    return max(bisect_right(BANDS, age_s) - 1, 0)
+AGES: tuple[float, ...] = (
+    0.0,
+    *(_FIRST_S * 2.0 ** (quarter / 4) for quarter in range(2 * _HALF_OCTAVES)),
+    math.inf,
+)
+"""Ages at which the price of a leaf is looked at again, s: quarter-octaves, half a band each."""
+
+
+def age_step(age_s: float) -> int:
+    """The number of the last of ``AGES`` that is not above an age (s); of a negative one, 0."""
+    return max(bisect_right(AGES, age_s) - 1, 0)

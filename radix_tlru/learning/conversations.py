@@ -11,25 +11,31 @@ all at once when a user speaks next. Then it is recognised by the first prompt o
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from radix_tlru.learning.endings import Endings
-from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prefix_index import PrefixIndex
+from radix_tlru.learning.last_users import LastUsers
+from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex
 from radix_tlru.learning.prompt_lengths import PromptLengths
-from radix_tlru.learning.records import Class, Conversation, PromptCheckpoint, SharedPrefix, Turn, TurnCheckpoint
+from radix_tlru.learning.records import (
+    Conversation,
+    PromptCheckpoint,
+    SharedPrefix,
+    Supersession,
+    Turn,
+    TurnCheckpoint,
+)
 from radix_tlru.learning.reuse import AnswerReuse
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
+from radix_tlru.learning.turn_features import ending_of, features_of
+from radix_tlru.learning.turn_log import TurnLog
 
 __all__ = ["Conversations"]
 
-_MOST_REMEMBERED = 50_000  # conversations
-_TURNS = 5  # from the 5th return on, conversations are alike
-_WAITS = (60.0, 120.0, 240.0)  # s, between the buckets of the last wait
-_NEW, _TAKEN_UP = (0, 0), (-1, 0)  # classes of a first turn, and of one that takes up what another conversation began
-_ENDING = 10  # added to the number of a frequent ending, which then is the first that a class is told by
+_MOST_REMEMBERED = 50_000  # conversations, and sessions
+_EARLY = 0.25  # of a path: a later turn that shares less says little of it
 
 
 class _Found(NamedTuple):
@@ -37,28 +43,26 @@ class _Found(NamedTuple):
 
     before: Conversation | None = None  # as of its last turn
     prompt: PromptCheckpoint | None = None  # by which it was recognised, if not by its context
-    prefix: SharedPrefix | None = None  # that the turn begins with
+    prefixes: Sequence[SharedPrefix] = ()  # that a first turn begins with, the longest first
 
 
 class Conversations:
     """Recognises conversations by their contexts, or by their prompts alone. Memory: the last 50,000."""
 
-    def __init__(
-        self,
-        hazards: Hazards,
-        prompts: PromptLengths | None = None,
-        prefix_hazards: Hazards | None = None,
-        page_size: int = 1,
-    ) -> None:
-        self._hazards, self._page_size = hazards, page_size
+    def __init__(self, log: TurnLog, prompts: PromptLengths, page_size: int = 1) -> None:
+        self._log, self._prompts, self._page_size = log, prompts, page_size
         self._index: PrefixIndex[Conversation, SharedPrefix] = PrefixIndex()
-        self._prefixes = SharedPrefixes(self._index, prefix_hazards or Hazards())
-        self._prompts = prompts or PromptLengths()
-        self._endings = Endings()
+        self._prefixes = SharedPrefixes(self._index)
+        self._users = LastUsers()
+        self.endings = Endings()
+        """Which endings of answers are frequent."""
         self.answers = AnswerReuse()
         """Whether next prompts repeat the answers."""
-        self._begun = self._served = 0
+        self.begun = 0
+        """Conversations so far."""
+        self._served = 0
         self._known: dict[Conversation, None] = {}  # the longest silent first
+        self._sessions: dict[str, Conversation] = {}  # the last turn of each, the longest silent first
 
     def record_turn(self, turn: Turn, is_leaf: bool) -> Conversation:
         """A turn was served. Returns the conversation that it belongs to, as of now.
@@ -67,40 +71,42 @@ class Conversations:
             is_leaf: whether nothing that is cached continues its context. Otherwise the context may be the beginning of
                 many conversations (a system prompt), and whoever continues it is nobody's return.
         """
-        found = self._find(turn)
+        context = HashedContext(turn.fingerprint, turn.context_len)
+        found = self._find(turn, context)
         before = found.before
         if before is not None:
-            self._hazards.count_return(before, turn.stamp)
+            self._log.write_return(before.log_serial, turn.stamp)
             self._count_prompt(turn, before, found.prompt)
-        conversation = self._next_record(turn, before)
-        self._served += 1
-        conversation.turn_index = self._served
-        prefix = found.prefix if before is not None else self._prefix_of_first(turn, conversation, found.prefix)
-        if prefix is not None:
-            self._prefixes.count_use(prefix, turn.stamp)
-            conversation.prefix = prefix
+        conversation = self._next_record(turn, before, found.prompt)
+        if before is None:
+            self._begin(turn, context, conversation, found.prefixes)
+        conversation.features = features_of(conversation)
+        self._prefixes.count_uses(conversation)
+        self._users.count_use(context, conversation)
         if is_leaf:
-            self._remember(conversation, turn, self._chain_start(before, found.prompt))
+            self._remember(conversation, turn, context, self._chain_start(before, found.prompt))
         return conversation
 
     # ---- whose turn it is ----
 
-    def _find(self, turn: Turn) -> _Found:
-        """What a turn continues; it is no longer known by what it was. Of a first turn, the longest shared prefix."""
-        prefix = None
-        for checkpoint in self._index.known_checkpoints(turn.fingerprint, turn.context_len):
+    def _find(self, turn: Turn, context: HashedContext) -> _Found:
+        """What a turn continues; it is no longer known by what it was. Of a first turn, the shared prefixes."""
+        prefixes: list[SharedPrefix] = []
+        for checkpoint in self._index.known_checkpoints(context):
             before = checkpoint.context_of
             if before is not None and before.context_len <= turn.prompt_len:
                 if before.prompts:
                     self.answers.count_return(before, as_cached=True)
-                return _Found(self._forget(before), None, before.prefix)
+                before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
+                return _Found(self._forget(before))
             before = checkpoint.prompt_of
             prompt = _repeated_prompt(turn, before.prompts, checkpoint) if before is not None else None
             if before is not None and prompt is not None:
                 self._count_left_out(turn, before, prompt)
-                return _Found(self._forget(before), prompt, before.prefix)
-            prefix = prefix or checkpoint.prefix
-        return _Found(prefix=prefix)
+                return _Found(self._forget(before), prompt)
+            if checkpoint.prefix is not None and checkpoint.prefix.depth <= turn.context_len:
+                prefixes.append(checkpoint.prefix)
+        return _Found(prefixes=prefixes)
 
     def _count_left_out(self, turn: Turn, before: Conversation, prompt: PromptCheckpoint) -> None:
         """The turn continues a prompt, and does not repeat the answer to it as that was cached."""
@@ -110,23 +116,19 @@ class Conversations:
             self.answers.count_rewritten(turn.prompt_len >= spoken_len)
         before.reusable_len = min(before.reusable_len, self._whole_pages(prompt.end))
 
-    def _next_record(self, turn: Turn, before: Conversation | None) -> Conversation:
+    def _next_record(self, turn: Turn, before: Conversation | None, prompt: PromptCheckpoint | None) -> Conversation:
         """The conversation as of this turn."""
+        stamp = max(turn.stamp, self._log.now)  # time does not run backwards
         if before is None:
-            self._begun += 1
-            number, turns, shared_len = self._begun, 0, min(turn.cached_len, turn.context_len)
-            cls: Class = _NEW
-        elif 2 * min(before.context_len, before.context_len + before.known_next_tokens) > turn.prompt_len:
-            number, turns, shared_len = before.number, before.turn + 1, before.shared_len
-            cls = (min(turns, _TURNS), bisect_right(_WAITS, turn.stamp - before.stamp))
+            self.begun += 1
+            conversation = Conversation(stamp, self.begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
+            conversation.new_len = turn.prompt_len - conversation.shared_len
         else:
-            # Most of the prompt is new: another conversation may have taken up a document or template. So who returns
-            # is learned as of a first turn. What was cached of it was cached for either.
-            number, turns, shared_len = before.number, 0, before.shared_len
-            cls = _TAKEN_UP
-        if ending := self._endings.number_of(turn.answer_ids):
-            cls = (_ENDING + ending, *cls)
-        conversation = Conversation(cls, turn.stamp, number, turns, turn.context_len, shared_len)
+            conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
+            conversation.prefix = before.prefix
+            conversation.new_len = max(turn.prompt_len - (before.context_len if prompt is None else prompt.end), 0)
+            conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
+        conversation.ending = ending_of(turn.finish, self.endings.number_of(turn.answer_ids))
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
         conversation.thought_len, conversation.session = turn.thought_len, turn.session
         conversation.known_next_tokens = turn.prompt_len + turn.answer_len - turn.context_len
@@ -135,21 +137,50 @@ class Conversations:
             left_out = 0 if self.answers.is_rewritten else turn.answer_len
             conversation.known_next_tokens -= turn.thought_len or left_out
             conversation.reusable_len = min(turn.context_len, self._whole_pages(turn.prompt_len))
+        self._served += 1
+        conversation.turn_index = self._served
         return conversation
 
-    def _prefix_of_first(
-        self, turn: Turn, conversation: Conversation, known: SharedPrefix | None
-    ) -> SharedPrefix | None:
-        """The prefix of a first turn: the longest that is known, or a longer one that it found cached."""
-        shared_len = conversation.shared_len
-        if known is not None and known.checkpoint.depth >= shared_len:
-            return known
-        checkpoint = self._index.last_checkpoint(turn.fingerprint, shared_len)
-        if checkpoint is not None and (known is None or known.checkpoint.depth < checkpoint.depth):
-            return checkpoint.prefix or self._prefixes.add_prefix(checkpoint)
-        if checkpoint is not None:
-            self._index.drop_unused(checkpoint)
-        return known
+    def _begin(
+        self, turn: Turn, context: HashedContext, conversation: Conversation, prefixes: Sequence[SharedPrefix]
+    ) -> None:
+        """A first turn: it shares a prefix with others, and may leave the path of one of them."""
+        fork = self._users.fork_of(context)
+        left, shared = fork if fork is not None else (None, 0)
+        self._supersede(conversation, left, shared)
+        shared = max(shared, conversation.shared_len)
+        prefixes = [*prefixes]
+        if shared > (prefixes[0].depth if prefixes else 0):
+            checkpoint = self._index.last_checkpoint(context, shared)
+            if checkpoint is not None:
+                prefix = self._prefixes.add_prefix(checkpoint, shared)
+                if left is not None and not prefix.last_user:
+                    prefix.last_user, prefix.last_use = left.number, left.stamp
+                if not prefixes or prefixes[0] is not prefix:
+                    prefixes.insert(0, prefix)
+        for longer, shorter in pairwise(prefixes):
+            longer.above = shorter
+        if prefixes:
+            conversation.prefix = prefixes[0]
+            conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
+
+    def _supersede(self, conversation: Conversation, left: Conversation | None, shared: int) -> None:
+        """A first turn leaves the path of a conversation after ``shared`` tokens, or begins anew in its session."""
+        session = conversation.session
+        last = self._sessions.get(session) if session is not None else None
+        if left is not None and left in self._known and not left.superseded:
+            if session is not None and left.session == session:
+                self._mark_superseded(left, Supersession.SESSION)
+            else:
+                early = shared < _EARLY * left.context_len
+                self._mark_superseded(left, Supersession.EARLY if early else Supersession.LATE)
+        if last is not None and last in self._known and not last.superseded:
+            self._mark_superseded(last, Supersession.SESSION_ANEW)
+
+    def _mark_superseded(self, conversation: Conversation, how: Supersession) -> None:
+        conversation.superseded = how
+        conversation.features = features_of(conversation)
+        self._log.write_supersession(conversation.log_serial, how)
 
     # ---- what prompts add ----
 
@@ -178,31 +209,38 @@ class Conversations:
             return None
         return before.prompts[-1] if self.answers.is_sometimes_left_out(before.thought_len) else None
 
-    def _remember(self, conversation: Conversation, turn: Turn, chain_start: PromptCheckpoint | None) -> None:
+    def _remember(
+        self, conversation: Conversation, turn: Turn, context: HashedContext, chain_start: PromptCheckpoint | None
+    ) -> None:
         """Recognise it by its context, whose end nobody else has gone beyond, and by its prompts."""
-        checkpoint = self._index.last_checkpoint(turn.fingerprint, turn.context_len)
+        checkpoint = self._index.last_checkpoint(context, turn.context_len)
         if checkpoint is not None and checkpoint.context_of is not None:
-            self._hazards.stop_watching(self._forget(checkpoint.context_of))
-            checkpoint = self._index.last_checkpoint(turn.fingerprint, turn.context_len)
+            self._log.write_end(self._forget(checkpoint.context_of).log_serial)
+            checkpoint = self._index.last_checkpoint(context, turn.context_len)
         if checkpoint is None:
             return
         checkpoint.context_of, conversation.checkpoint = conversation, checkpoint
         self._known[conversation] = None
         if turn.prompt_len < turn.context_len:
-            self._remember_prompt(conversation, turn, turn.prompt_len)
+            self._remember_prompt(conversation, context, turn.prompt_len)
         if chain_start is not None:
-            self._remember_prompt(conversation, turn, chain_start.end)
-        self._hazards.start_watching(conversation)
+            self._remember_prompt(conversation, context, chain_start.end)
+        conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
+        if conversation.session is not None:
+            self._sessions.pop(conversation.session, None)
+            self._sessions[conversation.session] = conversation
+            if len(self._sessions) > _MOST_REMEMBERED:
+                del self._sessions[next(iter(self._sessions))]
         if len(self._known) > _MOST_REMEMBERED:
-            self._hazards.stop_watching(self._forget(next(iter(self._known))))
+            self._log.write_end(self._forget(next(iter(self._known))).log_serial)
 
-    def _remember_prompt(self, conversation: Conversation, turn: Turn, end: int) -> None:
+    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> None:
         """Recognise it by its first ``end`` tokens, if their last checkpoint is further up than that of the context.
 
         Of conversations with the same prompt the last one is recognised.
         """
         assert conversation.checkpoint is not None, "it is recognised by its context first"
-        checkpoint = self._index.last_checkpoint(turn.fingerprint, end)
+        checkpoint = self._index.last_checkpoint(context, end)
         if checkpoint is None:
             return
         if checkpoint.depth >= conversation.checkpoint.depth or checkpoint.prompt_of is conversation:
@@ -211,7 +249,7 @@ class Conversations:
         if (other := checkpoint.prompt_of) is not None:
             other.prompts = [prompt for prompt in other.prompts if prompt.checkpoint is not checkpoint]
         checkpoint.prompt_of = conversation
-        number = turn.fingerprint(checkpoint.depth, end, checkpoint.number)
+        number = context.fingerprint(checkpoint.depth, end, checkpoint.number)
         conversation.prompts.append(PromptCheckpoint(checkpoint, end, number))
 
     def _forget(self, conversation: Conversation) -> Conversation:

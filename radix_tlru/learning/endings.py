@@ -30,6 +30,15 @@ class Endings:
         self._numbers: dict[tuple[int, ...], int] = {}
         self._seen = 0
 
+    @property
+    def frequent(self) -> tuple[tuple[int, ...], ...]:
+        """The frequent endings, in the order of their numbers."""
+        return tuple(self._numbers)
+
+    def restore(self, frequent: Sequence[tuple[int, ...]]) -> None:
+        """Begin with the frequent endings of a former run."""
+        self._numbers = {ending: number for number, ending in enumerate(frequent[:_MOST], 1)}
+
     def number_of(self, answer_ids: Sequence[int]) -> int:
         """The number of an answer's ending; 0: few answers end so, or the tokens are not known."""
         if not len(answer_ids):

@@ -1,11 +1,12 @@
 """Watches the turns of a server, learns from them, and says by which policy to evict.
 
-``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. ``tlru`` learns their
-length alone. With a pinned Q̂ ``tlru`` learns nothing; if somebody looks at the metrics, its turns are watched all the
-same, for what they would have cost under lru.
+``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
+the learned rates alone (w = 1), the same with a threshold (w = 0.7, 0.5), and lru, which is in force until another is
+seen to be worse in nothing (:mod:`~radix_tlru.learning.guard`).
+Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
 
-Until enough is known ``etlru`` decides as T-LRU does. From then on, of the candidates learned policy, T-LRU and LRU,
-the one is in force that did best of late on a sample of the same stream (:mod:`~radix_tlru.learning.selector`).
+``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns
+nothing; if somebody looks at the metrics, its turns are watched all the same, for what they would have cost under lru.
 """
 
 from __future__ import annotations
@@ -20,12 +21,18 @@ from radix_tlru.hints.quota import ClaimQuota
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.custom_model import custom_model
-from radix_tlru.learning.hazards import Hazards
+from radix_tlru.learning.guard import Guard
+from radix_tlru.learning.hazard_model import HazardModel
+from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.learning.refits import Refits
+from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.learning.selector import LeadsNeeded, Selector
+from radix_tlru.learning.selector import Rule, Selector
+from radix_tlru.learning.state import LearnedState, Seen
+from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 from radix_tlru.policy.models import AnyPrompt, PromptModel
 from radix_tlru.policy.policy import Policy, policy_for
@@ -33,15 +40,12 @@ from radix_tlru.policy.tel import Tally
 
 __all__ = ["Learner"]
 
-_ENOUGH = 50  # returns, before which nothing is believed; turns, before which nothing is compared
+_ENOUGH = 50  # turns, before which nothing is compared
 _FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
-_REFIT_EVERY = 500  # turns between two estimates, once as many were seen
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
-
-# Who compares after every turn sees a lead by chance sooner or later, and each change costs: what the cache holds was
-# kept by another order. Where no rates are learned, no candidate is believed beforehand.
-_LEADS, _LEADS_OF_TLRU = LeadsNeeded(2.0, 0.0), LeadsNeeded(1.0, 1.0)
+_PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
+_TAIL_WEIGHTS = (0.7, 0.5)  # w of the candidates that trade the median for the tail
 
 
 class Learner:
@@ -52,28 +56,33 @@ class Learner:
         capacity: of the cache, tokens.
         page_size: tokens.
         watched: whether anybody looks at what other policies would have cost. Where one has to be chosen, all do.
+        learned: by a former run. Rates and lengths of prompts begin with it. Which candidate is in force does not: the
+            shadows have to see it first.
 
     Raises:
         ConfigError: the return model of the configuration cannot be made.
     """
 
-    def __init__(self, config: Config, capacity: int, page_size: int, watched: bool = True) -> None:
-        self._learns_returns = config.policy == "etlru"
-        self._prompts = PromptLengths() if config.next_prompt_estimate is None else None
-        self._learns = self._learns_returns or self._prompts is not None
-        self._compares = self._learns or watched
-        self._returns = LearnedReturns(needed=self._learns_returns)
-        self._next_prompts: NextPrompts | None = None
+    def __init__(
+        self, config: Config, capacity: int, page_size: int, watched: bool = True, learned: LearnedState | None = None
+    ) -> None:
+        self._log, self._prompts = TurnLog(), PromptLengths()
+        self._conversations = Conversations(self._log, self._prompts, page_size)
         self._custom = None if config.return_model is None else custom_model(config.return_model)
-        self._conversations = Conversations(
-            self._returns.hazards, self._prompts, self._returns.prefix_hazards, page_size
-        )
+        self._returns = LearnedReturns()
+        self._refits = Refits(self._log) if config.policy == "etlru" else None
+        self._next_prompts: NextPrompts | None = None
+        self._learns_prompts = config.next_prompt_estimate is None
+        self._chooses = config.policy == "etlru" or self._learns_prompts
+        self._watched = watched
         self.load = LoadWeight() if config.weight == LOAD else None
         """What w follows; None where it is given."""
-        self._first, self._fallback = config.policy, "tlru" if self._learns_returns else f"tlru Q={config.next_prompt}"
-        self.candidates = self._initial_candidates(config)
+        self.candidates = self._etlru(config) if config.policy == "etlru" else self._tlru(config)
         """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
-        self.in_force = self._fallback if self._learns else self._first
+        is_free = config.policy == "etlru" and config.median_weight is None
+        self.rule: Rule = (Guard if is_free else LeastTel)(list(self.candidates))
+        """By which one is preferred."""
+        self.in_force = self.rule.preferred
         """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
         self.selector: Selector | None = None
         """Shadow caches of the candidates; None before there is anything to compare."""
@@ -84,16 +93,28 @@ class Learner:
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._queued = 0  # requests that were looked up since the last turn
-        self._next_refit = _ENOUGH
+        self._seen_before = Seen()  # by former runs
+        if learned is not None:
+            self._restore(learned)
 
-    def _initial_candidates(self, config: Config) -> dict[str, Policy]:
+    def _tlru(self, config: Config) -> dict[str, Policy]:
         pinned = policy_for(config)
         lru = replace(pinned, prompts=AnyPrompt(), median_weight=1.0)
-        if not self._learns:
-            return {self._first: pinned, "lru": lru}
-        tlru = replace(pinned, returns=RecentTurns())
-        first = replace(tlru, returns=self._custom or self._returns) if self._learns_returns else tlru
-        return {self._first: first, self._fallback: tlru, "lru": lru}
+        return {"tlru": replace(pinned, returns=RecentTurns()) if self._learns_prompts else pinned, "lru": lru}
+
+    def _etlru(self, config: Config) -> dict[str, Policy]:
+        policy = policy_for(config)
+        lru = replace(policy, prompts=AnyPrompt(), median_weight=1.0)
+        learned = replace(policy, returns=self._custom or self._returns)
+        if policy.median_weight == 1.0:
+            learned = replace(learned, prompts=AnyPrompt())
+        if config.median_weight is not None:
+            return {"etlru": learned, "lru": lru}
+        tail = {
+            f"etlru w={weight:g}": replace(learned, prompts=policy.prompts, median_weight=weight)
+            for weight in _TAIL_WEIGHTS
+        }
+        return {"etlru": learned, **tail, "lru": lru}
 
     # ---- what happens on a server ----
 
@@ -108,7 +129,7 @@ class Learner:
             self._custom.observe(turn, conversation)
         if turn.hints is not None and is_leaf:
             self._wrap(with_hints)
-        if conversation.reusable_len < turn.context_len and self._learns:  # what is pinned stays as published
+        if conversation.reusable_len < turn.context_len and self._chooses:  # what is pinned stays as published
             self._wrap(reusable_only)
         if with_hints in self._wrappers:
             self._take_hints(turn, conversation, is_leaf)
@@ -116,8 +137,8 @@ class Learner:
         self._queued = 0
         self._tokens += turn.context_len
         self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
-        if self._compares and self._turns >= _ENOUGH:
-            self._compare(turn, conversation)
+        self._learn()
+        self._compare(turn, conversation)
         return conversation
 
     def mark_queued(self, conversation: Conversation) -> None:
@@ -127,7 +148,7 @@ class Learner:
         """
         self._queued += 1
         conversation.turn_index = self._turns + self._queued / (self._queued + 1)
-        conversation.queued_until = self.hazards.now + _PATIENCE_S
+        conversation.queued_until = self.now + _PATIENCE_S
 
     def count_prefill(self, load: PrefillLoad) -> None:
         """A prefill starts; w follows the load, unless it is given."""
@@ -144,8 +165,8 @@ class Learner:
     def end_conversation(self, conversation: Conversation) -> None:
         """A client said that a conversation is over: nobody comes back for what it shares with none."""
         self._wrap(with_hints)
-        self.hazards.stop_watching(conversation)
-        hints = self._quota.admit(Hints(conversation_ends=True), 0, self.hazards.now, conversation.number)
+        self._log.write_end(conversation.log_serial)
+        hints = self._quota.admit(Hints(conversation_ends=True), 0, self.now, conversation.number)
         with self.selector.without(conversation) if self.selector is not None else nullcontext():
             conversation.hints = hints
 
@@ -167,67 +188,107 @@ class Learner:
         return self.candidates[self.in_force]
 
     @property
-    def hazards(self) -> Hazards:
-        """Who returned when. Estimated, and predicted by, only where returns are learned."""
-        return self._returns.hazards
+    def now(self) -> float:
+        """The newest stamp seen, s."""
+        return self._log.now
+
+    @property
+    def returns_by_age(self) -> list[ReturnsByAge]:
+        """Returns predicted and seen, by group of ages; nothing where returns are not learned."""
+        return self._refits.reliability.by_age if self._refits is not None else []
 
     @property
     def answers(self) -> Mapping[bool, int]:
         """Conversations that returned, by whether they repeated the last answer as it was cached."""
         return self._conversations.answers.returns
 
+    def snapshot(self) -> LearnedState:
+        """What was learned so far, for another run to begin with. It shares nothing that changes."""
+        before = self._seen_before
+        return LearnedState(
+            self._log.snapshot(),
+            self._refits.model if self._refits is not None else HazardModel(),
+            self._conversations.endings.frequent,
+            self._conversations.answers.snapshot(),
+            self._prompts.snapshot(),
+            Seen(
+                before.turns + self._turns,
+                before.conversations + self._conversations.begun,
+                before.returns + self._log.returns,
+            ),
+        )
+
     # ---- learning ----
+
+    def _restore(self, learned: LearnedState) -> None:
+        """Begin with what a former run learned."""
+        self._log.restore(learned.turns)
+        self._conversations.endings.restore(learned.endings)
+        self._conversations.answers.restore(learned.answers)
+        self._prompts.restore(learned.lengths)
+        self._seen_before = learned.seen
+        if self._refits is not None:
+            self._refits.restore(learned.model)
+            self._returns.use_model(learned.model)
+        if self._learns_prompts:
+            self._follow_lengths()
 
     def _take_hints(self, turn: Turn, conversation: Conversation, is_leaf: bool) -> None:
         """Believe what fits of the hints of a turn. One without hints ends what the last one claimed."""
         given = turn.hints if is_leaf else None
         conversation.hints = self._quota.admit(given, turn.context_len, turn.stamp, conversation.number)
         if given is not None and given.conversation_ends:
-            self.hazards.stop_watching(conversation)
+            self._log.write_end(conversation.log_serial)
 
-    def _compare(self, turn: Turn, conversation: Conversation) -> None:
-        """Refit now and then, replay the turn in the shadows, and put the preferred candidate in force."""
-        if self.selector is None:
-            self.selector = self._new_selector()
-        if self._learns and self._turns >= self._next_refit:
-            self._next_refit = self._turns + min(max(self._turns // 4, _ENOUGH), _REFIT_EVERY)
-            if self._returns.hazards.returns >= _ENOUGH:
-                self._refit(self.selector)
-        self.selector.replay_turn(conversation, turn)
-        if self._learns:
-            self.in_force = self.selector.preferred
+    def _learn(self) -> None:
+        """Do a slice of estimating rates, and now and then look at lengths."""
+        if self._refits is not None and self._refits.count_turn():
+            self._returns.use_model(self._refits.model)
+        if self._learns_prompts and self._turns % _PROMPTS_EVERY == 0:
+            self._follow_lengths()
 
-    def _new_selector(self) -> Selector:
-        """Shadows of a size that the contexts seen so far ask for. What has yet to learn is not eligible."""
-        held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
-        one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        eligible = tuple(name for name in self.candidates if name != self._first or not self._learns)
-        leads = _LEADS if self._learns_returns else _LEADS_OF_TLRU
-        return Selector(self.candidates, self._capacity, self._page_size, one_in, eligible, leads)
-
-    def _refit(self, selector: Selector) -> None:
-        """Estimate lengths, and rates where they are asked for, from what has been seen so far."""
-        if self._first not in selector.eligible:
-            selector.eligible = tuple(self.candidates)
-            if selector.preferred == self._fallback:  # lru, if that was better so far, stays until this is seen to be
-                selector.preferred = self._first
-        if self._learns_returns:
-            self._returns.refit()
-        found = self._prompts.distribution(self._next_prompts) if self._prompts else None
+    def _follow_lengths(self) -> None:
+        """Have the candidates expect prompts as long as those seen lately."""
+        found = self._prompts.distribution(self._next_prompts)
         if found is None or found is self._next_prompts:
             return
         self._next_prompts = found
         model: PromptModel = HintedPrompts(found) if with_hints in self._wrappers else found
-        learned: dict[str, Policy] = {self._first: replace(self.candidates[self._first], prompts=model)}
-        if self._learns_returns:
-            learned[self._fallback] = replace(self.candidates[self._fallback], prompts=model)
-        self._replace_candidates(learned)
+        self._replace_candidates(
+            {
+                name: replace(policy, prompts=model)
+                for name, policy in self.candidates.items()
+                if len(policy.prompts.probabilities) > 1
+            }
+        )
+
+    def _compare(self, turn: Turn, conversation: Conversation) -> None:
+        """Replay the turn in the shadows, and put the candidate in force that they prefer."""
+        if self.selector is None:
+            if self._turns < _ENOUGH or not (self._chooses or self._watched):
+                return
+            self.selector = self._new_selector()
+        self.selector.replay_turn(conversation, turn)
+        if self._chooses:
+            self.in_force = self.selector.preferred
+
+    def _new_selector(self) -> Selector:
+        """Shadows of a size that the contexts seen so far ask for."""
+        held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
+        one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
+        return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """Wrap all candidates from the first use on: a server that has none does without the steps it takes to ask."""
+        """Wrap the candidates from the first use on: a server that has none does without the steps it takes to ask.
+
+        What clients say is true under lru, too. What was learned of answers is not: lru is lru as it is.
+        """
         if wrapper not in self._wrappers:
             self._wrappers.append(wrapper)
-            self._replace_candidates({name: wrapper(policy) for name, policy in self.candidates.items()})
+            is_said = wrapper is with_hints
+            self._replace_candidates(
+                {name: wrapper(policy) for name, policy in self.candidates.items() if is_said or name != "lru"}
+            )
 
     def _replace_candidates(self, policies: Mapping[str, Policy]) -> None:
         """Put other versions of candidates in their places, in the shadows too."""

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
+
 from radix_tlru.policy.models import Leaf
 
-__all__ = ["NextPrompts", "PromptLengths", "kind_of"]
+__all__ = ["KINDS", "NextPrompts", "PromptLengths", "kind_of"]
 
 _LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 _PROBABILITIES = (0.0, *((2.0 - high - low) / 2.0 for high, low in pairwise(_LEVELS)), 1.0)
@@ -24,7 +26,8 @@ _CHANGE = 0.25  # share of a quantile; a distribution with smaller changes is ta
 
 _TURNS = (1, 2, 4)  # turns before the last one, at which kinds begin: the first, the second, the next two, all later
 _LENGTHS = (1_024, 4_096, 16_384)  # tokens of context, likewise
-_KINDS = (len(_TURNS) + 1) * (len(_LENGTHS) + 1)
+KINDS = (len(_TURNS) + 1) * (len(_LENGTHS) + 1)
+"""Kinds of conversations, by which their next prompts are told apart."""
 _STRENGTH = 200.0  # lengths that a kind must have seen to be believed as much as all kinds together
 
 Quantiles = tuple[int, ...]
@@ -83,35 +86,30 @@ class PromptLengths:
         """A conversation of that kind was continued by a prompt that added ``tokens``."""
         self._lengths.append((tokens, kind))
 
+    def snapshot(self) -> tuple[tuple[int, int], ...]:
+        """The lengths that are remembered, each with its kind; the oldest first."""
+        return tuple(self._lengths)
+
+    def restore(self, lengths: Iterable[tuple[int, int]]) -> None:
+        """Begin with the lengths of a former run."""
+        self._lengths.extend(lengths)
+
     def distribution(self, before: NextPrompts | None = None) -> NextPrompts | None:
         """As seen lately: ``before`` itself if that has not changed; None if nothing was seen."""
         if not self._lengths:
             return before
-        ranked: list[int] = []
-        of_kind: list[list[int]] = [[] for _ in range(_KINDS)]
-        for tokens, kind in sorted(self._lengths):
-            ranked.append(tokens)
-            of_kind[kind].append(tokens)
+        lengths, kinds = np.array(self._lengths).T
+        order = np.argsort(lengths, kind="stable")
+        lengths, kinds = lengths[order], kinds[order]
+        # Each kind is a mixture of its own lengths with all of them, in the measure of their numbers.
+        own = np.cumsum(kinds == np.arange(KINDS)[:, None], axis=1)
+        every = np.arange(1, len(lengths) + 1) / len(lengths)
+        of_kind = [
+            lengths[np.searchsorted(below + _STRENGTH * every, np.array(_LEVELS) * (below[-1] + _STRENGTH) - 1e-9)]
+            for below in own
+        ]
         found = NextPrompts(
-            tuple(ranked[int(level * (len(ranked) - 1))] for level in _LEVELS),
-            tuple(tuple(_quantile(level, own, ranked) for level in _LEVELS) for own in of_kind),
+            tuple(lengths[[int(level * (len(lengths) - 1)) for level in _LEVELS]].tolist()),
+            tuple(tuple(quantiles.tolist()) for quantiles in of_kind),
         )
         return before if before is not None and found.is_close_to(before) else found
-
-
-def _quantile(level: float, own: Sequence[int], ranked: Sequence[int]) -> int:
-    """Of the mixture of what a kind has seen with what all have, in the measure of their numbers. Both are sorted."""
-    weight = _STRENGTH / len(ranked)
-    wanted = level * (len(own) + _STRENGTH)
-
-    def below(index: int) -> float:
-        return bisect_right(own, ranked[index]) + weight * (index + 1)
-
-    low, high = 0, len(ranked) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if below(middle) < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return ranked[low]

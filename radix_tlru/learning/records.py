@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.prefix_index import Checkpoint, Fingerprint
 from radix_tlru.learning.prompt_lengths import kind_of
-from radix_tlru.policy.models import Group
 
-__all__ = ["Class", "Conversation", "PromptCheckpoint", "SharedPrefix", "Turn", "TurnCheckpoint", "Use", "Watched"]
-
-Class: TypeAlias = tuple[int, ...]
-"""What a conversation has in common with others, from the coarse to the fine. The parent of (3, 1) is (3,)."""
+__all__ = [
+    "Conversation",
+    "PromptCheckpoint",
+    "SharedPrefix",
+    "Supersession",
+    "Turn",
+    "TurnCheckpoint",
+]
 
 _ALL = 1 << 60  # tokens, more than any context has
 
@@ -37,26 +41,17 @@ class Turn(NamedTuple):
     answer_ids: Sequence[int] = ()
     thought_len: int = 0  # of the answer: reasoning, which many chat templates leave out of the next prompt
     session: str | None = None  # that the client named
+    finish: str | None = None  # OpenAI's finish_reason of the answer: stop, tool_calls, length; None: unknown
 
 
-@dataclass(eq=False, slots=True)
-class Watched:
-    """A conversation, or a use of a shared prefix, that may return."""
+class Supersession(IntEnum):
+    """Whether, and how, a later turn left the path of a conversation before its end: a rewind, a compaction, a fork."""
 
-    cls: Class
-    stamp: float  # of its last turn, s
-    band: int = field(default=-1, init=False)  # age band that it is counted in; -1 while nobody watches
-    counts: Any = field(default=None, init=False)  # of its class, in ``Hazards``
-    hazard: float | None = field(default=None, init=False)  # in that band, as it was predicted, 1 / s
-
-
-@dataclass(eq=False, slots=True)
-class Use(Watched):
-    """What may be followed by another of its kind, with the group that the return model last found for it."""
-
-    group: Group = field(init=False)
-    group_until: float = field(default=-math.inf, init=False)  # until when (s) it stays in that group
-    group_version: int = field(default=0, init=False)  # of the rates by which
+    NONE = 0
+    EARLY = 1  # what they share is less than a quarter of the path
+    LATE = 2  # it is more
+    SESSION = 3  # they share something, and their client gave both the same session
+    SESSION_ANEW = 4  # the same session, with nothing in common
 
 
 @dataclass(eq=False, slots=True)
@@ -65,8 +60,12 @@ class SharedPrefix:
 
     number: int  # in order of discovery
     checkpoint: TurnCheckpoint  # the last one within it
-    uses: int = field(default=0, init=False)
-    last: Use | None = field(default=None, init=False)
+    depth: int  # its length, tokens: less than a step beyond the checkpoint
+    above: SharedPrefix | None = field(default=None, init=False)  # the next shorter one on the same path
+    uses: int = field(default=0, init=False)  # by another conversation than the time before
+    wait: float = field(default=0.0, init=False)  # between such uses, the mean of late, s
+    last_use: float = field(default=-math.inf, init=False)  # when the last of them was, s
+    last_user: int = field(default=0, init=False)  # number of the conversation that used it last
 
 
 class PromptCheckpoint(NamedTuple):
@@ -78,9 +77,10 @@ class PromptCheckpoint(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
-class Conversation(Use):
+class Conversation:
     """A conversation as of its last turn."""
 
+    stamp: float  # of its last turn, s
     number: int  # of the conversation, in order of first turns
     turn: int  # turns before this one
     context_len: int  # of its context
@@ -92,6 +92,19 @@ class Conversation(Use):
     prompt_len: int = field(default=0, init=False)
     answer_len: int = field(default=0, init=False)
     thought_len: int = field(default=0, init=False)
+    new_len: int = field(default=0, init=False)
+    """Tokens of its prompt that were new."""
+    ending: int = field(default=0, init=False)
+    """How its answer ended, as ``turn_features`` counts."""
+    wait: float = field(default=-1.0, init=False)
+    """Before its last turn, s; negative: there was none."""
+    wait_before: float = field(default=-1.0, init=False)
+    """The wait before that one."""
+    superseded: Supersession = field(default=Supersession.NONE, init=False)
+    features: tuple[int, ...] = field(default=(), init=False)
+    """What returns are predicted by (``turn_features``)."""
+    log_serial: int = field(default=-1, init=False)
+    """Of its last turn in the log; -1: nobody watches whether it returns."""
     prompt_kind: int = field(init=False)  # by which the length of its next prompt is judged
     turn_index: float = field(default=0, init=False)
     """Turns of all conversations up to its last one; up to its next request while that is queued."""
@@ -101,7 +114,7 @@ class Conversation(Use):
     prompts: list[PromptCheckpoint] = field(default_factory=list, init=False)
     """By which it is recognised if its next prompt does not repeat the last answer as it was cached: its last prompt,
     and the first of those whose answers were repeated until then."""
-    prefix: SharedPrefix | None = field(default=None, init=False)  # that it began with, if others did, too
+    prefix: SharedPrefix | None = field(default=None, init=False)  # the longest that it began with, if others did, too
     hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
     annotation: Any = field(default=None, init=False)  # of a return model of one's own
     session: str | None = field(default=None, init=False)  # that its client named
@@ -112,11 +125,9 @@ class Conversation(Use):
     @property
     def common(self) -> int:
         """Tokens of its context that others are known to begin with, too, whether or not they were cached."""
-        return (
-            self.shared_len
-            if self.prefix is None
-            else max(self.shared_len, min(self.prefix.checkpoint.depth, self.context_len))
-        )
+        if self.prefix is None:
+            return self.shared_len
+        return max(self.shared_len, min(self.prefix.depth, self.context_len))
 
 
 TurnCheckpoint: TypeAlias = Checkpoint[Conversation, SharedPrefix]

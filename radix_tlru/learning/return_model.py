@@ -6,20 +6,25 @@ it has served. These models read it from there, as ``leaf.conversation``.
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Sequence
 
-from radix_tlru.learning.age_bands import BANDS, band_of
-from radix_tlru.learning.gittins import BandRun, gittins, merge_bands
-from radix_tlru.learning.hazards import Hazards, ReturnCount
-from radix_tlru.learning.records import Class, Conversation, Use
+from radix_tlru.learning.age_bands import AGES, age_step
+from radix_tlru.learning.gittins import by_age_steps, gittins
+from radix_tlru.learning.hazard_model import HazardModel
+from radix_tlru.learning.records import Conversation, SharedPrefix
+from radix_tlru.learning.shared_prefixes import prefixes_of, reuse_rate
+from radix_tlru.learning.turn_features import NOTHING_KNOWN, Features
 from radix_tlru.policy.models import Group, Leaf, Recency
 
 __all__ = ["LearnedReturns", "RecentTurns"]
 
-_QUEUED = 1 << 40  # the group of what a queued request waits for, beyond all others
+_QUEUED = 1 << 20  # the group of what a queued request waits for, beyond all others
 _QUEUED_RATE = 10.0  # of that group, 1 / s
-_ENDS = (*BANDS, math.inf)
+_STEPS = 8.0  # groups to a factor of e: rates that differ by less than an eighth are one group
+_LOWEST = -512  # group 0: rates of e^-64 / s and less
+_RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(640)]  # by group, 1 / s
+_FARTHEST = 8  # quarter-octaves of age, two octaves, that a leaf may keep a group that is too low for it
 
 
 class RecentTurns(Recency):
@@ -38,51 +43,33 @@ class RecentTurns(Recency):
 
 
 class LearnedReturns:
-    """The Gittins index by class of the conversation and band of its age.
+    """The Gittins index of a conversation by its last turn and its age, and what others do with what they share.
 
-    Bands with nearly the same index are one group: a leaf is not moved where it is worth what it was. What a queued
-    request waits for returns for certain, and at once. It goes after all else that costs something.
+    The index is that of the model in force when the conversation enters a quarter-octave of age. Rates that differ by
+    less than an eighth are one group. What a queued request waits for returns for certain, and at once. It goes after
+    all else that costs something.
 
-    ``leaf.conversation`` is the :class:`Conversation` whose turn was the last use of the leaf. Where it shares the leaf
-    with others, the leaf is worth what its prefix promises, if that is more.
-
-    Args:
-        needed: whether rates will be asked for. If not, returns are counted and nothing else.
+    ``leaf.conversation`` is the :class:`Conversation` whose turn was the last use of the leaf. Where others share the
+    leaf, the rate at which they use it is added.
     """
 
     timeless = True
+    version = 0
+    in_seconds = True
 
-    def __init__(self, needed: bool = True) -> None:
-        self.hazards = Hazards() if needed else ReturnCount()
-        """Of conversations."""
-        self.prefix_hazards = Hazards() if needed else ReturnCount()
-        """Of what they have in common."""
-        self.version = 0
-        """Counts the times that rates have changed."""
-        self._numbers: dict[Class, int] = {}
-        self._classes: list[Class] = []
-        self._index: dict[Class, list[float]] = {(): [1.0 / (start + 1.0) for start in BANDS]}
-        self._rates: list[float] = []  # by class, in the order of their numbers, and band
-        self._runs: list[list[BandRun]] = []  # of each class
-        self._is_preview = False  # what a preview finds is not written anywhere
+    def __init__(self) -> None:
+        self._model = HazardModel()
+        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s
 
-    def __copy__(self) -> LearnedReturns:
-        """For a preview, which one rank of several may take: what it finds is not kept, on conversations neither."""
-        preview = object.__new__(type(self))
-        vars(preview).update(vars(self))
-        for name in ("_numbers", "_classes", "_rates", "_runs"):
-            setattr(preview, name, copy.copy(getattr(self, name)))
-        preview._is_preview = True
-        return preview
+    def use_model(self, model: HazardModel) -> None:
+        """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
+        self._model = model
+        self._rows = {}
 
-    def refit(self) -> None:
-        """Estimate rates from what has been seen so far."""
-        estimates = self.prefix_hazards.estimate() | self.hazards.estimate()  # the root is that of conversations
-        self._index = {cls: gittins(hazards) for cls, hazards in estimates.items()}
-        indexes = [self._index_of(cls) for cls in self._classes]
-        self._rates = [rate for index in indexes for rate in index]
-        self._runs = [merge_bands(index) for index in indexes]
-        self.version += 1
+    @property
+    def model(self) -> HazardModel:
+        """The model in force."""
+        return self._model
 
     def key(self, leaf: Leaf) -> float:
         return leaf.last_access
@@ -91,65 +78,63 @@ class LearnedReturns:
         return leaf.conversation.stamp if leaf.conversation is not None else 0.0
 
     def group(self, leaf: Leaf, now: float) -> Group:
+        return self.lasting_group(leaf, now, math.inf)
+
+    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         conversation: Conversation | None = leaf.conversation
         if conversation is None:
-            return self._group_at((), 0.0, now)[0]
+            return self._group(self._index(NOTHING_KNOWN), None, 0.0, now, least)
         if now < conversation.queued_until:
             return Group(_QUEUED, conversation.queued_until)
-        if now < conversation.group_until and conversation.group_version == self.version:
-            group = conversation.group
-        else:
-            group = self._group_of(conversation, now)
-        if conversation.prefix is None or leaf.end > conversation.shared_len:
-            return group
-        last = conversation.prefix.last
-        shared = self._group_of(last, now) if last is not None else self._group_at((), 0.0, now)[0]
-        higher = group if self._rates[group.number] > self._rates[shared.number] else shared
-        return Group(higher.number, min(group.expiry, shared.expiry))
+        prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
+        return self._group(self._index(conversation.features), prefix, conversation.stamp, now, least)
 
-    def _group_of(self, use: Use, now: float) -> Group:
-        """By class and age."""
-        if now < use.group_until and use.group_version == self.version:
-            return use.group
-        if (
-            now < use.group_until
-        ):  # after a refit it stays where it is until its bands are over, so that few move at once
-            group, until = Group(use.group.number, use.group_until), use.group_until
-        else:
-            group, until = self._group_at(use.cls, use.stamp, now)
-        if not self._is_preview:
-            use.group, use.group_until, use.group_version = group, until, self.version
-        return group
-
-    def _group_at(self, cls: Class, stamp: float, now: float) -> tuple[Group, float]:
-        """The group of the class at an age, and when its bands are over (s)."""
-        number, end, until = self._number(cls), band_of(now - stamp), now
-        while until <= now:  # a second time if the first was off by rounding
-            first, end, falls = self._runs[number][end]
-            until = stamp + _ENDS[end]
-        return Group(number * len(BANDS) + first, stamp + _ENDS[falls]), until
+    def _group(
+        self, index: Sequence[float], prefix: SharedPrefix | None, stamp: float, now: float, least: float
+    ) -> Group:
+        """The group by an index and the time since ``stamp``, for as long as it is worth ``least`` (1 / s)."""
+        step = age_step(now - stamp)
+        until = stamp + AGES[step + 1]
+        if until <= now:  # by rounding
+            step += 1
+            until = stamp + AGES[step + 1]
+        rate = index[step] if prefix is None else index[step] + reuse_rate(prefix, until)
+        for later in range(step + 1, min(step + _FARTHEST, len(index))):
+            further = stamp + AGES[later + 1]
+            lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
+            if min(lower, rate) < least:
+                break
+            rate, until = min(lower, rate), further
+        return Group(min(max(math.floor(_STEPS * math.log(rate)) - _LOWEST, 0), len(_RATES) - 1), until)
 
     def rate(self, group: int, key: float, now: float) -> float:
-        return self._rates[group] if group != _QUEUED else _QUEUED_RATE
+        return _RATES[group] if group != _QUEUED else _QUEUED_RATE
 
     def floor(self, leaf: Leaf) -> int:
         conversation: Conversation | None = leaf.conversation
-        if conversation is None or conversation.prefix is None or leaf.end <= conversation.shared_len:
+        if conversation is None or conversation.prefix is None:
             return 0
-        return conversation.shared_len
+        end, shared_len = leaf.end, conversation.shared_len
+        floor = shared_len if shared_len < end else 0
+        for prefix in prefixes_of(conversation):
+            if floor < prefix.depth < end:
+                floor = prefix.depth
+        return floor
 
-    def _number(self, cls: Class) -> int:
-        number = self._numbers.get(cls)
-        if number is None:
-            number = self._numbers[cls] = len(self._classes)
-            self._classes.append(cls)
-            index = self._index_of(cls)
-            self._rates.extend(index)
-            self._runs.append(merge_bands(index))
-        return number
+    def _index(self, features: Features) -> list[float]:
+        row = self._rows.get(features)
+        if row is None:
+            row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
+        return row
 
-    def _index_of(self, cls: Class) -> list[float]:
-        """Of the class, or of its nearest ancestor that has one."""
-        while cls not in self._index:
-            cls = cls[:-1]
-        return self._index[cls]
+
+def _shared_at(end: int, conversation: Conversation) -> SharedPrefix | None:
+    """Of the shared prefixes that go down to ``end`` (tokens) the one with the most uses. The newest has few as yet."""
+    found = conversation.prefix if end <= conversation.common else None
+    if found is not None:
+        for prefix in prefixes_of(conversation):
+            if prefix.depth < end:
+                break
+            if prefix.uses > found.uses:
+                found = prefix
+    return found

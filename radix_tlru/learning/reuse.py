@@ -12,16 +12,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 from radix_tlru.learning.records import Conversation
 from radix_tlru.policy.models import Group, Leaf, ReturnModelWrapper
 from radix_tlru.policy.policy import Policy
 
-__all__ = ["AnswerReuse", "ReusableOnly", "reusable_only"]
+__all__ = ["AnswerReuse", "AnswerShares", "ReusableOnly", "reusable_only"]
 
 _MOVES = 0.05  # by which each return moves the shares
 _NEARLY_ALL = 0.99  # share of returns from which on it is not worth knowing how prompts began to repeat answers
 _NEVER = Group(0, math.inf)
+
+
+class AnswerShares(NamedTuple):
+    """What is learned of answers: shares of returns, each moved by every return a little."""
+
+    spoken: float = 1.0  # that repeat an answer without reasoning as it was cached
+    thought: float = 0.0  # that repeat one with reasoning
+    rewritten: float = 1.0  # of the others, those that are long enough to hold it in other words
+    as_cached: int = 0  # returns that repeated the answer as it was cached
+    not_as_cached: int = 0  # returns that did not
 
 
 class AnswerReuse:
@@ -35,6 +46,18 @@ class AnswerReuse:
         self._rewritten = 1.0  # of the others, the share that is long enough to hold it in other words
         self.returns = {True: 0, False: 0}
         """Conversations that returned, by whether they repeated the last answer as cached, where one was."""
+
+    def snapshot(self) -> AnswerShares:
+        """What was learned so far."""
+        return AnswerShares(
+            self._share[False], self._share[True], self._rewritten, self.returns[True], self.returns[False]
+        )
+
+    def restore(self, shares: AnswerShares) -> None:
+        """Begin with what a former run learned."""
+        self._share = {False: shares.spoken, True: shares.thought}
+        self._rewritten = shares.rewritten
+        self.returns = {True: shares.as_cached, False: shares.not_as_cached}
 
     def is_repeated(self, thought_len: int) -> bool:
         """Whether most next prompts repeat an answer with that much reasoning (tokens)."""
@@ -64,12 +87,15 @@ class ReusableOnly(ReturnModelWrapper):
     """A return model by which a conversation returns to its first ``reusable_len`` tokens, and no further."""
 
     def group(self, leaf: Leaf, now: float) -> Group:
+        return self.lasting_group(leaf, now, math.inf)
+
+    def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         conversation = leaf.conversation
         # A leaf that is evicted whole returns if any of it does.
         end = leaf.end if leaf.usable_without is None else leaf.start + 1
         if conversation is not None and conversation.reusable_len < end:
             return _NEVER
-        group = self._returns.group(leaf, now)
+        group = self.inner_group(leaf, now, least)
         return Group(group.number + 1, group.expiry)
 
     def rate(self, group: int, key: float, now: float) -> float:

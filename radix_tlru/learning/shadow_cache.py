@@ -1,8 +1,9 @@
 """What the same stream would have cost under another policy: a small cache of sampled conversations, without KV.
 
 A shadow serves one conversation in so many, and what it holds of each counts for as many. Conversations are lines that
-begin with what they share with others: what the first turn found cached. They hold that part together. So a turn costs
-some microseconds. The figures of shadows compare with each other, not quite with the cache that they shadow.
+begin with what they are known to share with others, whether or not the cache that is shadowed held it: this depends on
+the policy in force. They hold that part together. So a turn costs some microseconds. The figures of shadows compare
+with each other, not quite with the cache that they shadow.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ class ShadowCache:
         self._leaves: dict[int, Leaf] = {}  # by id in the order
         self.order = EvictionOrder(policy, page_size, self._leaves.get)
         self.capacity, self._resident, self._one_in = capacity, 0, one_in
+        self._page_size = page_size
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
         self._fronts: dict[int, _Front] = {}  # by number of the prefix
         self._fronts_alone: dict[int, _Front] = {}  # fronts without a line, by id in the order
@@ -50,11 +52,11 @@ class ShadowCache:
     def serve(self, conversation: Conversation, turn: Turn) -> int:
         """Serve a turn. Returns the tokens of its prompt that were cached."""
         self._served += 1
-        start = held = conversation.shared_len
+        start = held = min(conversation.common, turn.prompt_len) // self._page_size * self._page_size
         leaf_id, front = self._ids.pop(conversation.number, 0), None
         if leaf_id:
             leaf = self._withdraw(leaf_id)
-            held = min(leaf.end, leaf.conversation.reusable_len)
+            start, held = leaf.start, min(leaf.end, leaf.conversation.reusable_len)
             self._resident -= (leaf.end - held) * self._one_in  # what no prompt repeats goes with it
         elif conversation.prefix is not None and start:
             front = self._take_up(conversation.prefix.number)
@@ -131,7 +133,7 @@ class ShadowCache:
     def _end_line(self, leaf: Leaf) -> None:
         """Nothing is left of a line but what it shares with others."""
         conversation: Conversation = leaf.conversation
-        if conversation.prefix is None or not conversation.shared_len:
+        if conversation.prefix is None or not leaf.start:
             return
         front = self._fronts[conversation.prefix.number]
         front.lines -= 1

@@ -1,55 +1,71 @@
 """What contexts begin with and have in common: system prompts, templates, documents, and how soon each is used again.
 
 The end of such a prefix becomes a leaf once all that went on behind it was evicted. It is then worth more than the
-conversation that used it last, because whoever comes next may begin with it, too. How soon somebody does is learned as
-it is of conversations, by how often the prefix was used and how long ago the time before
-(:mod:`~radix_tlru.learning.hazards`).
+conversation that used it last, because whoever comes next may begin with it, too: at the rate at which it was used by
+one conversation after another, or the time since, if that is longer. A use by the conversation that used it last is
+that conversation's return, and is learned as such.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from collections.abc import Iterator
 
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.prefix_index import PrefixIndex
-from radix_tlru.learning.records import Conversation, SharedPrefix, TurnCheckpoint, Use
+from radix_tlru.learning.records import Conversation, SharedPrefix, TurnCheckpoint
 
-__all__ = ["SharedPrefixes"]
+__all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
 _MOST_REMEMBERED = 20_000  # prefixes
-_PREFIX = -2  # what their classes begin with, as no conversation's does
-_USES = 5  # doublings, beyond which prefixes are alike
-_WAITS = (4.0, 16.0, 64.0, 256.0)  # s, between the buckets of the time between the last two uses
+_MEMORY = 0.7  # of the mean wait, at each use
+_RATE = 0.5  # of the mean rate: waits are mostly shorter than their mean, and then much longer
+
+
+def reuse_rate(prefix: SharedPrefix, at: float) -> float:
+    """The rate (1 / s) at which other conversations use the prefix, at a time (s). Of one use half is believed."""
+    if not prefix.uses:
+        return 0.0
+    return _RATE * prefix.uses / (prefix.uses + 1) / max(prefix.wait, at - prefix.last_use, 1e-3)
+
+
+def prefixes_of(conversation: Conversation) -> Iterator[SharedPrefix]:
+    """The shared prefixes that a conversation began with, the longest first."""
+    prefix = conversation.prefix
+    while prefix is not None:
+        yield prefix
+        prefix = prefix.above
 
 
 class SharedPrefixes:
     """The prefixes that were used of late. Memory: the last 20,000."""
 
-    def __init__(self, index: PrefixIndex[Conversation, SharedPrefix], hazards: Hazards) -> None:
-        self._index, self._hazards = index, hazards
+    def __init__(self, index: PrefixIndex[Conversation, SharedPrefix]) -> None:
+        self._index = index
         self._found = 0
         self._known: dict[int, SharedPrefix] = {}  # by number, the longest unused first
 
-    def add_prefix(self, checkpoint: TurnCheckpoint) -> SharedPrefix:
-        """The prefix that ends at a checkpoint, or less than a step behind it."""
+    def add_prefix(self, checkpoint: TurnCheckpoint, depth: int) -> SharedPrefix:
+        """The prefix of ``depth`` tokens, whose last checkpoint that is."""
+        prefix = checkpoint.prefix
+        if prefix is not None:
+            prefix.depth = max(prefix.depth, depth)
+            return prefix
         self._found += 1
-        prefix = checkpoint.prefix = self._known[self._found] = SharedPrefix(self._found, checkpoint)
+        prefix = checkpoint.prefix = self._known[self._found] = SharedPrefix(self._found, checkpoint, depth)
         if len(self._known) > _MOST_REMEMBERED:
             dropped = self._known.pop(next(iter(self._known)))
             dropped.checkpoint.prefix = None
             self._index.drop_unused(dropped.checkpoint)
-            if dropped.last is not None:
-                self._hazards.stop_watching(dropped.last)
         return prefix
 
-    def count_use(self, prefix: SharedPrefix, stamp: float) -> None:
-        """A turn at ``stamp`` (s) began with the prefix, whichever conversation took it."""
-        wait, before = 0, prefix.last
-        if before is not None:
-            self._hazards.count_return(before, stamp)
-            wait = bisect_right(_WAITS, stamp - before.stamp)
-        prefix.uses += 1
-        prefix.last = Use((_PREFIX, min(prefix.uses.bit_length(), _USES), wait), stamp)
-        self._hazards.start_watching(prefix.last)
-        if self._known.pop(prefix.number, None) is not None:
-            self._known[prefix.number] = prefix
+    def count_uses(self, conversation: Conversation) -> None:
+        """A conversation took a turn, at its stamp, behind all the prefixes that it began with."""
+        stamp, number = conversation.stamp, conversation.number
+        for prefix in prefixes_of(conversation):
+            if prefix.last_user != number:
+                if prefix.last_user:
+                    wait = stamp - prefix.last_use
+                    prefix.wait = wait if not prefix.uses else _MEMORY * prefix.wait + (1.0 - _MEMORY) * wait
+                    prefix.uses += 1
+                prefix.last_user, prefix.last_use = number, stamp
+            if self._known.pop(prefix.number, None) is not None:
+                self._known[prefix.number] = prefix

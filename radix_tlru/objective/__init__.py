@@ -3,9 +3,9 @@
 =================  =============================================  ==================================================
 file               its job                                        in → out
 =================  =============================================  ==================================================
-prefill_latency    how long prefills take                         prefill batches and their times → a line
+prefill_latency    how long prefills take                         prefill batches and their times → p95 by size
 overhead           what a first token waits for besides           first tokens and their times → γ (ms)
-calibration        how prefills become ξ                          both, and an objective in ms → tokens
+calibration        how prefills become ξ                          both, and an objective in ms → ξ
 threshold          ξ in force                                     tokens wanted → tokens, in whole pages
 load_weight        how much a token costs those who wait for it   prefills and queues → w
 =================  =============================================  ==================================================

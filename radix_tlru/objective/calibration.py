@@ -1,11 +1,11 @@
 """How prefills become ξ: the uncached tokens that meet an objective in milliseconds.
 
 TTFT grows with the tokens that must be prefilled, TTFT = γ + β + α·uncached (paper, equation 2, where γ and β are 0).
-19 of 20 requests wait for at most δ times that. So an objective (SLO) allows ξ = (SLO / δ - γ - β) / α uncached tokens.
-α, β and δ depend on the model, the machine and its load; they are fitted to the prefills as they are measured.
+ξ is the largest number of uncached tokens whose prefill takes at most SLO - γ in 19 of 20 cases. It is read from the
+prefills as they are measured, and γ from what first tokens wait for besides.
 
-    batch, its time ──► WholePrompts ──► PrefillFit ──► α, β, δ ──► Estimate ──► ξ
-    batch, its time; first token, its time ──► Overhead ──► γ ──────┘
+    batch, its time ──► WholePrompts ──► PrefillTimes ──► p95 by size ──► Estimate ──► ξ
+    batch, its time; first token, its time ──► Overhead ──► γ ─────────────┘
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from typing import NamedTuple
 
 from radix_tlru.objective.overhead import FirstToken, Overhead
-from radix_tlru.objective.prefill_latency import Line, PrefillFit, WholePrompts
+from radix_tlru.objective.prefill_latency import Line, PrefillTimes, WholePrompts
 
 __all__ = ["EVERY", "Calibration", "Estimate", "PrefillBatch", "time_for_prefill"]
 
@@ -32,27 +32,24 @@ class PrefillBatch(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """What first tokens wait for, near an objective."""
+    """ξ, and what it was read from: the times of prefills of about ξ tokens."""
 
-    line: Line  # α and β
+    tokens: float  # ξ before it is bounded; negative if not even a request without uncached tokens is quick enough
+    line: Line  # α and β of the usual time
     late: float  # δ: what 19 of 20 prefills take at most, in times what the line says
     overhead_ms: float  # γ
 
-    def threshold(self, objective_ms: float) -> float:
-        """ξ in tokens."""
-        return self.line.tokens(time_for_prefill(objective_ms, self.overhead_ms, self.late))
-
 
 class Calibration:
-    """Fits α, β, γ and δ to the prefills of one rank."""
+    """Reads ξ from the prefills of one rank."""
 
     def __init__(self) -> None:
-        self._whole, self._fit, self._overhead = WholePrompts(), PrefillFit(), Overhead()
+        self._whole, self._times, self._overhead = WholePrompts(), PrefillTimes(), Overhead()
 
     @property
     def samples(self) -> int:
         """Measured prefills that count: those not yet forgotten."""
-        return len(self._fit)
+        return len(self._times)
 
     def count_batch(self, batch: PrefillBatch, ms: float | None) -> None:
         """A prefill batch took ``ms``; None: not known."""
@@ -60,28 +57,28 @@ class Calibration:
         known = math.nan if ms is None else ms
         sample = self._whole.add(batch.requests, batch.unfinished, batch.tokens, known)
         if sample is not None:
-            self._fit.add(sample)
+            self._times.add(sample)
         self._overhead.count_prefill(batch.requests, known)
         for first_token in batch.first_tokens:
             self._overhead.count_first_token(first_token)
 
     def estimate(self, objective_ms: float) -> Estimate | None:
-        """What prefills near an objective take; None before there is a line. Some milliseconds of work."""
+        """ξ for an objective; None before enough prefills were measured. Some tenths of a millisecond of work."""
         overhead = self._overhead.ms() or 0.0
-        near = self._fit.near(time_for_prefill(objective_ms, overhead, 1.0))
-        return None if near is None else Estimate(near.line, near.late, overhead)
+        left = time_for_prefill(objective_ms, overhead)
+        near = self._times.near(left)
+        return None if near is None else Estimate(near.line.tokens(left / near.late), near.line, near.late, overhead)
 
 
-def time_for_prefill(objective_ms: float, overhead_ms: float, late: float) -> float:
-    """What a prefill may take by the line, in ms, so that 19 of 20 such requests meet the objective.
+def time_for_prefill(objective_ms: float, overhead_ms: float) -> float:
+    """What 19 of 20 prefills of ξ tokens may take, in ms.
 
-    T-LRU lets conversations decay to just under ξ. With ξ where the *line* meets the objective, half of these would
-    miss it. A ξ that is too low costs little: fewer conversations are kept below it. One that is too high makes
+    T-LRU lets conversations decay to just under ξ. With ξ where the *usual* time meets the objective, half of these
+    would miss it. A ξ that is too low costs little: fewer conversations are kept below it. One that is too high makes
     requests late that any other policy would have served in time. At least half the objective stays for prefill: a
     machine that has less cannot meet it, and then trimming everybody to nothing would help nobody.
 
     Args:
         overhead_ms: γ.
-        late: δ.
     """
-    return max(objective_ms / late - overhead_ms, objective_ms / 2.0)
+    return max(objective_ms - overhead_ms, objective_ms / 2.0)

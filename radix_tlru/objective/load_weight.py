@@ -8,7 +8,7 @@ each prefilled token, on average,
     λ · (P(Q > ξ - (L - X)) + k)   ∝   λ · ((1 - w) · P(Q > ξ - (L - X)) + w),   w = k / (1 + k).
 
 w goes no higher than a half, which is k = 1. Queues are made of long prefills, and those are shortened by the other
-term: with w of 0.8 and 1 waits were hardly shorter on any trace tried, and longer on most (``eval/results``).
+term: with w of 0.8 and 1 waits were hardly shorter on any trace tried, and longer on most.
 
 At a low load most requests that wait arrive while another prefill runs: in an M/G/1 queue those already present are a
 share ρ of all that wait, with ρ the share of time that the server is busy.

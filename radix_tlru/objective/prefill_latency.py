@@ -1,21 +1,28 @@
-"""How long prefills take: a line through what was measured, from which ξ is read.
+"""How long prefills take, by size: how many tokens can be prefilled so that 19 of 20 such requests are quick enough.
 
-Prefill time grows with the uncached tokens of a request, β + α·uncached, from where the machine is busy with them;
-below that it may be flat. What is measured are batches, some of a chunk of a prompt, some late for what else went on.
+What is measured are batches, some of a chunk of a prompt, some late for what else went on. Of how the time depends on
+the tokens nothing is assumed but that it does not fall. It may be flat while the weights take longest to read, and it
+rises faster than the tokens where attention takes longest.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from itertools import combinations
-from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Line", "LocalFit", "PrefillFit", "Sample", "WholePrompts"]
+__all__ = ["Line", "LocalFit", "PrefillTimes", "Sample", "WholePrompts"]
 
-_WRONG = 0.3  # of its time: as far off as a sample can be from a line
+_GROUP_OF = 3
+"""Samples in a group, at least: the median of fewer is no defence against one that was stalled."""
+
+_ENOUGH_NEAR = 32
+"""Samples near a size, at least, that tell how late prefills of it are."""
+
+_STALLED = 2.0
+"""Times the usual: a prefill that took longer was stalled, which no margin covers."""
 
 
 class Line(NamedTuple):
@@ -34,7 +41,7 @@ class Line(NamedTuple):
 
 
 class LocalFit(NamedTuple):
-    """The line where prefills take about some time, and how much longer than it they take."""
+    """The usual time of prefills of about some size, and how much longer than it they take."""
 
     line: Line
     late: float  # 1 or more: 19 of 20 take at most so many times what the line says
@@ -76,39 +83,29 @@ class WholePrompts:
         return whole if goes_on or unfinished is None else None
 
 
-class PrefillFit:
-    """α and β of the last prefills, whatever a third of them had to wait for.
+class PrefillTimes:
+    """The last prefills, and the largest of which 19 of 20 are quick enough.
 
-    1. *Forgets*: the last 256 samples count, and no other.
-    2. *Is not led by the many*: tokens are grouped by size, four groups an octave. Chats prefill a thousand short
-       prompts for each long one, and it is the long ones that ξ is about.
-    3. *Is not led by outliers*: the median of each group, and through these the median of all slopes (Theil 1950, Sen
-       1968), is wrong only once half of a group is. Where few samples are left, through these themselves.
-    4. *Sees the bend*: small batches may all take as long as the weights take to read, so below some size the time is
-       taken to be flat, if that explains the groups better than a line through all of them. The line is that above it.
-    5. *Is exact all the same*: least squares of relative errors over the samples above the bend that are within three
-       times the median error.
+    1. Prefills are grouped by size, two groups an octave: a thousand short prompts do not outweigh the few long ones.
+    2. The usual time of a group is its median. Groups whose usual times do not rise with the size are joined.
+    3. The p95 of a group is its usual time, and how late it and those beside it are, in times what is usual.
+    4. Between groups times are interpolated. Beyond the last they go on as they did over two octaves.
     """
 
-    WINDOW = 256
+    WINDOW = 512
     """Samples remembered."""
 
     ENOUGH = 32
-    """Samples needed for a line."""
+    """Samples needed for an answer."""
 
     SPREAD = 4.0
     """The largest group of tokens must be so many times the smallest, or a slope would be a guess."""
 
-    _ONE_SIZE = 2 ** (1 / 4)  # from the smallest to the largest of a group, but
-    _GROUP_OF = 3  # at least so many: the median of fewer is no defence
-    _FEW = 40  # samples above a bend, up to which each counts for itself
-    _ABOVE_BEND = 2.5  # times its tokens, that the largest group must have
-    _AS_GOOD = 0.005  # more error, with which the lower bend is taken
-    _ENOUGH_NEAR = 16  # samples, at least
-    _STALLED = 2.0  # times what the line says: more is a stall, which no margin covers
+    _ONE_SIZE = 2**0.5  # from the smallest to the largest of a group
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=self.WINDOW)
+        self._samples: deque[Sample] = deque()
+        self._by_size: list[Sample] = []
 
     def __len__(self) -> int:
         """Samples remembered."""
@@ -116,159 +113,125 @@ class PrefillFit:
 
     def add(self, sample: Sample) -> None:
         """One more prefill; one without tokens or time is none."""
-        if sample.tokens > 0 and sample.ms > 0.0 and math.isfinite(sample.ms):
-            self._samples.append(sample)
+        if sample.tokens <= 0 or sample.ms <= 0.0 or not math.isfinite(sample.ms):
+            return
+        self._samples.append(sample)
+        insort(self._by_size, sample)
+        if len(self._samples) > self.WINDOW:
+            del self._by_size[bisect_left(self._by_size, self._samples.popleft())]
 
-    def line(self) -> Line | None:
-        """The fit, or None: fewer than 32 samples, all of much the same size, or time does not rise with tokens.
+    def near(self, ms: float) -> LocalFit | None:
+        """The times of the largest prefills of which 19 of 20 take at most ``ms``.
 
-        Some milliseconds of work, meant for every now and then.
+        These are of ``line.tokens(ms / late)`` tokens; negative: not even the smallest are that quick. None: fewer than
+        32 samples, all of much the same size, or time does not rise with tokens. Some tenths of a millisecond of work.
         """
         if len(self._samples) < self.ENOUGH:
             return None
-        groups = self._groups(self._samples)
-        points = [_middle(group) for group in groups]
-        if len(points) < 2 or points[-1].tokens < self.SPREAD * points[0].tokens:
+        groups = _join_until_rising(self._groups())
+        if len(groups) < 2 or groups[-1].tokens < self.SPREAD * groups[0].tokens:
             return None
-        bends = list(self._bends(groups, points))
-        if not bends:
-            return None
-        enough = min(bend.error for bend in bends) + self._AS_GOOD
-        bend = next(bend for bend in bends if bend.error <= enough)
-        line, above = bend.line, [sample for group in groups[bend.first :] for sample in group]
-        for _ in range(2):
-            line = _least_squares(above, line) or line
-        return Line(line.alpha, max(line.beta, 0.0))
+        usual = _UsualTimes(groups, self.SPREAD)
+        slow = bisect_right(usual.times, ms / _STALLED)  # no p95 of a group below is more than twice the usual time
+        high = 0.0
+        while slow < len(groups) and (high := usual.p95(slow)) <= ms:
+            slow += 1
+        if slow == 0:
+            return LocalFit(usual.below, usual.late(0))
+        if slow == len(groups):
+            return LocalFit(usual.above, usual.late(len(groups) - 1))
+        low = usual.p95(slow - 1)
+        share = (ms - low) / (high - low)
+        tokens = usual.sizes[slow - 1] + share * (usual.sizes[slow] - usual.sizes[slow - 1])
+        return LocalFit(usual.tangent(tokens), ms / usual.ms(tokens))
 
-    def near(self, ms: float) -> LocalFit | None:
-        """The fit where prefills take about ``ms``; None if there is no line.
-
-        Attention makes a token of a long prompt, and one behind a long history, take longer, so no line is right for
-        all sizes. This one is through the prefills of half to twice the tokens, at least the 16 nearest, by the median
-        of slopes and least squares as above. If ``ms`` lies beyond them it is the line through all. What took over
-        twice as long as the line says was stalled: it does not count for how late prefills are.
-        """
-        line = self.line()
-        if line is None:
-            return None
-        middle = line.tokens(ms)
-        for _ in range(3):  # it is the line that tells which are near
-            near = self._around(middle)
-            tangent = self._tangent(near)
-            if tangent is None or tangent.beta < -ms:  # steeper than the square of the tokens, which attention is not
-                break
-            middle = min(max(tangent.tokens(ms), near[0].tokens), near[-1].tokens)
-            if middle == tangent.tokens(ms):
-                line = tangent
-        ratios = sorted(each.ms / max(line.ms(each.tokens), 1e-6) for each in self._around(line.tokens(ms)))
-        ratios = [ratio for ratio in ratios if ratio <= self._STALLED]
-        return LocalFit(line, max(ratios[len(ratios) * 19 // 20], 1.0) if ratios else self._STALLED)
-
-    def _around(self, tokens: float) -> list[Sample]:
-        """The samples near so many tokens, by size."""
-
-        def octaves(sample: Sample) -> float:
-            return abs(math.log2(sample.tokens / max(tokens, 1.0)))
-
-        nearest = sorted(self._samples, key=octaves)
-        return sorted(nearest[: max(sum(octaves(each) <= 1.0 for each in nearest), self._ENOUGH_NEAR)])
-
-    def _tangent(self, samples: Sequence[Sample]) -> Line | None:
-        few = len(samples) <= self._FEW
-        points = [_Point(*each, 1) for each in samples] if few else [_middle(group) for group in self._groups(samples)]
-        line = _theil_sen(points)
-        return line and (_least_squares(samples, line) or line)
-
-    def _groups(self, samples: Iterable[Sample]) -> list[list[Sample]]:
-        groups: list[list[Sample]] = [[]]
-        for sample in sorted(samples):
-            last = groups[-1]
+    def _groups(self) -> Iterator[_Group]:
+        samples, begin = self._by_size, 0
+        while begin < len(samples):
+            end = bisect_right(samples, self._ONE_SIZE * samples[begin].tokens, key=_tokens)
+            if len(samples) - end < _GROUP_OF:
+                end = len(samples)
             # Groups share no size, so that no two have the same median.
-            if len(last) >= self._GROUP_OF and sample.tokens > max(self._ONE_SIZE * last[0].tokens, last[-1].tokens):
-                groups.append([])
-            groups[-1].append(sample)
-        if len(groups) > 1 and len(groups[-1]) < self._GROUP_OF:
-            groups[-2:] = [groups[-2] + groups[-1]]
-        return groups
-
-    def _bends(self, groups: Sequence[Sequence[Sample]], points: Sequence[_Point]) -> Iterator[_Bend]:
-        """Flat below a group and a line from there on: each that can be drawn, from no bend at all upwards."""
-        left = len(self._samples)
-        for first, point in enumerate(points[:-1]):
-            if first and points[-1].tokens < self._ABOVE_BEND * point.tokens:
-                return
-            few = left <= self._FEW
-            if few or first % 2 == 0:  # of many groups every other will do
-                above = [_Point(*sample, 1) for each in groups[first:] for sample in each] if few else points[first:]
-                line = _theil_sen(above)
-                if line is not None:
-                    flat = Line(0.0, _weighted_median((p.ms, p.weight) for p in points[:first]) if first else 0.0)
-                    errors = [_error(group, flat if low < first else line) for low, group in enumerate(groups)]
-                    yield _Bend(first, line, sum(errors) / len(errors))
-            left -= point.weight
+            last = min(max(end, begin + _GROUP_OF), len(samples)) - 1
+            end = bisect_right(samples, samples[last].tokens, lo=last, key=_tokens)
+            yield _group(samples[begin:end])
+            begin = end
 
 
-class _Point(NamedTuple):
+class _Group(NamedTuple):
+    """Samples of about one size, the least first, and the medians of their tokens and times."""
+
+    samples: list[Sample]
     tokens: float
     ms: float
-    weight: int  # samples in it
 
 
-class _Bend(NamedTuple):
-    first: int  # group above it
-    line: Line
-    error: float  # of the groups, relative, on average
+class _UsualTimes:
+    """The usual time of a prefill by its tokens: lines between the medians of the groups, which rise.
+
+    Args:
+        groups: two or more.
+        reach: how many times as large as the smallest group (and as small as the largest) that group is, through which
+            the line below the smallest (and above the largest) goes.
+    """
+
+    def __init__(self, groups: Sequence[_Group], reach: float) -> None:
+        self._groups = groups
+        self.sizes = [group.tokens for group in groups]
+        self.times = [group.ms for group in groups]
+        last = len(groups) - 1
+        self.below = self._chord(0, min(bisect_left(self.sizes, reach * self.sizes[0]), last))
+        self.above = self._chord(max(bisect_right(self.sizes, self.sizes[-1] / reach) - 1, 0), last)
+        self._lines = [self.below, *(self._chord(number, number + 1) for number in range(last)), self.above]
+
+    def ms(self, tokens: float) -> float:
+        """The usual time of so many tokens, above 0."""
+        line = self._lines[bisect_right(self.sizes, tokens)]
+        return max(line.ms(tokens), self.times[0] * min(tokens / self.sizes[0], 1.0))
+
+    def tangent(self, tokens: float) -> Line:
+        """A line through the usual time of so many tokens, as steep as times are over the groups around it."""
+        above = bisect_right(self.sizes, tokens)
+        alpha = self._chord(max(above - 2, 0), min(above + 1, len(self.sizes) - 1)).alpha
+        return Line(alpha, self.ms(tokens) - alpha * tokens)
+
+    def p95(self, number: int) -> float:
+        """The time that 19 of 20 prefills of a group meet, stalled ones left out."""
+        return self.times[number] * self.late(number)
+
+    def late(self, number: int) -> float:
+        """That time in times the usual one: 1 or more, by at least 32 samples of the group and of those beside it."""
+        first, last = max(number - 1, 0), number + 2
+        while sum(len(group.samples) for group in self._groups[first:last]) < _ENOUGH_NEAR and (
+            first > 0 or last < len(self._groups)
+        ):
+            first, last = max(first - 1, 0), last + 1
+        ratios = [ms / self.ms(tokens) for group in self._groups[first:last] for tokens, ms in group.samples]
+        ratios = sorted(ratio for ratio in ratios if ratio <= _STALLED)
+        return max(ratios[len(ratios) * 19 // 20], 1.0)
+
+    def _chord(self, low: int, high: int) -> Line:
+        alpha = (self.times[high] - self.times[low]) / (self.sizes[high] - self.sizes[low])
+        return Line(alpha, self.times[low] - alpha * self.sizes[low])
 
 
-def _error(group: Sequence[Sample], line: Line) -> float:
-    """Of the samples on average, relative; what had to wait is as wrong as anything may be."""
-    alpha, beta = line
-    off = [abs(ms / max(beta + alpha * tokens, 1e-6) - 1.0) for tokens, ms in group]
-    return sum(error if error < _WRONG else _WRONG for error in off) / len(off)
+def _tokens(sample: Sample) -> int:
+    return sample.tokens
 
 
-def _middle(group: Sequence[Sample]) -> _Point:
-    return _Point(median(s.tokens for s in group), median(s.ms for s in group), len(group))
+def _median(ordered: Sequence[float]) -> float:
+    middle = len(ordered) // 2
+    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
 
 
-def _theil_sen(points: Sequence[_Point]) -> Line | None:
-    """The weighted median of the slopes of all pairs; errors are taken to grow with the time."""
-    slopes = [
-        ((b.ms - a.ms) / (b.tokens - a.tokens), min(a.weight, b.weight) * (b.tokens - a.tokens) / (a.ms + b.ms))
-        for a, b in combinations(points, 2)
-        if b.tokens > a.tokens
-    ]
-    alpha = _weighted_median(slopes) if slopes else 0.0
-    if alpha <= 0.0:
-        return None
-    return Line(alpha, _weighted_median((p.ms - alpha * p.tokens, p.weight / p.ms) for p in points))
+def _group(samples: list[Sample]) -> _Group:
+    return _Group(samples, _median([each.tokens for each in samples]), _median(sorted(each.ms for each in samples)))
 
 
-def _weighted_median(weighted: Iterable[tuple[float, float]]) -> float:
-    ordered = sorted(weighted)
-    half, below = sum(weight for _, weight in ordered) / 2, 0.0
-    for value, weight in ordered:
-        below += weight
-        if below >= half:
-            return value
-    raise AssertionError("a median of nothing")
-
-
-def _least_squares(samples: Iterable[Sample], line: Line) -> Line | None:
-    """The line of least squared relative errors through the samples near ``line``; None if they do not make one."""
-    expected = [(sample, max(line.ms(sample.tokens), 1e-6)) for sample in samples]
-    near = 3.0 * median(abs(sample.ms / ms - 1.0) for sample, ms in expected)
-    weight = x = y = xx = xy = 0.0
-    for sample, ms in expected:
-        if abs(sample.ms / ms - 1.0) <= near:
-            share = 1.0 / (ms * ms)
-            weight += share
-            x += share * sample.tokens
-            y += share * sample.ms
-            xx += share * sample.tokens * sample.tokens
-            xy += share * sample.tokens * sample.ms
-    spread = weight * xx - x * x
-    if spread <= 1e-9 * weight * xx:
-        return None
-    alpha = (weight * xy - x * y) / spread
-    return Line(alpha, (y - alpha * x) / weight) if alpha > 0.0 else None
+def _join_until_rising(groups: Iterable[_Group]) -> list[_Group]:
+    rising: list[_Group] = []
+    for group in groups:
+        while rising and group.ms <= rising[-1].ms:
+            group = _group(rising.pop().samples + group.samples)
+        rising.append(group)
+    return rising

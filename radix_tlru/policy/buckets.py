@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.models import Group, Leaf
 from radix_tlru.policy.monotone_queue import MonotoneQueue
 from radix_tlru.policy.policy import Policy
 
@@ -33,10 +34,17 @@ class Bucket(MonotoneQueue):
         self.pricing, self.group, self.level = pricing, group, level
         self.is_priced = False  # whether the order's heap of prices has it
 
+    def rate(self, now: float) -> float:
+        """λ of the first leaf at time ``now``; of any leaf, if rates are timeless."""
+        return self.pricing.policy.returns.rate(self.group, self.first[0] if self.first else 0.0, now)
+
+    def cost(self, now: float) -> float:
+        """What a token of the first leaf costs; of any leaf, if rates are timeless."""
+        return self.rate(now) * self.pricing.level_costs[self.level]
+
     def price(self, now: float) -> Price:
-        """What a token of the first leaf costs at time ``now``; of any leaf, if rates are timeless."""
-        pricing = self.pricing
-        rate = pricing.policy.returns.rate(self.group, self.first[0] if self.first else 0.0, now)
+        """The cost with what decides among equals."""
+        pricing, rate = self.pricing, self.rate(now)
         return Price(rate * pricing.level_costs[self.level], rate, pricing.number, self.group, self.level, self)
 
 
@@ -47,7 +55,7 @@ class Pricing:
         "buckets",
         "first_level",
         "last_free",
-        "leaves",
+        "lasting_group",
         "level_costs",
         "level_end",
         "levels",
@@ -60,10 +68,11 @@ class Pricing:
         self.level_costs = policy.level_costs
         self.levels = len(self.level_costs)
         self.level_end = policy.prompts.next_prompt
+        self.lasting_group: Callable[[Leaf, float, float], Group] | None
+        self.lasting_group = getattr(policy.returns, "lasting_group", None)
         self.first_level: Callable[[Leaf, int], int] | None = getattr(policy.prompts, "first_level", None)
         self.last_free = policy.prompts.probabilities.count(0.0) - 1  # the last level free at the tail; -1: none
         self.buckets: dict[tuple[int, int], Bucket] = {}  # by group and level
-        self.leaves = 0
 
     def bucket(self, group: int, level: int) -> Bucket:
         """The bucket of a group and a price level, new if need be."""
@@ -71,6 +80,17 @@ class Pricing:
         if bucket is None:
             bucket = self.buckets[group, level] = Bucket(self, group, level)
         return bucket
+
+    def cheapest_last(self, now: float) -> list[Bucket]:
+        """The buckets that hold leaves, in the order of their prices."""
+        return sorted((each for each in self.buckets.values() if each.first), key=lambda each: each.price(now))[::-1]
+
+    def group_of(self, leaf: Leaf, now: float, level: int, least_cost: float) -> Group:
+        """The group of a leaf at ``now``; one that lasts, while a token of it costs ``least_cost``."""
+        if self.lasting_group is None or least_cost == math.inf:
+            return self.policy.returns.group(leaf, now)
+        level_cost = self.level_costs[level]
+        return self.lasting_group(leaf, now, least_cost / level_cost if level_cost else 0.0)
 
     def level_of(self, leaf: Leaf, page_size: int) -> int:
         """The level of the leaf's last page, or of the middle token of what becomes unusable without the leaf."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -79,12 +80,18 @@ class ReturnModel(Protocol):
         """Where the leaf stands in its group, whatever the time. While a leaf stays evictable its key may only grow."""
 
     def stamp(self, leaf: Leaf) -> float:
-        """The time of the leaf's last use, in the model's time; the newest one seen is "now"."""
+        """The time of the leaf's last use, in the model's time; the newest one seen is "now".
+
+        A model whose time is that of stamps, in s, says so by an attribute ``in_seconds = True``.
+        """
 
     def group(self, leaf: Leaf, now: float) -> Group:
         """The group that the leaf is in at time ``now``.
 
         Before ``expiry`` it may move to a group of a higher rate. The order sees that when the leaf would be next.
+
+        A model may also have ``lasting_group(leaf, now, least)``: a group that holds for longer, and whose rate is at
+        most that of the leaf, if it is at least ``least``. A leaf that is far from being next is then moved less often.
         """
 
     def rate(self, group: int, key: float, now: float) -> float:
@@ -150,6 +157,11 @@ class ReturnModelWrapper:
     def version(self) -> int:
         return self._returns.version
 
+    @property
+    def in_seconds(self) -> bool:
+        """Whether the time of the model inside is that of stamps, in s."""
+        return getattr(self._returns, "in_seconds", False)
+
     def key(self, leaf: Leaf) -> float:
         return self._returns.key(leaf)
 
@@ -158,6 +170,11 @@ class ReturnModelWrapper:
 
     def floor(self, leaf: Leaf) -> int:
         return self._returns.floor(leaf)
+
+    def inner_group(self, leaf: Leaf, now: float, least: float) -> Group:
+        """The group of the leaf in the model inside, a lasting one if it has those."""
+        lasting_group: Callable[[Leaf, float, float], Group] | None = getattr(self._returns, "lasting_group", None)
+        return self._returns.group(leaf, now) if lasting_group is None else lasting_group(leaf, now, least)
 
 
 @dataclass(frozen=True, slots=True)

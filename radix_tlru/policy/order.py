@@ -8,11 +8,14 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price then and there, because its price may have fallen.
+- *Expiry.* A leaf whose group expires gets a new price at the next decision, because its price may have fallen; after
+  a pause, when many have, a few at each. One that is far from being next may get a price that is too low, and lasts.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
-  has risen. An old entry never costs more than its leaf, so it is corrected when it is the first of the cheapest
-  bucket.
-- *Another policy.* When ξ, w or a model moves, leaves keep their prices and get new ones a few at each decision.
+  has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
+  cheapest bucket.
+- *Another policy.* When ξ, w or a model moves, leaves get new prices a few at each decision, the cheapest by the old
+  ones first, and each victim has one. If too many would need one before the cheapest is known, the victim is the
+  cheapest of those that have one. Prices by another return model are not compared.
 
 A decision is O(log buckets + log leaves), amortised.
 
@@ -23,26 +26,32 @@ evicted whole. Its price is that of the middle token of what becomes unusable.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from radix_tlru.policy.buckets import Bucket, Price, Pricing
+from radix_tlru.policy.entries import Entries
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import round_up
 
-__all__ = ["EvictionOrder", "Phase", "Victim"]
+__all__ = ["MOVED", "REPRICED", "EvictionOrder", "Phase", "Victim"]
 
-_SLACK = 1024
-"""Drop old entries when entries > 2 · leaves + SLACK."""
-
-_MOST_PENDING = 256
+_MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-_REPRICED = 32
-"""Leaves that get a new price at each decision after the policy has changed. 200,000 leaves take 6,250 decisions."""
+REPRICED = 8
+"""Leaves that get a new price at each decision after the policy has changed, and as many again if they come first by a
+price that was too low. 200,000 leaves take up to 25,000 decisions, each of a tenth of a millisecond."""
+
+MOVED = 8
+"""Leaves that get a new price at a decision because their group has expired, at most: after a pause all may have."""
+
+_COMPARED = 4
+"""Policies whose prices are compared, the newest. Leaves that have not had a new price for longer wait for one."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -74,23 +83,20 @@ class EvictionOrder:
         self._page_size = page_size
         self._leaf_of = leaf_of
         self._pending: dict[int, None] = {}  # leaves that have no entry yet, in the order they were added
-        # Of the leaves that have an entry, by id. Numbers in dictionaries are nothing to the garbage collector.
-        self._bucket: dict[int, Bucket] = {}
-        self._key: dict[int, float] = {}
-        self._expiry: dict[int, float] = {}  # where it is finite
-        self._safe: dict[int, int] = {}  # tokens that cost nothing at the tail, where there are any
-        self._over_budget = 0  # tokens, the sum of those
-        self._queued_entries = 0  # in the buckets, old ones included
-        self._expiries: list[tuple[float, int]] = []  # heap of (time, leaf), old ones included
+        self._entries = Entries(self._all_buckets)  # of the other leaves
         self._now = 0.0  # in the time of the return model
+        self._newest: Leaf | None = None  # whose use that was
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
         self._pricings = [Pricing(policy, 0)]  # the one in force last
+        self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
+        self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
+        self._last_cost = 0.0  # of a token of the last victim
 
     def __len__(self) -> int:
         """Evictable leaves."""
-        return len(self._pending) + len(self._bucket)
+        return len(self._pending) + len(self._entries.bucket)
 
     @property
     def policy(self) -> Policy:
@@ -101,12 +107,12 @@ class EvictionOrder:
     def over_budget(self) -> int:
         """Tokens that could go now at no cost to the tail, by the prices of the leaves. A shared token counts often."""
         # A look must not enter pending leaves: that moves the clock, and one rank of several may be looked at.
-        return self._over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
+        return self._entries.over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
 
     @property
     def entries(self) -> int:
         """Entries held, old ones included."""
-        return self._queued_entries + len(self._expiries)
+        return len(self._entries)
 
     def tel_safe_tokens(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
@@ -118,19 +124,18 @@ class EvictionOrder:
         """A leaf became evictable."""
         self._pending[leaf_id] = None
         if len(self._pending) > _MOST_PENDING:
-            self._enter_pending()
+            self._enter_pending(1)
 
     def remove_leaf(self, leaf_id: int) -> None:
         """A leaf that was added will not be evictable any more."""
         if leaf_id in self._pending:  # most are used again before anything is evicted
             del self._pending[leaf_id]
             return
-        bucket = self._forget(leaf_id)
+        bucket = self._entries.forget(leaf_id)
         if self._victim is not None and self._victim[0] == leaf_id:
             self._victim = None
             if bucket.first is not None and bucket.first[1] == leaf_id:
-                bucket.pop()
-                self._queued_entries -= 1
+                self._entries.pop(bucket)
 
     def advance_clock(self, now: float) -> float:
         """A leaf of another order was used at ``now``. Returns the newest use that is known, of these leaves too."""
@@ -138,15 +143,13 @@ class EvictionOrder:
         self._now = max(self._now, now)
         return self._now
 
-    def _enter_pending(self) -> None:
-        """Give the pending leaves their entries."""
+    def _enter_pending(self, count: int | None = None) -> None:
+        """Give the pending leaves their entries; with a count, those that have waited longest."""
         if not self._pending:
             return
-        for leaf_id in self._pending:
+        for leaf_id in list(islice(self._pending, count)):
             self.push(leaf_id, self._leaf(leaf_id))
-        self._pending.clear()
-        if self.entries > 2 * len(self._bucket) + _SLACK:
-            self._drop_old_entries()
+            del self._pending[leaf_id]
 
     def _leaf(self, leaf_id: int) -> Leaf:
         """A leaf that was added and not removed."""
@@ -154,42 +157,29 @@ class EvictionOrder:
         assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
         return leaf
 
-    def push(self, leaf_id: int, leaf: Leaf) -> None:
-        """Price a leaf, put it into its bucket, and count its use as the newest if it is."""
+    def push(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
+        """Price a leaf, put it into its bucket, and count its use as the newest if it is.
+
+        Args:
+            is_next: whether the leaf would be the next victim, so that its price has to be that of the moment.
+        """
         pricing = self._pricings[-1]
         returns, stamp = pricing.policy.returns, pricing.policy.returns.stamp(leaf)
-        if stamp > self._now:
-            self._now = stamp
-        group, expiry = returns.group(leaf, self._now)
+        if stamp > self._now or self._newest is None:
+            self._now, self._newest = max(stamp, self._now), leaf
         level = pricing.level_of(leaf, self._page_size)
+        group, expiry = pricing.group_of(leaf, self._now, level, math.inf if is_next else self._last_cost)
         safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
-        bucket, key = pricing.bucket(group, level), returns.key(leaf)
-        self._bucket[leaf_id], self._key[leaf_id] = bucket, key
-        if safe_tokens:
-            self._safe[leaf_id] = safe_tokens
-            self._over_budget += safe_tokens
-        pricing.leaves += 1
-        self._queued_entries += 1
-        if bucket.push(key, leaf_id) and returns.timeless and not bucket.is_priced:
+        bucket = pricing.bucket(group, level)
+        is_first = self._entries.add(leaf_id, bucket, returns.key(leaf), expiry, safe_tokens)
+        if is_first and returns.timeless and not bucket.is_priced:
             bucket.is_priced = True
             heappush(self._prices, bucket.price(self._now))
-        if expiry < math.inf:
-            self._expiry[leaf_id] = expiry
-            heappush(self._expiries, (expiry, leaf_id))
 
-    def _forget(self, leaf_id: int) -> Bucket:
-        """A leaf has no entry any more, or its entry is an old one. Returns its bucket."""
-        bucket = self._bucket.pop(leaf_id)
-        del self._key[leaf_id]
-        self._expiry.pop(leaf_id, None)
-        self._over_budget -= self._safe.pop(leaf_id, 0)
-        bucket.pricing.leaves -= 1
-        return bucket
-
-    def _push_again(self, leaf_id: int, leaf: Leaf) -> None:
+    def _push_again(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
-        self._forget(leaf_id)
-        self.push(leaf_id, leaf)
+        self._entries.forget(leaf_id)
+        self.push(leaf_id, leaf, is_next)
 
     # ---- prices ----
 
@@ -203,50 +193,64 @@ class EvictionOrder:
             before.policy, before.level_costs = policy, policy.level_costs
             self._price_buckets()
             return
+        if len(self._pricings) == 1:
+            self._to_reprice = before.cheapest_last(self._now)
         self._pricings.append(Pricing(policy, before.number + 1))
-        self._version = policy.returns.version
+        self._version, self._last_cost = policy.returns.version, 0.0
+        if policy.returns != before.policy.returns:  # whose time may be another
+            # A leaf that expires by the time of the model before gets early the new price that it waits for anyway.
+            self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
         self._reprice_some()
 
     def _reprice_some(self) -> None:
         """Price some leaves of the earliest policy by the one in force."""
-        left, earliest = _REPRICED, self._pricings[0]
-        while left and earliest is not self._pricings[-1]:
-            if not earliest.buckets or not earliest.leaves:
-                self._queued_entries -= sum(map(len, earliest.buckets.values()))
-                earliest.buckets.clear()
+        left = REPRICED
+        while left and len(self._pricings) > 1:
+            if not self._to_reprice:
                 del self._pricings[0]
-                earliest = self._pricings[0]
+                if len(self._pricings) > 1:
+                    self._to_reprice = self._pricings[0].cheapest_last(self._now)
                 continue
-            place, bucket = next(iter(earliest.buckets.items()))
+            bucket = self._to_reprice[-1]
             if bucket.first is None:
-                del earliest.buckets[place]
+                self._to_reprice.pop()
                 continue
             key, leaf_id = bucket.first
-            is_current = self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key
-            bucket.pop()
-            self._queued_entries -= 1
+            is_current = self._entries.is_current(bucket, key, leaf_id)
+            self._entries.pop(bucket)
             left -= 1
             if is_current:
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     def _price_buckets(self) -> None:
         """Sort the buckets whose leaves all cost the same by what that is now."""
+        timeless = self.policy.returns.timeless
         self._prices = []
-        for pricing in self._pricings:
-            for bucket in pricing.buckets.values():
-                bucket.is_priced = pricing.policy.returns.timeless and bucket.first is not None
-                if bucket.is_priced:
-                    self._prices.append(bucket.price(self._now))
+        for bucket in self._comparable_buckets():
+            bucket.is_priced = timeless and bucket.first is not None
+            if bucket.is_priced:
+                self._prices.append(bucket.price(self._now))
         heapify(self._prices)
 
+    def _comparable_buckets(self) -> Iterator[Bucket]:
+        """The buckets whose prices are in one measure, by the return model in force; few, however often ξ has moved."""
+        returns = self.policy.returns
+        for pricing in self._pricings[-_COMPARED:]:
+            if pricing.policy.returns == returns:
+                yield from pricing.buckets.values()
+
+    def _all_buckets(self) -> Iterator[Bucket]:
+        for pricing in self._pricings:
+            yield from pricing.buckets.values()
+
     def _move_expired(self) -> None:
-        """Price the leaves whose group has expired."""
-        expiries = self._expiries
-        while expiries and expiries[0][0] <= self._now:
-            time, leaf_id = heappop(expiries)
-            if self._expiry.get(leaf_id) == time:
-                self._push_again(leaf_id, self._leaf(leaf_id))
+        """Price leaves whose group has expired, the earliest first."""
+        for _ in range(MOVED):
+            leaf_id = self._entries.pop_expired(self._now)
+            if leaf_id is None:
+                return
+            self._push_again(leaf_id, self._leaf(leaf_id))
 
     # ---- decisions ----
 
@@ -265,14 +269,18 @@ class EvictionOrder:
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
-        if self._expiries and self._expiries[0][0] <= self._now:
+        if self._entries.next_expiry <= self._now:
             self._move_expired()
-        found = self._cheapest_bucket() if returns.timeless else self._cheapest_first_leaf()
-        if found is None:
-            return None
+        self._corrections = REPRICED
+        cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
+        while (found := cheapest()) is None:
+            if not self._entries.bucket:
+                return None
+            self._reprice_some()  # no leaf has a new price yet
         bucket, leaf_id, leaf = found
         pricing = bucket.pricing
         self._victim = leaf_id, bucket
+        self._last_cost = bucket.cost(self._now)
         keep = leaf.start
         if leaf.usable_without is None:
             page, policy = self._page_size, pricing.policy
@@ -286,16 +294,21 @@ class EvictionOrder:
 
     def _cheapest_bucket(self) -> tuple[Bucket, int, Leaf] | None:
         """For timeless rates: all leaves of a bucket cost the same, and a heap has the buckets by that price."""
-        while self._prices:
+        passed_over: list[Price] = []
+        found: tuple[Bucket, int, Leaf] | None = None
+        while self._prices and found is None:
             bucket = self._prices[0].bucket
             if bucket.first is None:
                 heappop(self._prices)
                 bucket.is_priced = False
-                continue
-            first = self._current_first(bucket)
-            if first is not None:  # otherwise an entry was corrected, and may be in a cheaper bucket now
-                return bucket, *first
-        return None
+            elif not self._may_be_next(bucket):
+                passed_over.append(heappop(self._prices))
+            else:  # an entry may be corrected, and be in a cheaper bucket then
+                first = self._current_first(bucket)
+                found = first and (bucket, *first)
+        for price in passed_over:
+            heappush(self._prices, price)
+        return found
 
     def _cheapest_first_leaf(self) -> tuple[Bucket, int, Leaf] | None:
         """For rates that change with time: the first entries of the buckets are compared.
@@ -303,48 +316,45 @@ class EvictionOrder:
         An old entry never costs more than its leaf does, because keys only grow. ``usable_without`` only falls while a
         leaf is in the order. So it suffices to check the cheapest entry.
         """
+        rate_of = self.policy.returns.rate
         while True:
-            now = self._now
+            now = self._now  # which a leaf that was used since moves
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
-            for pricing in self._pricings:
-                rate_of, costs = pricing.policy.returns.rate, pricing.level_costs
-                for bucket in pricing.buckets.values():
-                    first = bucket.first
-                    if first is None:
-                        continue
-                    rate = rate_of(bucket.group, first[0], now)
-                    cost = rate * costs[bucket.level]
-                    # Of two that cost nothing, take the one that returns later.
-                    if cost < least or (cost == least and (rate, first) < cheapest):
-                        least, cheapest, found = cost, (rate, first), bucket
+            for bucket in self._comparable_buckets():
+                first = bucket.first
+                if first is None or not self._may_be_next(bucket):
+                    continue
+                rate = rate_of(bucket.group, first[0], now)
+                cost = rate * bucket.pricing.level_costs[bucket.level]
+                # Of two that cost nothing, take the one that returns later.
+                if cost < least or (cost == least and (rate, first) < cheapest):
+                    least, cheapest, found = cost, (rate, first), bucket
             if found is None:
                 return None
             leaf = self._current_first(found)
             if leaf is not None:
                 return found, *leaf
 
+    def _may_be_next(self, bucket: Bucket) -> bool:
+        """Whether a leaf of the bucket has a new price, or can have one at this decision."""
+        return self._corrections > 0 or bucket.pricing is self._pricings[-1]
+
     def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
         assert bucket.first is not None, "an empty bucket has no first leaf"
         key, leaf_id = bucket.first
-        if self._bucket.get(leaf_id) is bucket and self._key[leaf_id] == key:
+        entries = self._entries
+        if entries.is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
-            if returns.key(leaf) == key and returns.group(leaf, self._now).number == bucket.group:
+            if (
+                bucket.pricing is self._pricings[-1]
+                and returns.key(leaf) == key
+                and (self._corrections <= 0 or returns.group(leaf, self._now).number == bucket.group)
+            ):
                 return leaf_id, leaf
-            self._push_again(leaf_id, leaf)  # used since, or worth more by now
-        bucket.pop()
-        self._queued_entries -= 1
+            self._corrections -= 1
+            self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
+        while bucket.first is not None and not entries.is_current(bucket, *bucket.first):
+            entries.pop(bucket)
         return None
-
-    def _drop_old_entries(self) -> None:
-        """Rebuild the buckets of the entries that count. The prices stay."""
-        for pricing in self._pricings:
-            for bucket in pricing.buckets.values():
-                bucket.clear()
-        for key, leaf_id in sorted((key, leaf_id) for leaf_id, key in self._key.items()):
-            self._bucket[leaf_id].push(key, leaf_id)
-        self._queued_entries = len(self._bucket)
-        self._expiries = [(expiry, leaf_id) for leaf_id, expiry in self._expiry.items()]
-        heapify(self._expiries)
-        self._price_buckets()

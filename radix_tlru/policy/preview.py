@@ -41,15 +41,16 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
 
 def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     returns = copy.copy(order.policy.returns)  # it may keep what it finds
-    leaves = _candidates(order, count, returns)  # by id; later also what stays of a victim, under an id of its own
+    now = max([order._now, *(returns.stamp(order._leaf(leaf_id)) for leaf_id in order._pending)])
+    leaves = _candidates(order, count, returns, now)  # by id; later also what stays of a victim, under an id of its own
     origin = dict(zip(leaves, leaves, strict=True))  # of each: the leaf that it is of
     ahead = EvictionOrder(replace(order.policy, returns=returns), order._page_size, leaves.get)
     for leaf_id in leaves:
         ahead.add_leaf(leaf_id)
-    ahead.advance_clock(order._now)
+    ahead.advance_clock(now)
     found: list[PreviewedVictim] = []
     while len(found) < count and (victim := ahead.choose_victim(_ALL)) is not None:
-        bucket = ahead._bucket[victim.leaf_id]
+        bucket = ahead._entries.bucket[victim.leaf_id]
         cost, rate, *_ = bucket.price(ahead._now)
         exceed = order.policy.prompts.probabilities[bucket.level]
         found.append(PreviewedVictim(victim._replace(leaf_id=origin[victim.leaf_id]), rate, exceed, cost))
@@ -62,15 +63,15 @@ def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     return found
 
 
-def _candidates(order: EvictionOrder, count: int, returns: ReturnModel) -> dict[int, Leaf]:
-    """Leaves, by id, among which the next ``count`` victims are: few, whatever the size of the order."""
-    found = {leaf_id: order._leaf(leaf_id) for leaf_id in (*order._pending, *_expired(order))}
+def _candidates(order: EvictionOrder, count: int, returns: ReturnModel, now: float) -> dict[int, Leaf]:
+    """Leaves, by id, among which the next ``count`` victims are at ``now``: few, whatever the size of the order."""
+    found = {leaf_id: order._leaf(leaf_id) for leaf_id in (*order._pending, *order._entries.expired(now))}
     left = count
-    for bucket in sorted(_buckets(order), key=lambda bucket: bucket.price(order._now)):
+    for bucket in sorted(_buckets(order), key=lambda bucket: bucket.price(now)):
         certain = 0  # leaves that cost what the bucket does
         for key, leaf_id, leaf in _leaves_in(order, bucket):
             found[leaf_id] = leaf
-            if returns.key(leaf) == key and returns.group(leaf, order._now).number == bucket.group:
+            if returns.key(leaf) == key and returns.group(leaf, now).number == bucket.group:
                 certain += 1
                 if certain == count:
                     break
@@ -89,18 +90,6 @@ def _leaves_in(order: EvictionOrder, bucket: Bucket) -> Iterator[tuple[float, in
     """The leaves of a bucket, each with its key when it was priced and its id, the least key first."""
     seen: set[int] = set()
     for key, leaf_id in bucket.in_order():
-        if order._bucket.get(leaf_id) is bucket and order._key[leaf_id] == key and leaf_id not in seen:
+        if order._entries.is_current(bucket, key, leaf_id) and leaf_id not in seen:
             seen.add(leaf_id)
             yield key, leaf_id, order._leaf(leaf_id)
-
-
-def _expired(order: EvictionOrder) -> Iterator[int]:
-    """Leaves whose group has expired, and that have no new price yet."""
-    positions, heap = [0], order._expiries  # what is below a later time in the heap is later
-    while positions:
-        position = positions.pop()
-        if position < len(heap) and heap[position][0] <= order._now:
-            time, leaf_id = heap[position]
-            if order._expiry.get(leaf_id) == time:
-                yield leaf_id
-            positions += [2 * position + 1, 2 * position + 2]

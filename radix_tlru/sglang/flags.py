@@ -12,6 +12,7 @@ from radix_tlru.config import (
     EXACT_BELOW,
     FLAGS,
     LOAD,
+    MOST_TRIM,
     START_THRESHOLD,
     TRIMS,
     Config,
@@ -61,14 +62,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "median_weight",
         "From 0 (protect the tail alone) to 1 (no threshold): how much a token counts whether or not its request is in "
-        f"the tail. '{LOAD}': by how many requests wait for what is prefilled (default; 0 for tlru with "
-        f"{FLAGS['next_prompt_estimate']}).",
+        f"the tail. '{LOAD}': by how many requests wait for what is prefilled. Default: 0 for tlru; for etlru 1, and "
+        "less where that was seen to be worse than lru in nothing.",
         metavar="W",
     )
     flag(
         "trim_chunk",
         "Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
-        f"(default: 1/{TRIMS} of the pool; 1, no more than asked for, in pools of fewer than {EXACT_BELOW:,}).",
+        f"(default: 1/{TRIMS} of the pool, {MOST_TRIM:,} at most; 1, no more than asked for, in pools of fewer than "
+        f"{EXACT_BELOW:,}).",
         metavar="TOKENS",
     )
     flag(
@@ -81,6 +83,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "return_model",
         f"With {FLAGS['policy']} etlru: a return model of your own instead of the learned rates, as module:attribute.",
         metavar="MODEL",
+    )
+    flag(
+        "highest_priority",
+        "A request's plain priority says how its context is kept: P or more as the highest priority of a hint, 0 as if "
+        "nothing was said, -P or less goes first (default: it says nothing of that).",
+        metavar="P",
+    )
+    flag(
+        "state",
+        f"With {FLAGS['policy']} etlru: load what was learned from this file, and save it there while serving, so that "
+        "a restarted server need not learn it anew. Refused if it is of another model, page size or release.",
+        metavar="FILE",
     )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
@@ -116,7 +130,7 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag. Other text is left to Config, which says what is allowed."""
-    if field not in ("policy", "return_model") and isinstance(value, str):
+    if field not in ("policy", "return_model", "state") and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
+from radix_tlru.learning.age_bands import GROUPS
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.policy.order import EvictionOrder, Phase
 from radix_tlru.policy.preview import preview
 
@@ -32,9 +34,6 @@ __all__ = ["TailMetrics"]
 
 _NEXT = 5  # victims that are shown before they are
 _SHARE = 0.01  # of the time, that looking for them may take
-
-# Ages from which returns are counted together, s; the last span never ends.
-_SPANS = (0.0, 32.0, 128.0, 512.0, 2048.0)
 
 
 class TailMetrics(_StatLoggerDIMixin):
@@ -82,10 +81,12 @@ class TailMetrics(_StatLoggerDIMixin):
         if live is not None:
             self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
             self._alpha = make.gauge(
-                "sglang:tlru_alpha_ms_per_token", "Prefill time of a token, as fitted near the objective; 0 before."
+                "sglang:tlru_alpha_ms_per_token",
+                "Prefill time of a token, of about as many as meet the objective; 0 before.",
             )
             self._beta = make.gauge(
-                "sglang:tlru_beta_ms", "Prefill time without tokens, by the line fitted near the objective; 0 before."
+                "sglang:tlru_beta_ms",
+                "Prefill time without tokens, by the line of that slope near the objective; 0 before.",
             )
             self._late = make.gauge(
                 "sglang:tlru_prefill_late_ratio", "What 19 of 20 prefills take at most, in times that line; 0 before."
@@ -114,7 +115,7 @@ class TailMetrics(_StatLoggerDIMixin):
         if self._live is not None:
             self._samples.set(self._live.samples)
             if self._live.estimate is not None:
-                line, late, overhead_ms = self._live.estimate
+                _, line, late, overhead_ms = self._live.estimate
                 self._alpha.set(line.alpha)
                 self._beta.set(line.beta)
                 self._late.set(late)
@@ -149,8 +150,15 @@ class _LearnerMetrics:
             "policy",
             names,
         )
-        ends = (*(f"{end:g}" for end in _SPANS[1:]), "")
-        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(_SPANS, ends, strict=True)]
+        self._refused = make.gauges(
+            "sglang:tlru_refused",
+            "Why a policy may not be in force, by the shadow caches: the figure in which it was worse than lru at the "
+            f"last look. 0: none; {'; '.join(f'{code}: {figure}' for code, figure in enumerate(FIGURES, 1))}.",
+            "policy",
+            names,
+        )
+        ends = (*(f"{end:g}" for end in GROUPS[1:]), "")
+        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(GROUPS, ends, strict=True)]
         self._watched = make.counters(
             "sglang:tlru_watched_seconds_total",
             "Time that conversations were silent while their return was predicted, by how long they had been silent.",
@@ -177,6 +185,9 @@ class _LearnerMetrics:
         self._reported = served.requests
         for name, gauge in self._policy.items():
             gauge.set(name == learner.in_force)
+        for name, gauge in self._refused.items():
+            figure = learner.rule.refused.get(name)
+            gauge.set(0 if figure is None else 1 + FIGURES.index(figure))
         self._requests.follow(served.requests)
         self._violations.follow(served.violations)
         self._excess.follow(served.excess)
@@ -186,9 +197,8 @@ class _LearnerMetrics:
                 self._shadow_excess[name].follow(tokens)
         self._continued["as_cached"].follow(learner.answers[True])
         self._continued["otherwise"].follow(learner.answers[False])
-        by_age = learner.hazards.reliability.by_age(learner.hazards.now, _SPANS)
         metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)
-        for counters, counts in zip(metrics, by_age, strict=True):
+        for counters, counts in zip(metrics, learner.returns_by_age, strict=False):
             for counter, count in zip(counters, counts, strict=True):
                 counter.follow(count)
 
@@ -236,7 +246,7 @@ class _VictimMetrics:
             leaf = victim.leaf
             silent = math.nan
             if self._tail.learner is not None and leaf.conversation is not None:
-                silent = self._tail.learner.hazards.now - leaf.conversation.stamp
+                silent = self._tail.learner.now - leaf.conversation.stamp
             self._cached[position].set(leaf.end)
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)

@@ -22,9 +22,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
-from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.sglang import flags, record, support
 from radix_tlru.sglang.requests import metadata
+from radix_tlru.sglang.state import StateKeeper, check_state, state_file_of
+from radix_tlru.tools.model_check import check_custom_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,7 +110,7 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
     """Make the record one of a server with our cache, or say why it cannot be."""
     support.check_record(arguments, config)
     if config.return_model is not None:
-        custom_model(config.return_model)  # or end here, before a model is loaded
+        check_custom_model(config.return_model)  # or end here, before a model is loaded
     if getattr(arguments, "tokenizer_worker_num", 1) > 1:
         # Those processes load no plugins; here they are handed a class that has our hooks.
         setattr(arguments, support.TOKENIZER_WORKERS, metadata.tokenizer_worker_class)
@@ -119,12 +120,13 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
 
 
 def _check_server_args(_result: None, arguments: ServerArgs) -> None:
-    """Refuse models whose cache would not follow the order, before their weights are loaded."""
+    """Refuse models whose cache would not follow the order, and states of others, before weights are loaded."""
     config = record.config_of(arguments)
     if config is None:
         return
     try:
         support.check_model(arguments, config)
+        check_state(arguments, config)
     except ConfigError as error:
         if record.came_from_command_line(arguments):
             _exit(error)
@@ -142,12 +144,24 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     batches.install(config)
     hierarchical = context.enable_hierarchical_cache
     params = replace(context.params, tree_components=_components(context))
-    cache = build_cache(params, config, hierarchical=hierarchical)
+    cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))
+    cache.tail.breaker.is_armed = True
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
     logger.info("radix_tlru: evicting by %s, page size %d", cache.tail.config, context.params.page_size)
     return cache
+
+
+def _state_keeper(context: TreeCacheBuildContext, config: Config) -> StateKeeper | None:
+    """What keeps the state of this rank; the first rank of the first replica saves it."""
+    from sglang.srt.runtime_context import get_parallel
+
+    file = state_file_of(context.server_args, config)
+    if file is None:
+        return None
+    is_first = not (context.tp_rank or context.params.pp_rank or get_parallel().dp_rank)
+    return StateKeeper(file, saves=is_first)
 
 
 def _components(context: TreeCacheBuildContext) -> tuple[ComponentType, ...]:

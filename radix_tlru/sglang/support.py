@@ -41,6 +41,7 @@ __all__ = [
     "host_tier_refusal",
     "hybrid_refusal",
     "insert_params",
+    "page_size_of",
     "python_core_reason",
     "release_of",
     "rust_core_refusal",
@@ -203,6 +204,13 @@ def check_record(record: ServerArgs, config: Config) -> None:
     workers = getattr(record, "tokenizer_worker_num", 1)
     if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
         raise conflict("--tokenizer-worker-num", workers, config)
+
+
+def page_size_of(record: ServerArgs) -> int:
+    """Tokens of a page, as SGLang has decided so far; 1 if nothing was said."""
+    from sglang.srt.arg_groups.model_override_base import resolving_view
+
+    return int(resolving_view(record).page_size or 1)
 
 
 def check_model(record: ServerArgs, config: Config) -> None:

@@ -1,2 +1,13 @@
-"""What the console script ``radix-tlru`` does without SGLang: a model to try (``demo_model``), a live view
-(``top``)."""
+"""What the console script ``radix-tlru`` does without SGLang, and what runs before a server starts.
+
+============  ============================================  ======================================
+file          its job                                       in → out
+============  ============================================  ======================================
+demo_model    a model to try                                a folder → a model without training
+scrape        what a server says of itself                  its URL → a snapshot of its metrics
+top           a live view                                   snapshots → a screen
+dashboard     what Grafana and Prometheus need              names of metrics → JSON, YAML
+model_check   is a return model of one's own sound?         its name → nothing, or the first fault
+state_text    what a server has learned                     its file of --tlru-state → a few lines
+============  ============================================  ======================================
+"""

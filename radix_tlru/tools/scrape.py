@@ -1,4 +1,8 @@
-"""The metrics of a server, read over HTTP and told apart by rank."""
+"""The metrics of a server, read over HTTP and told apart by rank.
+
+The names and units of the metrics are those of ``radix_tlru.sglang.metrics``: tokens, requests, ms, or what a name ends
+in (``_seconds``, ``_ratio``).
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ from radix_tlru.config import one_line
 __all__ = ["Rank", "ScrapeError", "Snapshot", "read", "scrape"]
 
 OURS = "sglang:tlru_"
+"""What the names of our metrics begin with."""
+
 _PATIENCE_S = 10.0
 
 
@@ -32,11 +38,11 @@ class _Sample:
 
 
 class Rank:
-    """What one rank's cache says of itself.
+    """What one rank's cache says of itself. Metrics are named without ``sglang:tlru_``.
 
     Args:
         name: such as ``tp 0, dp 1``.
-        samples: of this rank, of ours.
+        samples: those of our metrics that are of this rank.
     """
 
     def __init__(self, name: str, samples: Iterable[_Sample]) -> None:
@@ -46,12 +52,16 @@ class Rank:
             self._samples.setdefault(sample.name.removeprefix(OURS), []).append(sample)
 
     def value(self, name: str) -> float | None:
-        """Of the metric ``sglang:tlru_<name>``; None if there is none."""
+        """The value of a metric, in the unit that its name says; None if the server has no such metric."""
         samples = self._samples.get(name)
         return samples[0].value if samples else None
 
     def by(self, name: str, label: str) -> dict[str, float]:
-        """The values of that metric by a label of it, in the order in which the server says them."""
+        """The values of a metric by one of its labels, in the server's order; empty if there is no such metric.
+
+        Raises:
+            KeyError: the metric has no such label.
+        """
         return {sample.labels[label]: sample.value for sample in self._samples.get(name, ())}
 
     @property
@@ -64,18 +74,19 @@ class Rank:
 class Snapshot:
     """A server at one moment."""
 
-    url: str
+    url: str  # of the server, with http:// and without /metrics
     at: float  # of ``time.monotonic``, s
     model: str
-    hit_ratio: float | None  # cached by all prompt tokens, since the start; None before the first
-    ranks: tuple[Rank, ...]
+    hit_ratio: float | None  # cached by all prompt tokens, 0 to 1, since the start; None before the first
+    ranks: tuple[Rank, ...]  # at least one, in the order of their numbers
 
 
 def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
-    """Ask a server.
+    """Ask a server for its metrics. It has 10 s to answer.
 
     Args:
-        url: of the server, ``http://`` and ``/metrics`` may be left out.
+        url: of the server; ``http://`` and ``/metrics`` may be left out.
+        session: to ask through, for one that asks again and again; by default a connection is made and closed.
 
     Raises:
         ScrapeError: nobody answers, the server has no metrics, or none of ours.
@@ -97,10 +108,14 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
 
 
 def read(text: str, url: str) -> Snapshot:
-    """What a server says at ``/metrics``.
+    """A snapshot of what a server answered, as of now.
+
+    Args:
+        text: the answer, in Prometheus' text format.
+        url: of the server, for the snapshot and for messages.
 
     Raises:
-        ScrapeError: it is none of our servers.
+        ScrapeError: the text is of another format, or of a server that evicts as stock does.
     """
     try:
         families = list(text_string_to_metric_families(text))

@@ -1,4 +1,8 @@
-"""``radix-tlru top``: a server's eviction on a screen, live: in force, spent, foretold, and next."""
+"""``radix-tlru top``: a server's eviction on a screen, live: the policy in force, TEL, predicted returns, next victims.
+
+In come snapshots of the server's metrics (:mod:`~radix_tlru.tools.scrape`), out goes a screen. Nothing is asked of the
+server but ``/metrics``, so a look changes nothing there.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +17,33 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
 
 __all__ = ["frame", "watch"]
 
 _MOST_RANKS = 6  # columns on a screen
-_SIDE_BY_SIDE = 116  # columns of a screen on which two tables fit beside each other
-_TRUSTED = (2 / 3, 3 / 2)  # returns seen by foretold, outside of which hazards are not to be believed
-_ENOUGH = 20  # returns, foretold or seen, before that can be told
+_SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
+_TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
+_ENOUGH = 20  # returns, predicted or seen, before that can be told
 _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
 _NONE = "–"
 
 
 def watch(url: str, interval_s: float, *, once: bool = False, console: Console | None = None) -> int:
-    """Show the server at ``url`` until interrupted, or once; returns an exit status.
+    """Show a server until the user interrupts, or once; returns an exit status.
 
-    Where the output is no terminal it is shown once. A server that stops answering is waited for.
+    Where the output is no terminal it is shown once. The last screen stays while a server does not answer,
+    with the reason above it.
+
+    Args:
+        url: of the server, as :func:`~radix_tlru.tools.scrape.scrape` takes it.
+        interval_s: seconds from one look to the next.
+        once: print one frame and end.
+        console: to draw on; by default standard output.
+
+    Returns:
+        0; or 2 if the first look found nothing to show, after one line on standard error that says why.
     """
     console = console or Console()
     session = requests.Session()
@@ -56,7 +71,13 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
 
 
 def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
-    """A screen of that many columns; rates per second are told from the snapshot ``before``."""
+    """A screen: what is in force and what it did, shadow caches, returns, the next victims.
+
+    Args:
+        now: the server as it is. Shadows, returns and victims are those of its first rank.
+        before: an earlier snapshot of the same server, for tokens evicted per second; None: totals are shown.
+        width: of the screen, in columns.
+    """
     first = now.ranks[0]
     shadows, returns = _shadows(first), _returns(first)
     if width >= _SIDE_BY_SIDE:
@@ -120,7 +141,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
     row("weight w", _weight, "of tokens whose request is not in the tail, as others wait for them", alike=True)
     if any(rank.value("threshold_samples") is not None for rank in ranks):
         row("prefill takes", _line, "β + α a token near the objective, as fitted here; 19 of 20 at most so much more")
-        row("first token besides", _besides, "what it waits for that no prefill is")
+        row("first token waits", _overhead, "for other things than its prefill")
         row("learned from", lambda rank: _whole(rank.value("threshold_samples")), "recent prefills, or requests")
     row("requests served", lambda rank: _whole(rank.value("requests_total")), _cached(now.hit_ratio))
     row("beyond ξ", _violations, "requests that had to prefill more than ξ")
@@ -129,7 +150,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         lambda rank: _whole(rank.value("excess_tokens_total"), " tokens"),
         "by how much, all together: tail excess latency",
     )
-    row("answers said again", _said_again, "by next prompts, as they were cached; others are not kept, if few are")
+    row("answers repeated", _repeated, "by next prompts, as they were cached; where few are, answers are not kept")
     row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
     row(
         "over budget",
@@ -141,7 +162,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
     return table
 
 
-def _said_again(rank: Rank) -> str | None:
+def _repeated(rank: Rank) -> str | None:
     continued = rank.by("continued_total", "answer")
     total = sum(continued.values())
     return f"{continued['as_cached'] / total:.1%} of {total:,.0f}" if total else None
@@ -172,7 +193,7 @@ def _line(rank: Rank) -> str | None:
     return f"{beta:.1f} ms + {alpha:.4f} ms (+{more:.0%})" if alpha and beta is not None else None
 
 
-def _besides(rank: Rank) -> str | None:
+def _overhead(rank: Rank) -> str | None:
     overhead = rank.value("overhead_ms")
     return f"{overhead:.1f} ms" if overhead else None
 
@@ -190,42 +211,46 @@ def _violations(rank: Rank) -> str | None:
 def _shadows(rank: Rank) -> Table:
     asked = rank.value("shadow_requests_total") or 0
     table = _table("TEL in shadow caches")
-    table.add_column("policy")
+    table.add_column("policy", no_wrap=True)
     table.add_column("tokens", justify="right")
     table.add_column("against lru", justify="right")
+    table.add_column("worse in", no_wrap=True)
+    refused = rank.by("refused", "policy")
     excess = rank.by("shadow_excess_tokens_total", "policy")
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
         ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
         in_force = name == rank.policy
-        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, style="bold" * in_force)
+        figure = int(refused.get(name, 0.0))
+        worse = FIGURES[figure - 1] if figure else ""
+        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, worse, style="bold" * in_force)
     table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     table.caption_justify = "left"
     return table
 
 
-# ---- returns, foretold and seen ----
+# ---- returns, predicted and seen ----
 
 
 def _returns(rank: Rank) -> Table:
-    table = _table("Returns of conversations, foretold and seen")
-    for name in ("silent for", "foretold", "seen", "seen / foretold", "foretold / h", "seen / h"):
+    table = _table("Returns of conversations, predicted and seen")
+    for name in ("silent for", "predicted", "seen", "seen / predicted", "predicted / h", "seen / h"):
         table.add_column(name, justify="left" if name == "silent for" else "right")
     expected, seen = rank.by("expected_returns_total", "silent"), rank.by("returns_total", "silent")
     for span, watched_s in rank.by("watched_seconds_total", "silent").items():
-        foretold, came = expected[span], seen[span]
-        ratio = came / foretold if foretold else math.nan
-        trusted = max(foretold, came) < _ENOUGH or _TRUSTED[0] <= ratio <= _TRUSTED[1]
-        rates = [f"{count / watched_s * 3600:.2f}" if watched_s else _NONE for count in (foretold, came)]
+        predicted, came = expected[span], seen[span]
+        ratio = came / predicted if predicted else math.nan
+        trusted = max(predicted, came) < _ENOUGH or _TRUSTED[0] <= ratio <= _TRUSTED[1]
+        rates = [f"{count / watched_s * 3600:.2f}" if watched_s else _NONE for count in (predicted, came)]
         table.add_row(
             Text(span.replace("-", " to ").replace("s", " s"), no_wrap=True),
-            f"{foretold:,.1f}",
+            f"{predicted:,.1f}",
             _whole(came),
             Text(_NONE if math.isnan(ratio) else f"{ratio:.2f}", "" if trusted else "bold yellow"),
             *rates,
         )
     if not any(expected.values()):
-        table.caption = "nothing is foretold: tlru goes by recency, etlru by recency until it has learned"
+        table.caption = "nothing is predicted: tlru goes by recency, etlru by recency until it has learned"
     else:
         table.caption = "/ h: in an hour of silence; yellow: not to be believed there"
     table.caption_justify = "left"

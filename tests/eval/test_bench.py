@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,9 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.cost.decision import Clock, decisions
+from eval.cost.longest import CALLS, longest
+from eval.cost.longest import CANDIDATES as CANDIDATES_OF_LONGEST
+from eval.cost.longest import TRACE as LONGEST_TRACE
 from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, cost_table, filling, order, ratio
 from eval.cost.served import AGAIN as AGAIN_SERVED
 from eval.cost.served import CANDIDATES, STOCK, caches_compared, context_of, played, served
@@ -142,3 +146,22 @@ def test_every_cache_as_served_has_a_row() -> None:
     lines = [line.strip() for line in printed.get().splitlines()]
     for name in (STOCK, *CANDIDATES, AGAIN_SERVED):
         assert any(line.startswith(f"{name} ") for line in lines), name
+
+
+def test_every_call_of_the_schedulers_thread_is_timed_in_every_cache_that_has_it() -> None:
+    drawn = Console(width=160)
+    with drawn.capture() as shown:
+        drawn.print(longest(60, f"{LONGEST_TRACE},conversations=250"))
+    lines = [line for line in shown.get().splitlines() if line.split()]
+    rows = [[cell for cell in re.split(r"\s{2,}", line.strip()) if cell] for line in lines[3:]]
+    caches: dict[str, list[str]] = {}
+    for row in rows:
+        if len(row) == 6:
+            call = row.pop(0)
+        caches.setdefault(call, []).append(row[0])
+        p50, high, worst = map(float, row[2:])
+        assert 0 < p50 <= high <= worst
+    both = list(CANDIDATES_OF_LONGEST)
+    assert caches == {
+        said: both if call in ("turn", "prefill", "move") else [STOCK, *both] for call, said in CALLS.items()
+    }

@@ -17,7 +17,7 @@ from eval.live.replay.rows import Folder
 from eval.simulate.timing import Timing
 from tests.helpers.replays import ROWS, RUN, played
 
-BOTH = ("stock lru", "radix-tlru")
+BOTH = ("stock lru", "etlru")
 
 
 @pytest.fixture

@@ -9,12 +9,13 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
-from eval.studies.queue import MOST_REFRESHED, REFRESH, Line, line_for, serve
+from eval.studies.queue_model import MOST_REFRESHED, REFRESH, Line, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
+from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
@@ -93,7 +94,8 @@ def test_what_a_request_waits_for_is_not_evicted_before_what_was_used_later(
 
 
 def test_a_return_that_waits_is_certain_until_it_was_not_heard_of_for_a_while() -> None:
-    conversation = Conversation((1,), 100.0, 1, 1, 500, 0)
+    conversation = Conversation(100.0, 1, 1, 500, 0)
+    conversation.features = NOTHING_KNOWN
     leaf = Leaf(0, 500, 500, 1.0, conversation)
     returns = LearnedReturns()
     asleep = returns.group(leaf, 1_000.0)

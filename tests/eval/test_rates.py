@@ -56,8 +56,8 @@ def test_the_command_prints_a_line_for_each_setting(capsys: pytest.CaptureFixtur
     [
         (["--seeds", "1"], "--seeds 1: must be 2 or more"),
         (["--turns", "99"], "--turns 99: must be 100 or more"),
-        (["--from", "1"], "--from 1: must be a share from 0 to less than 1"),
-        (["--capacity", "0"], "--capacity 0: must be at least 1 token"),
+        (["--from", "1"], "--from 1: must be 0 or more and less than 1"),
+        (["--capacity", "0"], "--capacity 0: must be 1 or more"),
     ],
 )
 def test_a_wrong_flag_is_one_line(flags: list[str], line: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,11 @@ import pytest
 from rich.console import Console
 
 from eval.live.replay.facts import Facts
-from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part
 from eval.live.replay.summary import NoResultError, summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
+from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.simulate.timing import Timing
 from radix_tlru.config import LOAD
 from tests.helpers.replays import FACTS, ROWS, RUN, played, row
@@ -100,7 +100,8 @@ def test_a_summary_counts_what_exceeds_the_threshold(folder: Folder) -> None:
     assert stock.figures["hit_ratio"].value == pytest.approx(2800 / 5300)
     assert stock.figures["uncached_p50"].value == 600
     assert stock.figures["ttft_p99"].value == 40
-    assert stock.figures["itl_p50"].value == 2
+    # Each answer has a token after 1 ms and one after 3 ms, so half of them came within 1 ms.
+    assert [stock.figures[f"itl_p{p}"].value for p in (50, 95, 99)] == [1, 3, 3]
     assert stock.tokens_per_s == 8 * 4 / 4.0
     assert ours.changes["tel"].value == pytest.approx(400 / 500 - 1)
     assert stock.changes["tel"] == (0, 0, 0)
@@ -128,6 +129,32 @@ def test_the_same_conversations_are_drawn_for_every_arm(tmp_path: Path) -> None:
     assert mean.high - mean.low < 0.001, "a tenth off every request is a tenth off, whoever is drawn"
 
 
+def test_a_subagent_is_drawn_with_the_session_that_started_it(tmp_path: Path) -> None:
+    rows = [row(0, 0, 0, 1000, 0), row(1, 1, 0, 800, 0, session=0), row(2, 2, 0, 700, 0)]
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, rows)
+    (stock,) = summarise(folder)
+    # Over 600: 400 + 200 of one session, 100 of the other. Drawn are both, twice the first, or twice the second.
+    tel = stock.figures["tel"]
+    assert (tel.low, tel.value, tel.high) == (200, 700, 1200)
+
+
+def test_inter_token_latencies_count_by_token_and_millions_are_grouped(tmp_path: Path) -> None:
+    times = tuple(np.random.default_rng(0).permutation(np.arange(1, 40_001) / 10).tolist())
+    rows = [
+        row(0, 0, 0, 100, 0, itl_ms=times[:30_000]),
+        row(1, 1, 0, 100, 0, itl_ms=times[30_000:]),
+        row(2, 2, 0, 100, 0, itl_ms=()),  # an answer of one token
+    ]
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, rows)
+    (stock,) = summarise(folder)
+    for p in (50, 95, 99):
+        # 40,000 latencies from 0.1 to 4,000 ms, in 2,000 groups: a group spans 2 ms.
+        assert stock.figures[f"itl_p{p}"].value == pytest.approx(40 * p, abs=2)
+        assert stock.figures[f"itl_p{p}"].low <= 40 * p + 2
+
+
 def test_failed_requests_are_counted_and_in_no_figure(tmp_path: Path) -> None:
     folder = Folder(tmp_path, RUN)
     failed = row(4, 2, 0, 9000, 0, error="HTTP 500", retries=2)
@@ -147,8 +174,19 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
         console.print(comparison_table(arms))
     text = captured.get()
     assert "…" not in text, "a cell was cut off"
-    for figure in ("stock lru", "ours", "600", "500", "(0–1,000)", "52.8%", "−20%"):
+    for figure in (
+        "stock lru",
+        "ours",
+        "600",
+        "500",
+        "(0–1,000)",
+        "52.8%",
+        "−20%",
+        "ITL p99 (ms)",
+        "output tokens / s",
+    ):
         assert figure in text
+    assert "| output tokens / s | 8.0 | 8.0<br>+0% |" in markdown(arms)
     assert "| TEL (tokens) | 500 (0–1,000) |" in markdown(arms)
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
@@ -199,6 +237,21 @@ def test_the_units_of_what_was_sent_have_the_lengths_that_the_server_counted() -
     assert len(first.context) == 125 + 4 - 1, "the last token of an answer was never an input"
     assert second.prompt_tokens == len(second.prompt) == 160
     assert second.prompt.common(first.context) == 128
+
+
+def test_an_answer_that_the_trace_knows_is_found_where_a_prompt_repeats_it() -> None:
+    """By its own conversation, whose history was cut, and by a subagent that begins with it."""
+    first = Turn((Segment(1, 100),), True, 4, 0.0, answer=(Segment(2, 4),))
+    cut = Turn((Segment(1, 100), Segment(2, 4), Segment(3, 30)), True, 4, 1.0)
+    subagent = Turn((Segment(1, 100), Segment(2, 4), Segment(4, 9)), False, 4, 0.0)
+    load = Load((Conversation(0, 0.0, (first, cut)), Conversation(1, 0.0, (subagent,), session=0)))
+    rows = [row(0, 0, 0, 100, 0), row(1, 0, 1, 134, 0), row(2, 1, 0, 113, 0)]
+    served, again, begun = requests_of(rows, load)
+    assert (len(served.prompt), len(served.context)) == (100, 103)
+    assert again.prompt.common(served.context) == begun.prompt.common(served.context) == 103
+    assert (len(again.prompt), len(begun.prompt)) == (134, 113)
+    assert begun.prompt.common(again.prompt) == 104, "both repeat the last token of the answer"
+    assert served.conversation == begun.conversation, "as the server was told"
 
 
 def test_a_prediction_that_is_off_says_which_half_of_it() -> None:

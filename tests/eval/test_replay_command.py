@@ -15,9 +15,9 @@ from eval.live import disaggregated, router
 from eval.live.replay import command
 from eval.live.replay.arms import Arm, default_arms, parse_arm, parse_url
 from eval.live.replay.hosts import STARTUP_S
-from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.plan import Plan, plan_of, run_of
 from eval.live.replay.rows import Folder, Run
+from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from tests.helpers.replays import RUN, played, row
 
 
@@ -49,6 +49,7 @@ def planned(*words: str) -> Plan:
         ("--trace figure1 --disaggregated --url a=http://x", "--disaggregated: starts its own servers"),
         ("--trace chat-mix:thought_range=10/20", "has thoughts, which a replay cannot have a model think"),
         ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
+        ("--trace figure1 --conversations 0", "--conversations 0: must be 1 or more"),
         ("--trace figure1 --sessions --router 2", "--sessions: SGLang's router does not pass them on"),
     ],
 )
@@ -68,6 +69,18 @@ def test_servers_that_run_need_no_model(tmp_path: Path, monkeypatch: pytest.Monk
     for device in ("cpu", "gpu"):
         assert planned("--trace", "figure1", "--device", device, *url).common == []
     assert list(tmp_path.iterdir()) == [], "no demo model was written"
+
+
+def test_the_first_conversations_and_the_sessions_that_the_trace_names(tmp_path: Path) -> None:
+    url = ["--url", "a=http://x", "--out", str(tmp_path / "out")]
+    agents = "subagents:sessions=12,seed=1"
+    plan = planned("--trace", agents, "--conversations", "9", *url)
+    assert plan.load.sessions == 9
+    assert len(plan.load.conversations) > 9, "their subagents are with them"
+    assert plan.run.requests == plan.load.requests < planned("--trace", agents, *url).load.requests
+    assert plan.run.sessions, "the trace names them"
+    assert not planned("--trace", "figure1", *url).run.sessions
+    assert planned("--trace", "figure1", "--sessions", *url).run.sessions
 
 
 def test_parts_of_an_arm_have_as_long_to_start_as_a_plain_server(
@@ -116,7 +129,7 @@ def test_arms_are_parsed_as_a_shell_would() -> None:
         "ours", ("--radix-eviction", "tlru", "--x", "a b")
     )
     assert parse_url("ours=http://127.0.0.1:3000/") == Arm("ours", url="http://127.0.0.1:3000")
-    assert [arm.name for arm in default_arms(600, 100)] == ["stock lru", "stock tlru", "radix-tlru"]
+    assert [arm.name for arm in default_arms(600, 100)] == ["stock lru", "stock tlru", "etlru"]
 
 
 def test_a_run_is_known_by_its_load_and_its_servers() -> None:

@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from eval.live.replay.load import Conversation, Load, Segment, Turn, load_from
+from eval.live.replay.client import RequestResult
+from eval.live.replay.load import first_conversations, load_from
+from eval.live.replay.prompts import Prompts
+from eval.live.replay.turns import Conversation, Load, Segment, Turn, TurnId
 from eval.traces import open_trace
+from eval.traces.reading.times import TOKEN_S
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
 
@@ -19,7 +23,7 @@ def block_request(arrival_s: float, ids: Sequence[int], tokens: int, output: int
     return Request(arrival_s, None, prompt, prompt, tokens, output)
 
 
-def test_turns_add_what_the_trace_adds_and_wait_as_long() -> None:
+def test_turns_add_what_the_trace_adds_and_wait_as_long_after_the_answer() -> None:
     requests = open_trace("chat-mix:conversations=20,seed=4").requests
     load = load_from(requests)
     assert load.requests == len(requests)
@@ -30,7 +34,9 @@ def test_turns_add_what_the_trace_adds_and_wait_as_long() -> None:
             length += turn.new_tokens
             assert length == request.prompt_tokens
             length += turn.output_tokens
-            assert turn.wait_s == pytest.approx(request.arrival_s - before.arrival_s if before else 0.0)
+            silent_s = request.arrival_s - before.arrival_s if before else 0.0
+            answer_s = before.output_tokens * TOKEN_S if before else 0.0
+            assert turn.wait_s == pytest.approx(max(silent_s - answer_s, 0.0))
             assert not turn.whole
             before = request
 
@@ -50,7 +56,10 @@ def test_a_block_trace_is_played_with_its_own_tokens_and_equal_blocks_are_equal_
             block_request(4.0, [1, 2, 3, 4, 5], 2600),  # goes on with the third
         ]
     )
-    assert [[turn.wait_s for turn in c.turns] for c in load.conversations] == [[0.0, 2.0, 2.0], [0.0], [0.0]]
+    # Answers of 5 tokens take 5 · 20 ms, so that they end 1.9 s before the next turn, which comes 2 s after the last.
+    waits = [[round(turn.wait_s, 6) for turn in c.turns] for c in load.conversations]
+    assert waits == [[0.0, 1.9, 1.9], [0.0], [0.0]]
+    assert [conversation.start_s for conversation in load.conversations] == [0.0, 1.0, 3.0]
     first, second, third = (load.ids(turn) for turn in load.conversations[0].turns)
     branch = load.ids(load.conversations[2].turns[0])
     assert [len(ids) for ids in (first, second, third, branch)] == [1100, 2048, 2600, 1600]
@@ -98,3 +107,85 @@ def test_chat_mix_is_the_same_for_the_same_seed_and_a_larger_one_begins_with_the
     assert {len(turns) for turns in mix.values()} == set(range(1, 7))
     assert all(200 <= turns[0][1] <= 3000 for turns in mix.values())
     assert all(8 <= output <= 48 for turns in mix.values() for _, _, output in turns)
+
+
+# ---- agents ----
+
+SESSION = ("subagents:sessions=1,seed=3", "parallel-tools:sessions=1,seed=3")
+
+
+def call(arrival_s: float, agent: int, tokens: int, session: str = "a", answer_s: float | None = None) -> Request:
+    ids = range(1000 * agent, 1000 * agent + tokens // 16)
+    prompt = Units(ids, range(16, 16 * len(ids) + 1, 16))
+    return Request(
+        arrival_s,
+        f"{session}/{agent}",
+        prompt,
+        prompt,
+        tokens,
+        7,
+        session=session,
+        agent=str(agent),
+        parent=f"{session}/0" if agent else None,
+        answer_s=answer_s,
+    )
+
+
+# The main agent, 2 s; two subagents from 3 s on, until 9 and 7 s; the main agent 1.5 s after both. Another session.
+CALLS = [
+    call(0.0, 0, 160, answer_s=2.0),
+    call(1.0, 0, 80, "b", answer_s=1.0),
+    call(3.0, 1, 320, answer_s=6.0),
+    call(3.5, 2, 320, answer_s=3.5),
+    call(10.5, 0, 400, answer_s=1.0),
+]
+
+
+def test_a_call_waits_for_all_subagents_and_a_subagent_for_the_call_that_started_it() -> None:
+    load = load_from(CALLS)
+    main, other, first, second = load.conversations
+    assert [c.session_index for c in load.conversations] == [0, 1, 0, 0]
+    assert load.sessions == 2
+    assert load.names_sessions
+    assert (first.turns[0].after, second.turns[0].after) == ((TurnId(0, 0),), (TurnId(0, 0),))
+    assert (first.turns[0].wait_s, second.turns[0].wait_s) == (1.0, 1.5)
+    assert main.turns[1].after == (TurnId(2, 0), TurnId(3, 0))
+    assert main.turns[1].wait_s == 1.5
+    assert (other.start_s, other.turns[0].after) == (1.0, ())
+    assert [turn.output_tokens for c in load.conversations for turn in c.turns] == [7] * 5
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, [0, 2, 3, 4]), (2, [0, 1, 2, 3, 4]), (9, [0, 1, 2, 3, 4])])
+def test_the_first_conversations_have_their_subagents_with_them(count: int, kept: list[int]) -> None:
+    assert first_conversations(CALLS, count) == [CALLS[number] for number in kept]
+
+
+def test_the_first_conversations_of_a_trace_without_names_are_those_that_blocks_tell() -> None:
+    requests = [block_request(0.0, [1], 512), block_request(1.0, [7], 600), block_request(2.0, [1, 2], 1024)]
+    assert first_conversations(requests, 1) == [requests[0], requests[2]]
+
+
+@pytest.mark.parametrize("source", SESSION)
+def test_a_prompt_holds_what_the_server_answered_wherever_the_trace_has_that_answer(source: str) -> None:
+    """Played with answers of one token each, which no drawn token is: as many are in a prompt as the trace says."""
+    requests = open_trace(source, limit=40).requests
+    load = load_from(requests)
+    ids = [
+        TurnId(conversation.index, number)
+        for conversation in load.conversations
+        for number, _ in enumerate(conversation.turns)
+    ]
+    places = {load.conversations[one.conversation].turns[one.turn].place: one for one in ids}
+    prompts, answered = Prompts(load, "generate"), dict[int, int]()  # tokens of answers by the unit that ends a context
+    seen = 0
+    for place, request in enumerate(requests):
+        asked = prompts.ask(places[place])
+        assert len(asked.input_ids) == request.prompt_tokens
+        expected = sum(answered.get(unit, 0) for unit in request.prompt.ids)
+        assert sum(token >= 1000 for token in asked.input_ids) == expected
+        seen += expected
+        answer = (1000 + place,) * request.output_tokens
+        taken = RequestResult(*places[place], request.prompt_tokens, 0, 1.0, 1.0, len(answer), output_ids=answer)
+        prompts.take(places[place], taken)
+        answered[request.context.ids[-1]] = request.output_tokens
+    assert seen > 0

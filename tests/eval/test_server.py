@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import requests
 
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
-from eval.live.replay.load import Conversation, Load, Segment, Turn
 from eval.live.replay.play import NOT_SENT, Api, Loop, Pace, ReplayError, Sent, play
 from eval.live.replay.probe import warm_up
+from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, ServerError, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
@@ -37,7 +38,8 @@ sys.exit(3)
 """
 # Speaks the protocol of /generate: half of every prompt is cached, answers are 900, 901, ... and take 0.1 s, a prompt
 # of 13 tokens is refused, one of 14 is aborted within its stream, one of 16 is told to come later unless it is the
-# third, one of 99 ends the server, one of 18 is kept waiting. It prints the length of each prompt.
+# third, one of 99 ends the server, one of 18 is kept waiting. One of 17 is answered by a token, then by all others
+# at once. It prints the length of each prompt, and its session.
 SCRIPTED = """
 import asyncio, json, os, sys
 from aiohttp import web
@@ -45,7 +47,7 @@ busy = []
 async def generate(request):
     body = await request.json()
     prompt, answer = len(body["input_ids"]), body["sampling_params"]["max_new_tokens"]
-    print("prompt", prompt, flush=True)
+    print("prompt", prompt, "of", body.get("session_id"), flush=True)
     if prompt == 13:
         return web.Response(status=400, text="thirteen")
     if prompt == 16:
@@ -59,7 +61,9 @@ async def generate(request):
     response = web.StreamResponse()
     await response.prepare(request)
     await asyncio.sleep(0.1)
-    for count in range(1, answer + 1):
+    for count in range(1, answer + 1) if prompt != 17 else (1, answer):
+        if prompt == 17:
+            await asyncio.sleep(0.02)
         finish = {"type": "abort", "message": "fourteen"} if prompt == 14 else None
         meta = {"cached_tokens": prompt // 2, "finish_reason": finish}
         event = {"output_ids": [900 + i for i in range(count)], "meta_info": meta}
@@ -149,6 +153,11 @@ def prompts(server: Server) -> list[int]:
     return [int(line.split()[1]) for line in server.log_tail(1000).splitlines() if line.startswith("prompt")]
 
 
+def sessions(server: Server) -> list[str]:
+    """The sessions that the requests to a scripted server named."""
+    return [line.split(" of ")[1] for line in server.log_tail(1000).splitlines() if line.startswith("prompt")]
+
+
 def test_in_order_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_real_answers() -> None:
     # Due at 0.00 (10 tokens), 0.01 (20) and 0.02 s, but each takes 0.1 s: the third is 10 + 3 of the answer + 4 new.
     load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.02)), conversation(1, 0.01, (20, 0.0))))
@@ -213,6 +222,26 @@ def test_failed_requests_are_results_with_their_reason_and_end_their_conversatio
                 (2, 0): None,
                 (2, 1): None,
             }
+
+
+def test_a_subagent_names_the_session_of_the_agent_that_started_it() -> None:
+    load = Load((conversation(0, 0.0, (10, 0.0)), replace(conversation(1, 0.0, (20, 0.0)), session=0)))
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace(users=1), sessions=True)
+        play(server.base_url, load, Pace(users=1))
+        assert sessions(server) == ["conversation 0", "conversation 0", "None", "None"]
+    assert [one.session for one in sent] == [0, 0]
+
+
+def test_tokens_that_come_at_once_share_the_time_since_the_one_before() -> None:
+    load = Load((conversation(0, 0.0, (17, 0.0)),))
+    with stand_in(SCRIPTED) as server:
+        (sent,) = play(server.base_url, load, Pace())
+    result = sent.result
+    assert result.output_tokens == 3
+    first, second = result.itl_ms
+    assert first == second >= 20 / 2
+    assert result.tokens_per_s == pytest.approx(3000 / result.e2e_ms)
 
 
 def test_a_server_that_is_busy_is_asked_again_and_the_clock_goes_on() -> None:

@@ -240,3 +240,13 @@ def test_results_of_another_trace_are_not_mixed_in(
     assert simulate(trace, tmp_path, "--policy", "lru") == 0
     assert simulate(trace, tmp_path, "--policy", "lru", "--limit", "100") == 2
     assert "holds results of small" in capsys.readouterr().err
+
+
+def test_without_ray_the_command_says_what_to_install(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # which Python then takes to be missing
+    sizes = ("--capacity", "20k", "--threshold", "2000", "--ray", "local", "--out", str(tmp_path / "out"))
+    assert main(["simulate", "--trace", str(trace), *sizes]) == 2
+    said = capsys.readouterr().err
+    assert "--ray local: needs the package ray: in a checkout, pip install '.[ray]'" in said

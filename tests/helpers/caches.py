@@ -5,16 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.mem_cache.base_prefix_cache import MatchResult
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru import Config
+from radix_tlru.learning.state_file import StateFile
 from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
+from radix_tlru.sglang.state import StateKeeper
 
 
 def our_cache(capacity: int, page_size: int = 1, core: Core | None = None, **config: Any) -> UnifiedRadixCache:
     """The real cache with our order, on a pool of ``capacity`` tokens and one of SGLang's tree cores."""
     return build_cache(cache_params(capacity, page_size, core), Config(**config))
+
+
+def our_cache_with_state(params: CacheInitParams, file: StateFile, *, saves: bool) -> TailRadixCache:
+    """The same under ``etlru``, beginning with what a file says, and saving to it if asked to."""
+    config = Config("etlru", threshold=600, next_prompt_estimate=20, state=str(file.path))
+    return build_cache(params, config, state=StateKeeper(file, saves=saves))
 
 
 class Driver(OfflineCache):

@@ -51,11 +51,20 @@ class Modules:
             for file in sorted(root.joinpath(folder).rglob("*.py"))
         }
         self._nodes = {module: _nodes_of(file) for module, file in self.files.items()}
+        self._names: dict[str, set[str]] = {}  # of the modules that were asked about
         self.imports = [found for module in self.files for found in self._imports_of(module)]
 
     def folder(self, module: str) -> str:
         """The package that a module is in: of a package, itself."""
         return module if self._is_package(module) else module.rpartition(".")[0]
+
+    def has(self, module: str, name: str | None = None) -> bool:
+        """Whether there is such a module, and that name in it."""
+        if module not in self.files:
+            return False
+        if module not in self._names:
+            self._names[module] = _names_in(ast.parse(self.files[module].read_bytes()))
+        return name is None or name in self._names[module]
 
     def _is_package(self, module: str) -> bool:
         return module in self.files and self.files[module].name == "__init__.py"
@@ -149,6 +158,20 @@ def module_name(file: Path) -> str:
 def is_private(name: str) -> bool:
     """Whether a leading underscore says so; names of Python's own, like `__all__`, are not private."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
+
+
+def _names_in(tree: ast.Module) -> set[str]:
+    """What a file gives a name to, wherever in it."""
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.AsyncFunctionDef(name=name):
+                names.add(name)
+            case ast.alias(name=name, asname=asname):
+                names.add(asname or name.partition(".")[0])
+    return names
 
 
 def _nodes_of(file: Path) -> list[ast.AST]:

@@ -14,10 +14,11 @@ import torch.distributed as dist
 
 from radix_tlru import Config
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
-from radix_tlru.objective.prefill_latency import Line, PrefillFit, Sample
+from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import cache_params
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.rules import InTurn
 
 SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
 
@@ -29,15 +30,18 @@ SILENT_UNTIL = 3 * EVERY
 def evict_by_what_is_learned() -> dict[str, Any]:
     """Rates of return are learned alike, though this process hashes strings as no other does."""
     driver = Driver(our_cache(POOL, PAGE, policy="etlru", threshold=600, next_prompt_estimate=20))
-    requests, cached = random.Random(2), []
+    learner = driver.cache.tail.learner
+    learner.rule = InTurn(list(learner.candidates), 40)
+    requests, cached, in_force = random.Random(2), [], []
     for number in range(REQUESTS):
+        in_force.append(learner.in_force)
         history = driver.histories.setdefault(f"{requests.randrange(30)}", [])
         if len(history) > 2_000:
             history.clear()
         history += driver.fresh(requests.randrange(10, 600))
         cached.append(driver.request(history, prompt=len(history) - 5, stamp=float(number)))
     return {
-        "policy": driver.cache.tail.learner.in_force,
+        "in_force": in_force,
         "cached": cached,
         "resident": [driver.cached(name) for name in sorted(driver.histories)],
         "evicted": dict(sorted(driver.cache.tail.counts.items())),
@@ -50,7 +54,7 @@ def main(rank: int, meeting_point: str) -> None:
     params.tp_cache_group = dist.group.WORLD
     driver = Driver(build_cache(params, Config(ttft_slo_ms=SLO_MS, next_prompt_estimate=20)))
     live = driver.cache.live_threshold
-    requests, clock, alone = random.Random(1), random.Random(100 + rank), PrefillFit()
+    requests, clock, alone = random.Random(1), random.Random(100 + rank), PrefillTimes()
     thresholds, cached = [], []
     for number in range(REQUESTS):
         name, tokens = f"{requests.randrange(30)}", requests.randrange(10, 900)
@@ -65,7 +69,7 @@ def main(rank: int, meeting_point: str) -> None:
             alone.add(Sample(uncached, ms))
         cached.append(found)
         thresholds.append(driver.cache.tail.policy.threshold)
-    own = alone.line()
+    own = alone.near(SLO_MS)
     assert own is not None
     print(
         json.dumps(
@@ -75,7 +79,7 @@ def main(rank: int, meeting_point: str) -> None:
                 "resident": [driver.cached(name) for name in sorted(driver.histories)],
                 "evicted": dict(sorted(driver.cache.tail.counts.items())),
                 "line": live.estimate.line,
-                "alone": own.tokens(SLO_MS),
+                "alone": own.line.tokens(SLO_MS / own.late),
                 "etlru": evict_by_what_is_learned(),
             }
         )

@@ -20,6 +20,9 @@ POOL = 4_000
 PAGED_POOL, PAGE_SIZE = 4_096, 16
 THRESHOLD, NEXT_PROMPT = 600, 100
 
+# The plain priority that is the highest one of a hint, on `our_server`.
+PRIORITY = 10
+
 # Prompts up to this length are prefilled, and inserted into the tree, in one piece.
 CHUNK, PAGED_CHUNK = 2_048, 256
 

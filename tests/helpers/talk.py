@@ -98,9 +98,11 @@ def load_of(server: Server) -> dict[str, Any]:
     return dict(load)
 
 
-async def until_running(server: Server, count: int) -> None:
+async def until_running(server: Server, count: int, answers: asyncio.Future[Any]) -> None:
+    """Until so many of these requests run at once. Fails if all were answered and never did."""
     while load_of(server)["num_running_reqs"] < count:
-        await asyncio.sleep(0.05)
+        assert not answers.done(), f"never ran {count} at once"
+        await asyncio.sleep(0.01)
 
 
 TURNS, CROWD_ANSWER = 3, 24

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,20 +15,29 @@ import requests
 
 from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.helpers.servers import POOL
+from tests.helpers.paths import REPOSITORY
+from tests.helpers.servers import POOL, PRIORITY
 
 pytestmark = pytest.mark.live
 
 ANSWER = 4
 
 
-def generate(server: Server, prompt: Sequence[int], custom_params: Any = None) -> requests.Response:
+def generate(server: Server, prompt: Sequence[int], custom_params: Any = None, **top: Any) -> requests.Response:
     params = {"max_new_tokens": ANSWER, "ignore_eos": True, "temperature": 0}
     if custom_params is not None:
         params["custom_params"] = custom_params
-    return requests.post(
-        f"{server.base_url}/generate", json={"input_ids": list(prompt), "sampling_params": params}, timeout=120
-    )
+    body = {"input_ids": list(prompt), "sampling_params": params, **top}
+    return requests.post(f"{server.base_url}/generate", json=body, timeout=120)
+
+
+SEEDS = itertools.count()
+
+
+def new_prompts(*lengths: int) -> list[list[int]]:
+    """Prompts of these lengths that no test has sent before: hints say nothing of what conversations share."""
+    rng = random.Random(next(SEEDS))
+    return [[rng.randrange(VOCABULARY) for _ in range(length)] for length in lengths]
 
 
 def cached(response: requests.Response) -> int:
@@ -37,14 +48,25 @@ def cached(response: requests.Response) -> int:
 
 @pytest.mark.parametrize(
     ("said", "named"),
-    [({"returns_in_s": -3}, "tlru.returns_in_s -3"), ({"forever": True}, "tlru.forever"), ("yes", 'tlru "yes"')],
+    [
+        ({"tlru": {"returns_in_s": -3}}, "tlru.returns_in_s -3"),
+        ({"tlru": {"forever": True}}, "tlru.forever"),
+        ({"tlru": "yes"}, 'tlru "yes"'),
+        ({"retention_seconds": "long"}, 'retention_seconds "long"'),
+        ({"retention": [{"priority": 101}]}, "retention[0].priority 101"),
+        (
+            {"kv_cache_retention_config": {"decode_retention_priority": -1}},
+            "kv_cache_retention_config.decode_retention_priority -1",
+        ),
+        ({"nvext": {"agent_hints": {"osl": -1}}}, "nvext.agent_hints.osl -1"),
+    ],
 )
 def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, said: Any, named: str) -> None:
-    native = generate(our_server, [1, 2, 3], {"tlru": said})
+    native = generate(our_server, [1, 2, 3], said)
     assert native.status_code == 400
     assert named in native.text.replace('\\"', '"')
     client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
-    for body in ({"tlru": said}, {"custom_params": {"tlru": said}}):
+    for body in (said, {"custom_params": said}):
         with pytest.raises(openai.BadRequestError) as error:
             client.completions.create(model="default", prompt=[1, 2, 3], max_tokens=ANSWER, extra_body=body)
         assert named in str(error.value).replace('\\"', '"')
@@ -53,8 +75,7 @@ def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, 
 @pytest.mark.parametrize("openai_client", [False, True])
 def test_a_conversation_that_has_ended_gives_way_to_an_older_one(our_server: Server, openai_client: bool) -> None:
     requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
-    rng = random.Random(5)
-    older, ended, newer = ([rng.randrange(VOCABULARY) for _ in range(POOL * 2 // 5)] for _ in range(3))
+    older, ended, newer = new_prompts(*[POOL * 2 // 5] * 3)
     generate(our_server, older)
     hints = {"tlru": {"conversation_ends": True}}
     if openai_client:
@@ -67,8 +88,68 @@ def test_a_conversation_that_has_ended_gives_way_to_an_older_one(our_server: Ser
     assert cached(generate(our_server, ended)) < len(ended) * 3 // 4
 
 
+LEAST = {"token_start": 0, "token_end": None, "priority": 0}
+GOES_FIRST = {
+    "priority": {"priority": -PRIORITY},
+    "retention": {"retention": [LEAST]},
+    "kv_cache_retention_config": {
+        "kv_cache_retention_config": {"token_range_retention_configs": [LEAST], "decode_retention_priority": 0}
+    },
+    "nvext": {"nvext": {"agent_hints": {"priority": -PRIORITY, "osl": ANSWER, "speculative_prefill": True}}},
+}
+
+
+@pytest.mark.parametrize("field", GOES_FIRST)
+@pytest.mark.parametrize("openai_client", [False, True], ids=["requests", "openai"])
+def test_what_a_field_of_another_system_calls_least_gives_way_to_an_older_one(
+    our_server: Server, field: str, openai_client: bool
+) -> None:
+    requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
+    older, least, newer = new_prompts(*[POOL * 2 // 5] * 3)
+    generate(our_server, older)
+    if openai_client:
+        client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
+        client.completions.create(model="default", prompt=least, max_tokens=ANSWER, extra_body=GOES_FIRST[field])
+    elif field == "priority":
+        assert generate(our_server, least, **GOES_FIRST[field]).ok
+    else:
+        assert generate(our_server, least, GOES_FIRST[field]).ok
+    generate(our_server, newer)
+    assert cached(generate(our_server, older)) >= len(older) - 1
+    assert cached(generate(our_server, least)) < len(least) * 3 // 4
+
+
+def test_seconds_of_retention_keep_an_old_one_while_younger_ones_go(our_server: Server) -> None:
+    """4 · 304 + 2 · 1,104 + 1,604 tokens are over 4,000, trimmed as they are: the oldest prompt is the first to go."""
+    found = []
+    for hints in ({}, {"retention_seconds": 600}, {"priority": PRIORITY, "retention_seconds": 600}):
+        requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
+        oldest, *younger = new_prompts(*[POOL // 5] * 4, *[POOL * 2 // 5] * 3)
+        client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
+        client.completions.create(model="default", prompt=oldest, max_tokens=ANSWER, extra_body=hints)
+        for prompt in younger:
+            assert generate(our_server, prompt).ok
+        found.append(cached(generate(our_server, oldest)))
+    without, alone, beside_a_priority = found
+    assert without < alone
+    assert beside_a_priority == alone
+
+
+def test_the_examples_of_the_readme_run(our_server: Server) -> None:
+    text = (REPOSITORY / "radix_tlru" / "sglang" / "README.md").read_text()
+    section = text.partition("## Hints")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert [block.split()[:2] for block in blocks] == [["import", "openai"], ["import", "requests"]]
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block.replace("http://127.0.0.1:30000", our_server.base_url), names)  # each raises what a server refuses
+
+
 def test_the_stock_server_takes_what_ours_takes(stock_server: Server) -> None:
     assert generate(stock_server, [1, 2, 3], {"tlru": {"conversation_ends": True}}).ok
+    client = openai.OpenAI(base_url=f"{stock_server.base_url}/v1", api_key="none", max_retries=0)
+    for hints in GOES_FIRST.values():
+        client.completions.create(model="default", prompt=[1, 2, 3], max_tokens=ANSWER, extra_body=hints)
 
 
 def test_several_answers_to_one_prompt_are_so_many_requests(our_server: Server) -> None:

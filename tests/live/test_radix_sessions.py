@@ -134,7 +134,7 @@ def test_a_replay_closes_what_the_trace_says_and_real_caches_foretell_it(server:
     [prediction], not_made = predict(folder, load_from(open_trace(AGENTS).requests), timing)
     assert not not_made
     assert (prediction.same_tokens, prediction.predicted_uncached) == (1.0, prediction.uncached)
-    assert "conversations are sessions" in (tmp_path / "replay.html").read_text()
+    assert "requests name their sessions" in (tmp_path / "replay.html").read_text()
 
 
 def test_sessions_that_are_closed_while_they_run_lose_nothing(server: Server) -> None:

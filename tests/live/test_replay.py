@@ -100,6 +100,75 @@ def test_a_block_trace_hits_where_its_blocks_are_equal(our_server: Server, tmp_p
     assert [row.cached_tokens // 16 for row in rows] == [0, 4, 2]
 
 
+def agent_call(
+    at_ms: int, session: int, agent: int, blocks: Sequence[int], tokens: int, answer: int, stop: str = "tool_use"
+) -> dict[str, object]:
+    """A line of the flat format of agent sessions, in blocks of 16 tokens."""
+    told = {"session": session, "agent": agent, "stop": stop, "input_types": ["text"]}
+    return {"timestamp": at_ms, "input_length": tokens, "output_length": answer, "hash_ids": [*blocks], **told}
+
+
+def test_agent_sessions_are_played_as_they_were(our_server: Server, tmp_path: Path) -> None:
+    """The trace tells no ends of answers: they take 20 ms a token."""
+    lines = [
+        agent_call(0, 0, 0, range(13), 200, 10),  # the main agent; ends at 0.2 s
+        agent_call(100, 1, 0, range(50, 56), 90, 5),  # another session; ends at 0.2 s
+        agent_call(500, 0, 1, range(100, 120), 320, 40),  # a subagent; ends at 1.3 s
+        agent_call(500, 0, 2, range(200, 217), 260, 30),  # beside another one; ends at 1.1 s
+        agent_call(1000, 1, 0, range(50, 60), 150, 4, "end_turn"),
+        agent_call(1400, 0, 1, range(100, 125), 400, 6, "end_turn"),  # ends at 1.52 s
+        agent_call(2000, 0, 0, [*range(12), *range(20, 28)], 310, 8, "end_turn"),
+    ]
+    trace = tmp_path / "agents.jsonl"
+    trace.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    out = tmp_path / "run"
+    words = ["--trace", str(trace), "--block-size", "16", "--url", f"ours={our_server.base_url}", "--out", str(out)]
+    assert main(["replay", *words]) == 0
+
+    folder = Folder(out)
+    rows = {(row.conversation, row.turn): row for row in folder.rows("ours", 0)}
+    main_agent, other, first, second = range(4)
+    order = [(0, 0), (1, 0), (2, 0), (3, 0), (1, 1), (2, 1), (0, 1)]  # of the trace
+    assert all(row.error is None for row in rows.values())
+    assert [rows[one].output_tokens for one in order] == [line["output_length"] for line in lines]
+    assert [rows[one].prompt_tokens for one in order] == [line["input_length"] for line in lines]
+    assert {row.session for row in rows.values() if row.conversation != other} == {main_agent}
+
+    waits_s = {
+        ((main_agent, 0), (first, 0)): 0.3,
+        ((main_agent, 0), (second, 0)): 0.3,
+        ((other, 0), (other, 1)): 0.8,
+        ((first, 0), (first, 1)): 0.1,
+        ((first, 1), (main_agent, 1)): 0.48,
+        ((second, 0), (main_agent, 1)): 0.48,
+    }
+    ends_s = {one: row.sent_s + row.e2e_ms / 1000 for one, row in rows.items()}
+    for (before, after), wait_s in waits_s.items():
+        assert rows[after].sent_s >= ends_s[before] + wait_s - 2e-4, "rows are rounded to 0.1 ms"
+    assert rows[other, 0].sent_s >= 0.1
+    assert max(rows[one, 0].sent_s for one in (first, second)) < min(ends_s[one, 0] for one in (first, second))
+
+    for row in rows.values():
+        assert row.ttft_ms is not None
+        assert 0 < row.ttft_ms <= row.e2e_ms
+        assert len(row.itl_ms) == row.output_tokens - 1
+        assert min(row.itl_ms) > 0
+        assert row.tokens_per_s == pytest.approx(row.output_tokens / row.e2e_ms * 1000, abs=0.01)
+    # Of 12 blocks of the first prompt all are in the last one.
+    assert rows[main_agent, 1].cached_tokens // 16 == 12
+
+    table = (out / "table.md").read_text()
+    shown = [f"{name} p{p} (ms)" for name in ("TTFT", "ITL") for p in (50, 95, 99)]
+    for title in (*shown, "output tokens / s", "hit ratio"):
+        assert f"| {title} | " in table
+        assert title in (out / "replay.html").read_text()
+    (arm,) = [json.loads(line) for line in (out / "arms.jsonl").read_text().splitlines()]
+    assert {"itl_p50", "itl_p95", "itl_p99", "ttft_p50", "ttft_p95", "ttft_p99", "hit_ratio"} <= set(arm["figures"])
+    assert arm["tokens_per_s"] == pytest.approx(
+        sum(row.output_tokens for row in rows.values()) / folder.parts[0].seconds
+    )
+
+
 def start(words: Sequence[str]) -> subprocess.Popen[str]:
     """As from a terminal: what a shell runs in the background ignores an interrupt, and all that it starts does."""
     return subprocess.Popen(
@@ -163,4 +232,4 @@ def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Pa
     assert Folder(tmp_path).missing == []
     facts = Folder(tmp_path).facts("ours")
     assert facts is not None
-    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", "load", True, True)
+    assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", 0.0, True, True)

@@ -127,7 +127,7 @@ def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted:
         server.flush_cache()
         asked = [body(Conversation(40 + n).ask(300), SLOW, priority=0) for n in range(2 * SLOTS)]
         slow = [asyncio.ensure_future(ask_all(server, [one])) for one in asked]
-        await until_running(server, SLOTS)
+        await until_running(server, SLOTS, slow[0])
         (first,) = await ask_all(server, [body(Conversation(39).ask(1_500), 20, priority=100)])
         assert not any(one.done() for one in slow), "no place was free, so one was stopped"
         return [reply["output_ids"] for (reply,) in await asyncio.gather(*slow)], first["output_ids"]

@@ -102,10 +102,10 @@ def test_the_threshold_becomes_what_prefills_and_first_tokens_leave_of_the_objec
     assert overhead >= PER_ANSWER_MS
     assert late >= 1.0
     threshold = metrics["sglang:tlru_threshold_tokens"]
-    # No prefill took less than was slept for its tokens; a line through those that took longer may be a little off.
+    # No prefill took less than was slept for its tokens; between sizes the time is interpolated.
     slept = (SLO_MS - PER_ANSWER_MS) / PER_TOKEN_MS
     assert NEXT_PROMPT < threshold < 1.1 * slept < START_THRESHOLD
-    in_metrics = line.tokens(time_for_prefill(SLO_MS, overhead, late))
+    in_metrics = line.tokens(time_for_prefill(SLO_MS, overhead) / late)
     assert threshold == pytest.approx(in_metrics, rel=0.11)  # it moves for more than a tenth
     assert metrics["sglang:tlru_threshold_samples"] == pytest.approx(len(lengths), abs=8)  # and SGLang's warm-up
 

@@ -6,6 +6,7 @@ from array import array
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.managers.schedule_batch import FINISH_LENGTH
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.caches.policies import simulated_cache
@@ -15,6 +16,7 @@ from eval.traces import open_trace
 from radix_tlru.sglang.offline.caches import Core
 from radix_tlru.sglang.requests.turns import fingerprint_of, turn_of
 from radix_tlru.sglang.support import rust_core_refusal
+from tests.helpers.rules import InTurn
 
 PAGE, NEXT_PROMPT = 16, 200
 
@@ -40,11 +42,13 @@ def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
     simulated = simulated_cache("etlru", capacity, **sizes)
     real = RealCache("etlru", capacity, core=core, **sizes)
     learner = real.cache.tail.learner
+    for each in (learner, simulated.learner):
+        each.rule = InTurn(list(each.candidates), 40)
     in_force = set()
     for number, (request, expected) in enumerate(zip(requests, simulate(simulated, requests), strict=True)):
         assert real.request(request) == expected, number
         in_force.add(learner.in_force)
-    assert "etlru" in in_force, "enough was learned to evict by it"
+    assert in_force == set(learner.candidates)
     assert {phase: real.cache.tail.counts[phase] for phase in simulated.evicted} == dict(simulated.evicted)
 
 
@@ -66,8 +70,9 @@ def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
         cached_tokens=0,
         session=None,
         session_id="of the chat",
+        finished_reason=FINISH_LENGTH(80),
     )
     turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
     assert (turn.prompt_len, turn.answer_len, turn.thought_len, turn.context_len) == (400, 80, 30, 480)
     assert tuple(turn.answer_ids[-2:]) == (78, 79), "how it ends"
-    assert turn.session == "of the chat"
+    assert (turn.session, turn.finish) == ("of the chat", "length")

@@ -18,9 +18,15 @@ from sglang.srt.server_args import ServerArgs, prepare_server_args
 from transformers import AutoConfig
 
 from radix_tlru import Config, ConfigError
+from radix_tlru.learning.state_file import Origin, read_state
 from radix_tlru.sglang.plugin import server_args
 from radix_tlru.sglang.record import BACKEND, config_of
-from radix_tlru.sglang.support import check_version, host_tier_refusal, hybrid_refusal, sessions_refusal
+from radix_tlru.sglang.support import (
+    check_version,
+    host_tier_refusal,
+    hybrid_refusal,
+    sessions_refusal,
+)
 from radix_tlru.tools.demo_model import write_demo_model
 
 
@@ -91,6 +97,63 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
         with pytest.raises(ConfigError):
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
+
+
+def test_a_return_model_that_breaks_its_contract_ends_the_launch(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("--radix-eviction", "etlru", "--tlru-return-model")
+    assert config_of(parse(model, *own, "eval.examples.tool_calls:AfterToolCalls")) is not None
+    with pytest.raises(SystemExit) as ended:
+        parse(model, *own, "tests.helpers.wrong_models:EndsAtOnce")
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]  # SGLang may have said something of the machine before
+    assert "sglang: error: --tlru-return-model tests.helpers.wrong_models:EndsAtOnce: EndsAtOnce.group(" in line
+    assert line.endswith(
+        "returned Group(0, expiry=1.0): must be a Group of a whole number and an expiry later than now, 1"
+    )
+
+
+def with_state(model: str, file: Path, *flags: str) -> ServerArgs:
+    """A record as it is when SGLang checks it: resolved."""
+    record = parse(model, "--radix-eviction", "etlru", "--tlru-state", str(file), "--device", "cpu", *flags)
+    record.resolve_once()
+    return record
+
+
+def test_a_state_of_another_server_ends_the_launch_before_the_model_is_loaded(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "state.npz"
+    record = with_state(model, file)
+    assert config_of(record) == Config("etlru", state=str(file))
+    record.check_server_args()
+    assert read_state(file).origin == Origin(model, 1), "a missing file is created"
+    record.check_server_args()
+    with pytest.raises(SystemExit) as ended:
+        with_state(model, file, "--page-size", "32").check_server_args()
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line == f"sglang: error: --tlru-state {file}: was learned with the page size 1; must be of 32, or a new file"
+
+
+def test_a_state_that_cannot_be_written_ends_the_launch(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "nowhere" / "state.npz"
+    with pytest.raises(SystemExit) as ended:
+        with_state(model, file).check_server_args()
+    assert ended.value.code == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    reason = "FileNotFoundError: No such file or directory"
+    assert line == f"sglang: error: --tlru-state {file}: cannot be written, {reason}"
+
+
+def test_a_state_is_for_etlru(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(model, "--radix-eviction", "tlru", "--tlru-state", "file")
+    assert ended.value.code == 2
+    assert "--tlru-state file: must be left out without --radix-eviction etlru" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))

@@ -32,6 +32,7 @@ from radix_tlru.sglang.offline.caches import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.support import hybrid_refusal
 from tests.helpers.any_order import in_any_order
+from tests.helpers.rules import InTurn
 
 pytestmark = pytest.mark.skipif(hybrid_refusal() is not None, reason=str(hybrid_refusal()))
 
@@ -233,19 +234,20 @@ def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
 @pytest.mark.parametrize("kind", ["swa", "mamba"])
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
 def test_what_was_learned_orders_whole_leaves(policy: str, kind: Kind) -> None:
-    requests = open_trace("synthetic:conversations=150").requests
+    requests = open_trace("synthetic:conversations=300").requests
     sizes = {"threshold": 1024, "next_prompt_estimate": None, "page_size": 16}
     real = RealCache(policy, 20_000, **sizes, core="python", hybrid=kind)
     cache, half = real.cache, len(requests) // 2
+    candidate = "etlru w=0.7" if policy == "etlru" else policy
+    cache.tail.learner.rule = InTurn([candidate])  # whatever the shadows say
     for request in requests[:half]:
         real.request(request)
     learner, counts = cache.tail.learner, cache.tail.counts
-    assert isinstance(learner.candidates[policy].prompts, NextPrompts), "enough was seen to learn from"
-    learner.selector.eligible, learner.selector.preferred = (policy,), policy  # whatever the shadows say
+    assert isinstance(learner.policy.prompts, NextPrompts), "enough was seen to learn from"
     before = counts["tel_safe"] + counts["lru"]
     for request in requests[half:]:
         real.request(request)
-    assert learner.in_force == policy
+    assert learner.in_force == candidate
     assert counts["tel_safe"] + counts["lru"] > before
     assert not counts["splits"]
     cache.evict(EvictParams(num_tokens=20_000))
@@ -277,7 +279,7 @@ def hand_over_another_state(audited: AuditedHybrid) -> None:
     ids=lambda wrong: wrong.__name__,
 )
 def test_the_audit_notices(wrong: Callable[[AuditedHybrid], None]) -> None:
-    audited = AuditedHybrid(Shape("python", 16, beside=("swa", "mamba")))
+    audited = AuditedHybrid(Shape("python", 16, hybrid=("swa", "mamba")))
     for number in range(6):
         audited.start(number, 8)
         audited.finish(0)

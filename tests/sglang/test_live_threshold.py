@@ -274,4 +274,4 @@ def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the
     for evicted in (first["evicted"], first["etlru"]["evicted"]):
         assert evicted["tel_safe"] > 0
         assert evicted["lru"] > 0
-    assert first["etlru"]["policy"] == "etlru", "enough was learned to evict by it"
+    assert len(set(first["etlru"]["in_force"])) == 4, "whatever was learned, and lru"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -13,13 +14,16 @@ from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
 from sglang.srt.managers.io_struct import TokenizedEmbeddingReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
+from starlette.requests import Request
 
 from radix_tlru import Config
+from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Range
 from radix_tlru.sglang.requests import metadata
 
 
-def manager(mode: str = "null") -> Any:
-    record = SimpleNamespace(_radix_tlru_config=Config(), tokenizer_worker_num=1, disaggregation_mode=mode, dp_size=1)
+def manager(mode: str = "null", config: Config | None = None) -> Any:
+    given = {"tokenizer_worker_num": 1, "disaggregation_mode": mode, "dp_size": 1}
+    record = SimpleNamespace(_radix_tlru_config=config or Config(), **given)
     return SimpleNamespace(server_args=record, rid_to_state={"r": SimpleNamespace()})
 
 
@@ -50,6 +54,61 @@ def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() 
     asked = tokenized(5, stream=True)
     metadata.add_metadata(asked, manager("prefill"))
     assert metadata.metadata_of(asked).stamp is not None
+
+
+CONFIG = {
+    "token_range_retention_configs": [{"token_start": 0, "token_end": None, "priority": 90, "duration_ms": 5_000}],
+    "decode_retention_priority": 10,
+}
+
+
+def test_fields_of_other_systems_reach_the_scheduler_and_nothing_else_of_them_does() -> None:
+    asked = tokenized({"kv_cache_retention_config": CONFIG, "mine": 1}, input_ids=[7] * 50, cache_salt="a", stream=True)
+    metadata.add_metadata(asked, manager())
+    hints = metadata.metadata_of(asked).hints
+    assert hints is not None
+    assert hints.retention == (Range(0, 50, 90, 5.0), Range(50, None, 10, LONGEST_S))
+    assert set(asked.sampling_params.custom_params) == {"mine", metadata.KEY}
+    assert asked.cache_salt == "a"
+
+
+@pytest.mark.parametrize(("highest", "kept"), [(None, None), (10, (Range(0, None, HIGHEST, LONGEST_S),))])
+def test_a_plain_priority_is_a_hint_where_the_server_says_so(highest: int | None, kept: Any) -> None:
+    asked = tokenized(priority=10, input_ids=[7], stream=True)
+    metadata.add_metadata(asked, manager(config=Config(highest_priority=highest)))
+    hints = metadata.metadata_of(asked).hints
+    assert (hints and hints.retention) == kept
+
+
+def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told() -> None:
+    said = {"nvext": {"agent_hints": {"osl": "long"}}}
+    with pytest.raises(ValueError, match=r'^nvext\.agent_hints\.osl "long": must be a whole number'):
+        metadata.add_metadata(tokenized(said, stream=True), manager())
+    asked = tokenized(said, stream=True)
+    metadata.add_metadata(asked, manager("prefill"))
+    assert metadata.metadata_of(asked).hints is None
+
+
+def moved(body: dict[str, Any], served_by: Any) -> Any:
+    """The custom parameters of an OpenAI request with this body, or SGLang's answer that it is wrong."""
+    asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}], **body)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    async def served(_serving: Any, request: Any, _raw: Any) -> Any:
+        return request.custom_params
+
+    serving = SimpleNamespace(tokenizer_manager=served_by, create_error_response=lambda text: f"refused: {text}")
+    return asyncio.run(metadata.move_hints(served, serving, asked, Request({"type": "http"}, receive)))
+
+
+def test_fields_at_the_top_of_an_openai_request_are_moved_to_where_they_are_read() -> None:
+    body = {"retention_seconds": 9, "nvext": {"agent_hints": {"priority": 1}}, "custom_params": {"mine": 1}}
+    assert moved(body, manager()) == {**body.pop("custom_params"), **body}
+    assert moved({"user": '"retention"'}, manager()) is None, "a text that looks like a field is none"
+    twice = {"retention": [], "custom_params": {"retention": []}}
+    assert moved(twice, manager()) == "refused: retention: must be given once, not in custom_params as well"
 
 
 BESIDE_ANOTHER = """

@@ -26,10 +26,12 @@ from radix_tlru.sglang.offline.caches import cache_params, stock_cache_of
 from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.support import host_tier_refusal
 from tests.helpers.caches import Driver
+from tests.helpers.rules import InTurn
 from tests.helpers.tiers import TieredDriver
 
 POOL, THRESHOLD, NEXT_PROMPT = 4_000, 600, 100
 TLRU = Config("tlru", THRESHOLD, NEXT_PROMPT)
+ENDED = Hints(conversation_ends=True)
 
 
 class Clients(Driver):
@@ -103,6 +105,7 @@ def test_a_closed_session_goes_before_an_older_conversation_and_in_stock_it_wait
 def test_of_closed_sessions_the_one_that_was_used_first_goes_first(turns: tuple[int, int]) -> None:
     """Whatever is thought of conversations of their kind: of what is left the newest is the likeliest to be shared."""
     served = clients(Config("etlru", THRESHOLD))
+    served.cache.tail.learner.rule = InTurn(["etlru"])
     for number in range(110):  # as many as it takes for etlru to be in force
         served.turn(f"s{number // 2}", 17)
     for name, count in zip(("s-older", "s-newer"), turns, strict=True):
@@ -260,10 +263,9 @@ def test_who_is_said_to_be_over_is_not_waited_for_any_more() -> None:
     """Nor do shadows keep it, whether its client said so with its last request or closed its session later."""
     learner = Learner(Config("etlru", THRESHOLD), 10_000, 1)
     said = [learner.record_turn(told(number, Hints(conversation_ends=number == 3))) for number in range(60)]
-    assert [conversation.band >= 0 for conversation in said[:5]] == [True, True, True, False, True]
+    assert [conversation.hints == ENDED for conversation in said[:5]] == [False, False, False, True, False]
     learner.end_conversation(said[1])
-    assert said[1].band < 0
-    assert said[1].hints == Hints(conversation_ends=True)
+    assert said[1].hints == ENDED
     served = [learner.record_turn(told(number)) for number in range(60, 64)]
     shadow = learner.selector._shadows["etlru"]
     learner.end_conversation(served[2])
@@ -271,7 +273,8 @@ def test_who_is_said_to_be_over_is_not_waited_for_any_more() -> None:
     assert (victim.leaf.conversation, victim.keep) == (served[2], 0)
     learner.record_turn(told(61, tokens=200))
     learner.record_turn(told(62, tokens=200))
-    assert learner.hazards.returns == 1, "of the two one was over"
+    returned = learner._log.intervals().returned
+    assert returned.nonzero()[0].tolist() == [61], "of the two one was over"
 
 
 def told(number: int, hints: Hints | None = None, tokens: int = 100) -> Turn:

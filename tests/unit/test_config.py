@@ -26,26 +26,25 @@ def test_a_threshold_is_pinned_and_an_objective_is_followed_from_the_start_value
 
 
 def test_the_log_says_where_the_threshold_is_from() -> None:
-    rest = "next_prompt_estimate=learned, median_weight=load, trim_chunk=1/100 of the pool"
+    rest = "next_prompt_estimate=learned, median_weight=0, trim_chunk=1/100 of the pool, 1,024 tokens at most"
     assert str(Config()) == f"tlru (ttft_slo=200 ms, {rest})"
     assert str(Config(threshold=600)) == f"tlru (threshold=600 tokens, {rest})"
     assert str(Config(threshold=600, host_threshold=300)) == (
         f"tlru (threshold=600 tokens, {rest}, host_threshold=300 tokens)"
     )
-    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=load, trim_chunk=64 tokens)")
+    assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0, trim_chunk=64 tokens)")
 
 
-def test_what_is_told_no_weight_follows_the_load_unless_it_is_as_published() -> None:
-    assert Config("tlru", 600).weight == Config("etlru", 600).weight == "load"
-    assert Config("etlru", 600, next_prompt_estimate=100).weight == "load", "it learns who comes back"
-    assert Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1 of the paper"
-    assert Config("etlru", 600).start_weight == 0.05
+def test_without_a_weight_that_of_etlru_is_one_and_that_of_tlru_is_as_published() -> None:
+    assert Config("etlru", 600).weight == Config("etlru", 600, next_prompt_estimate=100).weight == 1.0
+    assert Config("tlru", 600).weight == Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1"
+    assert Config("etlru", 600).start_weight == 1.0
     for weight, start in (("load", 0.05), (0.0, 0.0), (1, 1)):
         assert Config("tlru", 600, 100, weight).start_weight == start
 
 
 @pytest.mark.parametrize(
-    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 20_000)]
+    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 1_024)]
 )
 def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
     assert Config().for_pool(pool) == Config(trim_chunk=chunk)

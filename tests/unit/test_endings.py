@@ -11,10 +11,9 @@ from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import simulate
 from eval.traces import open_trace
-from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.endings import Endings
-from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.records import Turn
+from radix_tlru.learning.turn_features import Feature
+from tests.helpers.turns import new_conversations, told
 
 END, CALL = 7, 9  # what ends every answer, and a call before that
 CALLS = (
@@ -69,26 +68,35 @@ def test_answers_that_are_cut_do_not_hide_which_of_the_others_are_calls() -> Non
     kinds: dict[str, set[int]] = {"call": set(), "answer": set(), "cut": set()}
     for number, each in enumerate(said):
         kind = "cut" if each[-1] != END else "call" if each[-2] == CALL else "answer"
-        told = endings.number_of(each)
+        ending = endings.number_of(each)
         if number >= 200:
-            kinds[kind].add(told)
+            kinds[kind].add(ending)
     assert sorted(map(len, kinds.values())) == [1, 1, 1]
     assert len(set.union(*kinds.values())) == 3
     assert kinds["cut"] == {0}
 
 
-def test_of_a_class_that_ends_alike_returns_are_counted_apart() -> None:
-    conversations, random, at = Conversations(Hazards()), Random(0), 0.0
-    found = set()
+def test_conversations_whose_answers_end_unlike_are_predicted_apart() -> None:
+    """By ``finish_reason`` where it says more than "stop", else by the last tokens once they are frequent."""
+    conversations, random, found = new_conversations(), Random(0), set()
     for number in range(600):
-        at += 1.0
+        finish = random.choice([None, "stop", "tool_calls", "length"])
         calls = random.random() < 0.5
-        answered = (random.randrange(100, 5_000), *((CALL,) if calls else ()), END)
-        told = Turn(at, 100, 3, 100, 0, lambda start, end, above, name=number: name + 1, answer_ids=answered)
-        cls = conversations.record_turn(told, is_leaf=True).cls
+        words = [random.randrange(100, 5_000) for _ in range(20)]
+        answer = [*words, *([CALL] if calls else []), END]
+        first = told(float(number), range(10_000 * number, 10_000 * number + 100), answer, finish=finish)
+        ending = conversations.record_turn(first, is_leaf=True).features[Feature.ENDING]
         if number >= 200:
-            found.add((calls, cls))
-    assert found == {(True, (11, 0, 0)), (False, (0, 0))}
+            found.add((finish, calls, ending))
+    frequent = 4  # the first of eight
+    assert found == {
+        (None, True, frequent),
+        (None, False, 0),
+        ("stop", True, frequent),
+        ("stop", False, 1),
+        *(("tool_calls", calls, 2) for calls in (False, True)),
+        *(("length", calls, 3) for calls in (False, True)),
+    }
 
 
 @pytest.mark.parametrize("policy", ["etlru", "tlru"])
@@ -99,10 +107,10 @@ def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str) -> None:
 
 
 def test_who_sees_how_answers_end_has_a_shorter_tail() -> None:
-    told = open_trace(CALLS).requests
-    assert {request.ending[0] == 1 for request in told} == {False, True}
+    with_endings = open_trace(CALLS).requests
+    assert {request.ending[0] == 1 for request in with_endings} == {False, True}
     tel = []
-    for requests in (told, [replace(request, ending=()) for request in told]):
+    for requests in (with_endings, [replace(request, ending=()) for request in with_endings]):
         found = zip(requests, simulate(simulated_cache("etlru", 60_000, **SIZES), requests), strict=True)
         tel.append(sum(max(request.prompt_tokens - cached - 1_024, 0) for request, cached in found))
     assert tel[0] < 0.9 * tel[1]

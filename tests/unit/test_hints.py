@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
-from radix_tlru.hints.models import DEAREST, factor
+from radix_tlru.hints.models import BANDS, DEAREST, HintedReturns, factor
 from radix_tlru.hints.quota import SHARE, ClaimQuota
-from radix_tlru.hints.schema import LONGEST_S, Hints, HintsError
+from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.records import Turn
+from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.learning.return_model import RecentTurns
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 
@@ -144,6 +145,21 @@ def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
     # Of age 20 it is as dear as one of age 5, and older ones go before; younger ones it does not outlast.
     assert 12 <= found.index(1) <= 18
     assert [number for number in found if number != 1] == list(range(2, 22))
+
+
+def test_priorities_are_told_apart_in_eight_bands() -> None:
+    """However many priorities clients use, a decision compares no more groups than that."""
+    assert len(BANDS) == 8
+    returns = HintedReturns(RecentTurns())
+    groups, factors = set(), []
+    for priority in range(HIGHEST + 1):
+        known = Conversation(0.0, 1, 0, 1_600, 0)
+        known.hints = Hints(retention=(Range(0, None, priority, 60.0),))
+        groups.add(returns.group(Leaf(0, 1_600, 1_600, 0.0, known), 1.0).number)
+        factors.append(factor(priority))
+    assert len(groups) == len(BANDS) == len(set(factors))
+    assert factors == sorted(factors)
+    assert factor(40) == factor(35) == 1.0, "the nearest band"
 
 
 def test_a_range_is_taken_no_further_than_it_goes() -> None:

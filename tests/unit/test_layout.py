@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -38,6 +40,17 @@ def test_a_private_name_is_not_used_outside_its_folder(modules: Modules) -> None
     assert not used, "\n".join(used)
 
 
+def test_what_is_imported_of_this_repository_is_there(modules: Modules) -> None:
+    """Also where it is imported late, or by what only `make patches-check` runs."""
+    roots = {module.partition(".")[0] for module in modules.files}
+    missing = [
+        str(one)
+        for one in modules.imports
+        if one.imported.partition(".")[0] in roots and not modules.has(one.imported, one.name)
+    ]
+    assert not missing, "\n".join(missing)
+
+
 def test_no_test_imports_from_a_test_module(modules: Modules) -> None:
     found = [
         str(one)
@@ -69,6 +82,41 @@ def test_the_configuration_imports_nothing_of_the_package(modules: Modules) -> N
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize(
+    ("room", "below"),
+    [
+        ("policy", {"config"}),
+        ("objective", {"config"}),
+        ("hints", {"config", "policy"}),
+        ("learning", {"config", "policy", "objective", "hints"}),
+        ("tools", {"config", "policy", "learning"}),
+    ],
+)
+def test_a_room_imports_what_is_below_it(room: str, below: set[str], modules: Modules) -> None:
+    """As `radix_tlru/README.md` has it."""
+    found = [
+        one
+        for one in modules.imports
+        if within(one.module, f"radix_tlru.{room}") and within(one.imported, "radix_tlru")
+        if one.imported.split(".")[1:2] and one.imported.split(".")[1] not in {room, *below}
+    ]
+    assert not found, "\n".join(map(str, found))
+
+
+def test_the_functions_that_the_architecture_names_are_there(modules: Modules) -> None:
+    named = set(re.findall(r"`(?:(\w+)\.)?(\w+)\(\)`", (REPOSITORY / "radix_tlru" / "README.md").read_text()))
+    defined: set[tuple[str, str]] = set()
+    for module in modules.files:
+        if within(module, "radix_tlru"):
+            for node in ast.walk(ast.parse(modules.files[module].read_text())):
+                inside = node.body if isinstance(node, ast.ClassDef | ast.Module) else []
+                owner = node.name if isinstance(node, ast.ClassDef) else ""
+                functions = [each.name for each in inside if isinstance(each, ast.FunctionDef)]
+                defined |= {(given, name) for name in functions for given in ("", owner)}
+    assert len(named) > 30
+    assert not named - defined
+
+
 def test_a_file_has_at_most_400_lines(modules: Modules) -> None:
     lengths = {module: len(file.read_text().splitlines()) for module, file in modules.files.items()}
     assert not {module: lines for module, lines in lengths.items() if lines > MOST_LINES}
@@ -82,6 +130,16 @@ def test_a_module_says_what_it_is_for(modules: Modules) -> None:
         if not ast.get_docstring(ast.parse(file.read_text()))
     ]
     assert not silent
+
+
+def test_a_message_names_no_index_to_install_from(modules: Modules) -> None:
+    """There is no release on one: what works is an extra of a checkout."""
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    texts = [file.read_text() for module, file in modules.files.items() if not within(module, "tests")]
+    told = [found for text in texts for found in re.findall(r"(.*)pip install ('.*?'|\S+)", text)]
+    assert told
+    assert not [what for where, what in told if what not in {f"'.[{extra}]'" for extra in extras}]
+    assert not [where for where, _ in told if "in a checkout" not in where]
 
 
 # ---- the reader itself, on files made up for it ----
@@ -151,6 +209,12 @@ def test_private_names_of_another_folder_are_found(use: str, owner: str, tmp_pat
 def test_private_names_of_the_same_folder_are_its_own(use: str, tmp_path: Path) -> None:
     modules = written(tmp_path, mine__m="_secret = 1", mine__user=use)
     assert list(modules.private_names()) == []
+
+
+def test_what_a_module_does_not_have_is_known(tmp_path: Path) -> None:
+    modules = written(tmp_path, a="import os as system\nif True:\n    x: int = 1\ndef f(): pass", b="from p.a import x")
+    assert all(modules.has("p.a", name) for name in (None, "system", "x", "f"))
+    assert not any((modules.has("p.a", "os"), modules.has("p.a", "y"), modules.has("p.c")))
 
 
 def test_a_finding_says_where_it_is(tmp_path: Path) -> None:

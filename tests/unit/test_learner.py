@@ -11,18 +11,18 @@ from eval.caches.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
-from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.records import Conversation
+from radix_tlru.learning.least_tel import LeastTel
+from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
-from radix_tlru.learning.selector import LeadsNeeded, Selector
-from radix_tlru.policy.models import FixedPrompt, Leaf, Recency
+from radix_tlru.learning.selector import Selector
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import tel
-from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, turn
+from tests.helpers.rules import InTurn
+from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_conversations, told, turn
 
 
 def synthetic(conversations: int, parameters: str = "") -> list[Request]:
@@ -30,36 +30,54 @@ def synthetic(conversations: int, parameters: str = "") -> list[Request]:
 
 
 def learning(capacity: int, page_size: int = PAGE, threshold: int = 1024) -> SimulatedCache:
-    return simulated_cache("etlru", capacity, threshold=threshold, next_prompt_estimate=200, page_size=page_size)
+    return simulated_cache("etlru", capacity, threshold=threshold, page_size=page_size)
 
 
-def test_until_enough_is_known_it_is_tlru_decision_by_decision() -> None:
-    requests = synthetic(40)
-    sizes = {"threshold": 1024, "next_prompt_estimate": 200, "page_size": PAGE}
-    tlru, learned = simulated_cache("tlru", 10_000, **sizes), learning(10_000)
+def learner_of(cache: SimulatedCache) -> Learner:
+    assert cache.learner is not None
+    return cache.learner
+
+
+def test_until_another_is_seen_to_be_worse_in_nothing_etlru_is_lru_decision_by_decision() -> None:
+    requests = synthetic(1500, ",turn_rate_sigma=1")
+    lru, learned = simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE), learning(100_000)
     for request in requests:
-        if learned._learner.in_force != "tlru":  # type: ignore[union-attr]
+        if learner_of(learned).in_force != "lru":
             break
-        assert learned.request(request) == tlru.request(request)
-        assert learned.evicted == tlru.evicted
-    assert tlru.evicted["lru"] > 10_000
+        assert learned.request(request) == lru.request(request)
+        assert learned.evicted == lru.evicted
+    assert lru.evicted["lru"] > 10_000
+    assert learner_of(learned).in_force == "etlru"
+
+
+def test_lru_in_force_is_stock_lru_even_where_prompts_leave_thoughts_out() -> None:
+    requests = open_trace("thinking:sessions=120,span_s=1200").requests
+    told = learning(200_000)
+    learner_of(told).rule = InTurn(["lru"])
+    assert simulate(told, requests) == simulate(
+        simulated_cache("lru", 200_000, threshold=1024, page_size=PAGE), requests
+    )
 
 
 def test_what_is_in_force_is_kept_as_which_candidate_it_is() -> None:
     learner = Learner(Config("tlru", THRESHOLD), 10_000, PAGE)
-    assert learner.candidates["tlru"] == learner.candidates["tlru Q=200"], "before anything is learned"
-    assert learner.in_force == "tlru Q=200", "what has learned nothing yet is not in force"
+    first = learner.policy
     for number in range(400):  # four turns each of a hundred conversations
         learner.record_turn(turn(float(number), 900 + number // 100 * 64, 900 + number // 100 * 64, number % 100))
     assert learner.in_force == "tlru"
-    assert learner.policy is learner.candidates["tlru"] is not learner.candidates["tlru Q=200"]
+    assert learner.policy is learner.candidates["tlru"] is not first
 
 
 def test_two_that_are_told_the_same_evict_the_same() -> None:
     requests = synthetic(1500, ",turn_rate_sigma=1")
-    one, other = learning(100_000), learning(100_000)
-    assert simulate(one, requests) == simulate(other, requests)
-    assert one._learner._returns.version > 2  # type: ignore[union-attr]
+    one, other, lru = (
+        learning(100_000),
+        learning(100_000),
+        simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE),
+    )
+    found = simulate(one, requests)
+    assert found == simulate(other, requests) != simulate(lru, requests)
+    assert learner_of(one).returns_by_age == learner_of(other).returns_by_age
     assert one.evicted == other.evicted
 
 
@@ -74,23 +92,23 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radix_tlru.learning.conversations._MOST_REMEMBERED", 50)
-    monkeypatch.setattr("radix_tlru.learning.hazards._MOST_WATCHED", 80)
+    monkeypatch.setattr("radix_tlru.learning.last_users._MOST_REMEMBERED", 80)
     cache = learning(50_000)
-    learner = cache._learner
-    assert learner is not None
-    for request in synthetic(1500):
-        cache.request(request)
-        assert len(learner._conversations._known) <= 50
-        assert len(learner._conversations._index) <= 50 * 12
-        assert sum(map(len, learner._returns.hazards._bands)) <= 80
+    conversations = learner_of(cache)._conversations
+    for number, request in enumerate(synthetic(1500)):
+        cache.request(replace(request, session=f"{number // 2}"))
+        assert len(conversations._known) <= 50
+        assert len(conversations._sessions) <= 50
+        assert len(conversations._index) <= 50 * 12
+        assert len(conversations._users._last) <= 80
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
     tlru = Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.0, trim_chunk=40 * PAGE)
-    selector = Selector({"tlru": tlru}, 64_000 * PAGE, PAGE, 4, ("tlru",), LeadsNeeded(1.0, 1.0))
+    selector = Selector({"tlru": tlru}, 64_000 * PAGE, PAGE, 4, LeastTel(["tlru"]))
     (shadow,) = selector._shadows.values()
     context = shadow.capacity // 4
-    shadow.serve(Conversation((), 0.0, 1, 0, context, 0), turn(0.0, context, context))
+    shadow.serve(conversation(context_len=context), turn(0.0, context, context))
     victim = shadow.order.choose_victim(1)
     assert victim is not None
     assert context - victim.keep == 10 * PAGE
@@ -98,38 +116,18 @@ def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
 
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
-    learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT, median_weight=0.0), 10_000, PAGE)
-    candidates = {name: learner.candidates[name] for name in ("lru", "tlru")}
-    selector = Selector(candidates, 10_000, PAGE, 1, ("lru", "tlru"), LeadsNeeded(1.0, 1.0))
-    conversations = Conversations(Hazards())
+    candidates = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE).candidates
+    in_order = {name: candidates[name] for name in ("lru", "tlru")}
+    selector = Selector(in_order, 10_000, PAGE, 1, LeastTel(["lru", "tlru"]))
+    conversations = new_conversations()
     for cycle in range(20):
         for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do
-            told = turn(cycle * 100.0 + name, 960 + cycle * PAGE, 960 + cycle * PAGE, name)
-            selector.replay_turn(conversations.record_turn(told, is_leaf=True), told)
-    assert selector.tel["tlru"] < selector.tel["lru"]
+            served = turn(cycle * 100.0 + name, 960 + cycle * PAGE, 960 + cycle * PAGE, name)
+            selector.replay_turn(conversations.record_turn(served, is_leaf=True), served)
     assert selector.preferred == "tlru"
     assert selector.sampled == 20 * 12
     assert selector.excess["tlru"] == 12 * (960 - THRESHOLD)  # the first turns alone
-    assert selector.excess["tlru"] < selector.tel["lru"] < selector.excess["lru"]
-
-
-def test_a_candidate_is_left_for_a_larger_lead_than_it_is_returned_to_for() -> None:
-    learner = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT, median_weight=0.0), 10_000, PAGE)
-
-    def preferred(leads: LeadsNeeded) -> list[str]:
-        candidates = {name: learner.candidates[name] for name in ("tlru", "lru")}
-        selector = Selector(candidates, 10_000, PAGE, 1, ("tlru", "lru"), leads)
-        for one, other in (("tlru", "lru"), ("lru", "tlru")):
-            selector._squares[one][other] = 64.0  # a standard deviation of 8 tokens
-        found = []
-        for tlru in (107.0, 110.0, 117.0, 100.0, 99.0, 91.0):
-            selector.tel = {"tlru": tlru, "lru": 100.0}
-            selector._compare()
-            found.append(selector.preferred)
-        return found
-
-    assert preferred(LeadsNeeded(2.0, 0.0)) == ["tlru", "tlru", "lru", "lru", "tlru", "tlru"]
-    assert preferred(LeadsNeeded(1.0, 1.0)) == ["tlru", "lru", "lru", "lru", "lru", "tlru"]
+    assert selector.excess["tlru"] < selector.excess["lru"]
 
 
 def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
@@ -161,10 +159,44 @@ def test_a_next_prompt_that_was_given_is_not_learned() -> None:
     for estimate, kept in ((NEXT_PROMPT, True), (None, False)):
         cache = simulated_cache("etlru", 10_000, threshold=1024, next_prompt_estimate=estimate, page_size=PAGE)
         simulate(cache, requests)
-        learner = cache._learner
-        assert learner is not None
-        assert learner._returns.version > 0, "enough was seen to learn from"
-        assert (learner.candidates["etlru"].prompts == FixedPrompt(NEXT_PROMPT)) is kept
+        learner = learner_of(cache)
+        assert learner._prompts.distribution() is not None, "enough was seen to learn from"
+        assert (learner.candidates["etlru w=0.5"].prompts == FixedPrompt(NEXT_PROMPT)) is kept
+
+
+def test_the_candidates_of_etlru_are_one_without_a_threshold_two_with_one_and_lru() -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
+    weights = {name: policy.median_weight for name, policy in learner.candidates.items()}
+    assert weights == {"etlru": 1.0, "etlru w=0.7": 0.7, "etlru w=0.5": 0.5, "lru": 1.0}
+    assert learner.in_force == "lru"
+    pinned = Learner(Config("etlru", THRESHOLD, median_weight=0.2), 10_000, PAGE).candidates
+    assert {name: policy.median_weight for name, policy in pinned.items()} == {"etlru": 0.2, "lru": 1.0}
+
+
+def test_the_model_in_force_is_the_last_one_that_was_fitted() -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
+    assert learner._refits is not None
+    fitted = []
+    for number in range(400):  # four turns each of a hundred conversations
+        length, before = 900 + number // 100 * 64, learner._refits.model
+        learner.record_turn(turn(float(number), length, length, number % 100))
+        if learner._refits.model is not before:
+            fitted.append(learner._refits.model)
+        assert not fitted or learner._returns.model is fitted[-1]
+    assert len(fitted) > 3
+    assert sum(group.returns for group in learner.returns_by_age) > 100
+
+
+def test_a_conversation_that_a_client_ends_is_watched_no_more() -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
+    ended, silent = (learner.record_turn(told(0.0, range(at, at + 64))) for at in (0, 1_000))
+    learner.record_turn(told(10.0, range(2_000, 2_064)))
+    learner.end_conversation(ended)
+    learner.record_turn(told(30.0, range(3_000, 3_064)))
+    ends = dict(zip((ended.log_serial, silent.log_serial), learner._log.intervals().end.tolist(), strict=False))
+    assert ends == {ended.log_serial: 10.0, silent.log_serial: 30.0}
+    assert ended.hints is not None
+    assert ended.hints.conversation_ends
 
 
 def tail_of(requests: list[Request], capacity: int, threshold: int, estimate: int | None, policy: str = "tlru") -> int:
@@ -176,11 +208,9 @@ def test_tlru_learns_how_long_next_prompts_are_unless_it_is_told() -> None:
     long = synthetic(1500, ",prompt_mean=1000")
     learned, pinned = (tail_of(long, 300_000, 4096, estimate) for estimate in (None, 200))
     assert learned < 0.95 * pinned < pinned < tail_of(long, 300_000, 4096, None, "lru")
-    learner = simulated_cache("tlru", 300_000, threshold=4096, page_size=PAGE)._learner
-    assert learner is not None
-    assert list(learner.candidates) == ["tlru", "tlru Q=200", "lru"]
-    assert not learner._returns.version, "who comes back it does not ask"
-    assert list(Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE).candidates) == ["tlru", "lru"]
+    learner = learner_of(simulated_cache("tlru", 300_000, threshold=4096, page_size=PAGE))
+    assert list(learner.candidates) == ["tlru", "lru"]
+    assert not learner.returns_by_age, "who comes back it does not ask"
 
 
 def test_where_nearly_everything_fits_tlru_is_lru_unless_it_is_told() -> None:
@@ -191,24 +221,25 @@ def test_where_nearly_everything_fits_tlru_is_lru_unless_it_is_told() -> None:
     assert pinned > 1.3 * lru
 
 
-def test_etlru_falls_back_to_what_tlru_has_learned() -> None:
-    cache = simulated_cache("etlru", 50_000, threshold=THRESHOLD, page_size=PAGE)
-    requests = synthetic(800)
-    simulate(cache, requests)
-    learner = cache._learner
-    assert learner is not None
-    learned, tlru, lru = learner.candidates.values()
-    assert learned.prompts is tlru.prompts
-    assert isinstance(tlru.returns, RecentTurns)
-    assert (tlru.threshold, tlru.median_weight, lru.median_weight) == (THRESHOLD, 0.0, 1.0)
+def test_all_candidates_with_a_threshold_follow_what_is_learned_of_prompts_and_the_threshold_itself() -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 50_000, PAGE)
+    for number in range(600):  # six turns each of a hundred conversations
+        length = 900 + number // 100 * 64
+        learner.record_turn(turn(float(number), length, length, number % 100))
+    learner.use_threshold(800)
+    learned, tail, more, lru = learner.candidates.values()
+    assert isinstance(tail.prompts, NextPrompts)
+    assert tail.prompts is more.prompts
+    assert learned.prompts == lru.prompts == AnyPrompt()
+    assert {policy.threshold for policy in learner.candidates.values()} == {800}
+    assert learner.selector is not None
+    assert [shadow.order.policy for shadow in learner.selector._shadows.values()] == [learned, tail, more, lru]
 
 
 def test_recency_by_turns_is_one_by_the_turns_served_since() -> None:
     recent = RecentTurns()
     for served, rate in ((3, 1 / 9), (7, 1 / 5)):
-        conversation = Conversation((), 0.0, 1, 0, PAGE, 0)
-        conversation.turn_index = served
-        leaf = Leaf(0, PAGE, PAGE, 1_000.0, conversation)
+        leaf = Leaf(0, PAGE, PAGE, 1_000.0, conversation(turn_index=served))
         assert recent.rate(0, recent.key(leaf), 11.0) == rate
         assert recent.stamp(leaf) == served
     assert recent.key(leaf._replace(conversation=None)) == 0.0, "of whose turn nobody knows"
@@ -218,13 +249,13 @@ def test_recency_by_turns_is_one_by_the_turns_served_since() -> None:
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason=f"needs the Mooncake conversation trace at {MOONCAKE}")
-@pytest.mark.parametrize(("threshold", "closed"), [(4096, 0.367), (16384, 0.507)])
+@pytest.mark.parametrize(("threshold", "closed"), [(4096, 0.368), (16384, 0.399)])
 def test_the_gap_closed_on_the_second_half_of_a_real_trace(threshold: int, closed: float) -> None:
     requests = open_trace(str(MOONCAKE), format="mooncake").requests
     later = len(requests) // 2
 
     def tel_of(policy: str) -> int:
-        cache = simulated_cache(policy, 2_000_000, threshold=threshold, next_prompt_estimate=200, page_size=512)
+        cache = simulated_cache(policy, 2_000_000, threshold=threshold, page_size=512)
         return tel(requests[later:], simulate(cache, requests)[later:], threshold)
 
     optimum = {4096: 29_668_471, 16384: 11_575_650}[threshold]  # Tail-Optimized Belady

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import PreviewedVictim, preview
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.leaves import Leaves
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100
@@ -25,36 +27,6 @@ LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
 
 def upcoming(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     return preview((order,), count)
-
-
-class Leaves(dict[int, Leaf]):
-    """Leaves by id, with the order that is told about them."""
-
-    def __init__(self, policy: Policy, page_size: int = 1) -> None:
-        super().__init__()
-        self.order = EvictionOrder(policy, page_size, self.get)
-        self._remainders = 1000  # ids of leaves that are what a trim left
-
-    def appear(self, leaf_id: int, leaf: Leaf) -> None:
-        self[leaf_id] = leaf
-        self.order.add_leaf(leaf_id)
-
-    def vanish(self, leaf_id: int) -> None:
-        self.order.remove_leaf(leaf_id)
-        del self[leaf_id]
-
-    def evict(self, tokens: int) -> tuple[int, int, str]:
-        """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""
-        victim = self.order.choose_victim(tokens)
-        assert victim is not None
-        self.carry_out(victim)
-        return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
-
-    def carry_out(self, victim: Victim) -> None:
-        self.vanish(victim.leaf_id)
-        if victim.keep > victim.leaf.start:
-            self._remainders += 1
-            self.appear(self._remainders, victim.leaf._replace(end=victim.keep))
 
 
 def conversation(history: int, last_access: float, start: int = 0) -> Leaf:
@@ -213,7 +185,7 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     returns = HintedReturns(Recency())
     leaves = Leaves(Policy(returns, FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.5))
     for leaf_id, history in enumerate((2000, 1500, 3000, 900)):
-        known = Conversation((0, 0), 10.0 * leaf_id, leaf_id, 0, history, 0)
+        known = Conversation(10.0 * leaf_id, leaf_id, 0, history, 0)
         leaves.appear(leaf_id, Leaf(0, history, history, float(leaf_id**2), known))
     leaves[0] = leaves[0]._replace(last_access=20.0)  # used, so that its entry has to be put right
 
@@ -224,10 +196,11 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
             for pricing in order._pricings
             for place, bucket in pricing.buckets.items()
         ]
-        entries = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in order._bucket.items()]
-        numbers = dict(order._key), dict(order._expiry), dict(order._safe)
-        others = list(order._pending), list(order._expiries), order._now, order._over_budget, len(order._prices)
-        return [buckets, entries, numbers, others, copy.deepcopy(vars(returns))]
+        entries = order._entries
+        places = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in entries.bucket.items()]
+        numbers = dict(entries.key), dict(entries.expiry), dict(entries.safe_tokens)
+        others = list(order._pending), list(entries.expired(math.inf)), len(entries), order._now, entries.over_budget
+        return [buckets, places, numbers, others, len(order._prices), copy.deepcopy(vars(returns))]
 
     before = state()
     assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)
@@ -360,32 +333,3 @@ def test_the_heaps_stay_a_small_multiple_of_the_leaves(leaf_count: int) -> None:
             leaves.appear(leaf_id, leaf._replace(last_access=leaf_count * (round_ + 1) + leaf_id))
     assert leaves.order.entries <= 2 * leaf_count + 1025
     assert leaves.order.choose_victim(1).leaf_id == 0  # type: ignore[union-attr]
-
-
-@given(
-    sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 60)), min_size=40, max_size=150),
-    moves=st.lists(st.integers(120, 4_000), min_size=1, max_size=4),
-    decisions=st.integers(1, 8),
-)
-def test_a_threshold_that_moves_prices_a_few_leaves_at_a_time_and_the_cheapest_goes_meanwhile(
-    sizes: list[tuple[int, int]], moves: list[int], decisions: int
-) -> None:
-    leaves = Leaves(TLRU, PAGE)
-    for leaf_id, (end, trimmed) in enumerate(sizes):
-        leaves.appear(leaf_id, Leaf(0, end * PAGE, (end + trimmed) * PAGE, float(leaf_id)))
-    leaves.order.choose_victim(1)
-    for threshold in moves:
-        leaves.order.switch_policy(Policy(Recency(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0))
-        for _ in range(decisions):
-            victim = leaves.order.choose_victim(10**6)
-            assert victim is not None
-            bucket, key = leaves.order._bucket, leaves.order._key
-            assert victim.leaf_id == min(bucket, key=lambda each: (bucket[each].level, key[each]))
-            leaves.carry_out(victim)
-    for _ in range(len(leaves) // 32 + 1):
-        leaves.order.choose_victim(1)
-    assert len(leaves.order._pricings) == 1, "all leaves have been priced by the last policy"
-    expected = sum(
-        max(leaf.end - keep_within_budget(leaf.history, NEXT_PROMPT, threshold, PAGE), 0) for leaf in leaves.values()
-    )
-    assert leaves.order.over_budget == expected

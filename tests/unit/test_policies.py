@@ -20,6 +20,7 @@ from eval.caches.real import RealCache
 from eval.caches.simulator import Cache, SimulatedCache, Span, simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
+from tests.helpers.libcachesims import libcachesim_hits
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import (
     Turn,
@@ -220,21 +221,6 @@ def test_more_capacity_never_hurts_lru_in_any_request_nor_belady_in_sum(page_siz
 
 
 # ---- beside another simulator ----
-
-
-def libcachesim_hits(kind: Any, ids: list[int], capacity: int) -> list[bool]:
-    """Hits of objects of size 1 in a cache of libCacheSim, which caches every object it serves."""
-    next_uses: list[int] = []
-    later: dict[int, int] = {}
-    for number in range(len(ids) - 1, -1, -1):
-        next_uses.append(later.get(ids[number], 1 << 62))
-        later[ids[number]] = number
-    next_uses.reverse()
-    theirs = kind(capacity, hashpower=10)
-    return [
-        theirs.get(libcachesim.Request(obj_id=block, obj_size=1, clock_time=number, next_access_vtime=next_use))
-        for number, (block, next_use) in enumerate(zip(ids, next_uses, strict=True))
-    ]
 
 
 def test_without_prefixes_lru_and_belady_hit_what_libcachesims_do() -> None:

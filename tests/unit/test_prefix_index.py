@@ -1,124 +1,121 @@
-"""PrefixIndex known by fingerprints: those that go on with one find it, and nobody else does."""
+"""Contexts known by hashes: those that continue one find it, and no others do."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
-from radix_tlru.learning.prefix_index import Checkpoint, Fingerprint, PrefixIndex
-from radix_tlru.learning.records import Turn
+from radix_tlru.learning.prefix_index import STEPS, Checkpoint, HashedContext, PrefixIndex
+from tests.helpers.turns import branches, fingerprint_of, grown, hashed, new_conversations, told
 
-STEP = 16  # the shortest
+SHORTEST = 16
 
 
-def fingerprint_of(tokens: Sequence[int]) -> Fingerprint:
-    """Exact: no two beginnings that differ have one number."""
-    return lambda start, end, above: hash((above, tuple(tokens[start:end])))
-
-
-def rungs_of(rung: Checkpoint | None) -> list[int]:
+def depths_of(checkpoint: Checkpoint | None) -> list[int]:
     depths = []
-    while rung is not None:
-        depths.append(rung.depth)
-        rung = rung.above
+    while checkpoint is not None:
+        depths.append(checkpoint.depth)
+        checkpoint = checkpoint.above
     return depths[::-1]
 
 
+def of_length(tokens: int) -> HashedContext:
+    return HashedContext(lambda start, end, above: end, tokens)
+
+
 @given(st.integers(0, 10**8))
-def test_the_last_rung_is_less_than_a_step_from_the_end_and_few_lead_there(tokens: int) -> None:
-    depths = rungs_of(PrefixIndex().last_checkpoint(lambda start, end, above: end, tokens))
-    assert 0 <= tokens - max(depths, default=0) < STEP
+def test_the_last_checkpoint_is_less_than_a_step_from_the_end_and_few_lead_there(tokens: int) -> None:
+    depths = depths_of(PrefixIndex().last_checkpoint(of_length(tokens), tokens))
+    assert 0 <= tokens - max(depths, default=0) < SHORTEST
     assert len(depths) <= 12 + tokens // 10**6
 
 
-# PrefixIndex that begin alike: each goes on with an earlier one from somewhere.
-contexts = st.lists(
-    st.tuples(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 300)), min_size=1, max_size=12
-)
+@given(st.integers(0, 5_000), st.integers(0, 10**6))
+def test_a_context_is_hashed_at_each_step_from_its_beginning(tokens: int, name: int) -> None:
+    ids = [name + token for token in range(tokens)]
+    context, fingerprint = hashed(ids), fingerprint_of(ids)
+    fitting = [step for step in STEPS if step <= tokens]
+    assert len(context.numbers) == len(fitting)
+    for step, number in enumerate(context.numbers):
+        longer = hashed([*ids[: STEPS[step]], *range(9)])
+        assert number == longer.numbers[step] == longer.hash_to(0, step, 0), "whatever follows"
+    if tokens >= 2 * SHORTEST:
+        assert context.hash_to(SHORTEST, 0, 7) == fingerprint(SHORTEST, 2 * SHORTEST, 7)
 
 
-def grown(steps: list[tuple[int, int, int]]) -> list[list[int]]:
-    found: list[list[int]] = [[]]
-    for number, (of, at, more) in enumerate(steps):
-        parent = found[of % len(found)]
-        found.append([*parent[: at % (len(parent) + 1)], *[number] * more])
-    return found[1:]
-
-
-@given(contexts, contexts)
-def test_a_context_meets_the_rungs_of_others_that_it_goes_through_the_deepest_first(
+@given(branches, branches)
+def test_a_context_finds_the_checkpoints_of_others_on_its_path_the_deepest_first(
     known: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
 ) -> None:
-    tree = PrefixIndex()
-    others = grown([*known, *asked])
-    placed = others[: len(known)]
-    rungs = {
-        rung
-        for rung in (tree.last_checkpoint(fingerprint_of(tokens), len(tokens)) for tokens in placed)
-        if rung is not None
-    }
+    index: PrefixIndex = PrefixIndex()
+    contexts = grown([*known, *asked])
+    placed = contexts[: len(known)]
+    last = [index.last_checkpoint(hashed(tokens), len(tokens)) for tokens in placed]
     beginnings = {
-        tuple(tokens[:depth])
-        for tokens in placed
-        for depth in rungs_of(tree.last_checkpoint(fingerprint_of(tokens), len(tokens)))
+        tuple(tokens[:depth]) for tokens, found in zip(placed, last, strict=True) for depth in depths_of(found)
     }
-    for tokens in others:
-        met = [rung.depth for rung in tree.known_checkpoints(fingerprint_of(tokens), len(tokens))]
-        assert met == sorted(met, reverse=True)
-        assert met == [depth for depth in range(len(tokens), 0, -1) if tuple(tokens[:depth]) in beginnings]
-    for rung in sorted(rungs, key=lambda rung: rung.depth):
-        tree.drop_unused(rung)
-    assert len(tree) == 0, "nothing is known of any"
+    for tokens in contexts:
+        found = [checkpoint.depth for checkpoint in index.known_checkpoints(hashed(tokens))]
+        assert found == [depth for depth in range(len(tokens), 0, -1) if tuple(tokens[:depth]) in beginnings]
+    for checkpoint in sorted({each for each in last if each is not None}, key=lambda each: each.depth):
+        index.drop_unused(checkpoint)
+    assert len(index) == 0, "nothing is known of any"
 
 
-def turn(tokens: Sequence[int], prompt: int, stamp: float, cached: int = 0) -> Turn:
-    return Turn(stamp, prompt, len(tokens) - prompt, len(tokens), cached, fingerprint_of(tokens))
+@given(branches, st.integers(0, 10**6))
+def test_a_part_of_a_context_has_the_last_checkpoint_of_a_context_that_ends_there(
+    steps: list[tuple[int, int, int]], at: int
+) -> None:
+    index: PrefixIndex = PrefixIndex()
+    for tokens in grown(steps):
+        end = at % (len(tokens) + 1)
+        part = index.last_checkpoint(hashed(tokens), end)
+        assert part is index.last_checkpoint(hashed(tokens[:end]), end)
 
 
-def test_conversations_behind_one_system_prompt_are_told_apart_by_what_is_said() -> None:
+def test_conversations_behind_one_system_prompt_are_told_apart_by_what_follows_it() -> None:
     system = list(range(10_000))
-    conversations = Conversations(Hazards())
+    conversations = new_conversations()
     contexts = {name: [*system, *[10_000 + name] * 100] for name in range(50)}
     first = {
-        name: conversations.record_turn(turn(context, 10_020, float(name)), is_leaf=True)
+        name: conversations.record_turn(told(float(name), context[:10_020], context[10_020:]), is_leaf=True)
         for name, context in contexts.items()
     }
-    assert [each.turn for each in first.values()] == [0] * 50, "nobody takes anybody else for what it was"
+    assert [each.turn for each in first.values()] == [0] * 50
+    assert [each.number for each in first.values()] == list(range(1, 51))
     for name in (49, 0, 7):
-        longer = [*contexts[name], *range(200)]
-        again = conversations.record_turn(turn(longer, len(longer) - 50, 100.0 + name), is_leaf=True)
+        longer = [*contexts[name], *range(150)]
+        again = conversations.record_turn(told(100.0 + name, longer, range(50)), is_leaf=True)
         assert (again.number, again.turn) == (first[name].number, 1)
 
 
-def test_contexts_longer_than_any_step_are_met_too() -> None:
-    tree = PrefixIndex()
-    fingerprint: Fingerprint = lambda start, end, above: end  # noqa: E731
-    longest = tree.last_checkpoint(fingerprint, 50_000_000)
+def test_contexts_longer_than_any_step_are_found_too() -> None:
+    index: PrefixIndex = PrefixIndex()
+    longest = index.last_checkpoint(of_length(50_000_000), 50_000_000)
     assert longest is not None
-    assert [rung.depth for rung in tree.known_checkpoints(fingerprint, 60_000_000)] == rungs_of(longest)[::-1]
+    assert [each.depth for each in index.known_checkpoints(of_length(60_000_000))] == depths_of(longest)[::-1]
 
 
-def test_rungs_are_kept_for_what_is_known_alone() -> None:
-    """What a first turn finds cached is a prefix, or within less than a step of one that is known."""
-    conversations = Conversations(Hazards())
+def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
+    """Of conversations their contexts and prompts, and what they have in common with others."""
+    conversations = new_conversations()
     tokens = list(range(3_000))
     for number, cached in enumerate((1_000, 1_001, 1_009, 500, 2_000, 1_990)):
-        told = turn([*tokens[:2_500], *[10**6 + number] * 100], 2_550, float(number), cached)
-        conversations.record_turn(told, is_leaf=True)
+        context = [*tokens[:2_500], *[10**6 + number] * 100]
+        conversations.record_turn(
+            told(float(number), context[:2_550], context[2_550:], cached_len=cached), is_leaf=True
+        )
     known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
+    assert len(known) > 1
     for conversation in conversations._known:
         known += [conversation.checkpoint, *(prompt.checkpoint for prompt in conversation.prompts)]
-    held = {depth_number for rung in known for depth_number in chain(rung)}
+    held = {place for checkpoint in known for place in path_of(checkpoint)}
     assert held == set(conversations._index._checkpoints)
 
 
-def chain(rung: Checkpoint | None) -> list[tuple[int, int]]:
+def path_of(checkpoint: Checkpoint | None) -> list[tuple[int, int]]:
     found = []
-    while rung is not None:
-        found.append((rung.depth, rung.number))
-        rung = rung.above
+    while checkpoint is not None:
+        found.append((checkpoint.depth, checkpoint.number))
+        checkpoint = checkpoint.above
     return found

@@ -7,36 +7,56 @@ from collections.abc import Callable
 import pytest
 
 from radix_tlru.hints.models import with_hints
-from radix_tlru.learning.age_bands import BANDS
-from radix_tlru.learning.records import Conversation
+from radix_tlru.learning.age_bands import AGES, BANDS
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.policy.models import FixedPrompt, Leaf
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
+from tests.helpers.turns import conversation
 
 LENGTH = 800
 
 
 @pytest.mark.parametrize("wrapper", [lambda policy: policy, with_hints, reusable_only])
 def test_a_look_beyond_the_time_of_the_order_leaves_nothing_behind(wrapper: Callable[[Policy], Policy]) -> None:
+    def victims(looks: int) -> list[object]:
+        """What is decided, and by which prices, if somebody looks so often meanwhile."""
+        policy = Policy(LearnedReturns(), FixedPrompt(100), threshold=600, median_weight=0.0)
+        leaves: dict[int, Leaf] = {}
+        order = EvictionOrder(wrapper(policy), 1, leaves.get)
+        found: list[object] = []
+        for number, stamp in enumerate((0.0, 1.0, 30.0, BANDS[-1], BANDS[-1] + 1)):
+            # Pending until an eviction asks, while the time of the order is that of the leaf before.
+            known = conversation(stamp, number, turn=number % 2)
+            leaves[number] = Leaf(0, LENGTH, LENGTH, float(number), known)
+            order.add_leaf(number)
+            for _ in range(looks):
+                assert len(preview((order,), 2)) == 2
+            victim = order.choose_victim(1)
+            assert victim is not None
+            prices = {leaf_id: (bucket.group, bucket.level) for leaf_id, bucket in order._entries.bucket.items()}
+            found.append((victim.leaf_id, victim.keep, prices, dict(order._entries.expiry), order._now, order.entries))
+        return found
+
+    assert victims(looks=2) == victims(looks=0)
+
+
+def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_price_yet() -> None:
     returns = LearnedReturns()
-    policy = Policy(returns=returns, prompts=FixedPrompt(100), threshold=600, median_weight=0.0)
-    leaves: dict[int, Leaf] = {}
-    order = EvictionOrder(wrapper(policy), 1, leaves.get)
-
-    def add(number: int, cls: tuple[int, ...], stamp: float) -> Conversation:
-        conversation = Conversation(cls, stamp, number, 0, LENGTH, 0)
-        leaves[number] = Leaf(0, LENGTH, LENGTH, float(number), conversation)
+    falls, stays, newest = (conversation(stamp, turn=kind) for kind, stamp in enumerate((0.0, 0.0, 300.0)))
+    steps = len(AGES) - 1
+    returns._rows = {
+        falls.features: [1.0] * 4 + [0.001] * (steps - 4),
+        stays.features: [0.02] * steps,
+        newest.features: [1.0] * steps,
+    }
+    leaves = {number: Leaf(0, LENGTH, LENGTH, 1.0, known) for number, known in enumerate((falls, stays, newest))}
+    order = EvictionOrder(Policy(returns, AnyPrompt(), threshold=600, median_weight=1.0), 1, leaves.get)
+    for number, cheapest in ((0, 0), (1, 1), (2, 0)):
         order.add_leaf(number)
-        return conversation
-
-    old = add(1, (0, 0), 0.0)
-    assert order.choose_victim(1) is not None  # which enters it, at its own time
-    group, numbers = old.group, dict(returns._numbers)
-    assert group is not None
-    add(2, (1, 0), BANDS[-1])  # pending until an eviction asks
-    assert len(preview((order,), 2)) == 2
-    assert old.group is group
-    assert returns._numbers == numbers
+        (told,) = preview((order,), 1)
+        victim = order.choose_victim(LENGTH)
+        assert victim is not None
+        assert told.victim.leaf_id == victim.leaf_id == cheapest

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths, kind_of
-from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.learning.records import Turn
 from radix_tlru.policy.models import Leaf
+from tests.helpers.turns import conversation, new_conversations
 
 SHORT, LONG = kind_of(0, 500), kind_of(3, 20_000)
 LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
@@ -30,7 +29,7 @@ def learned(*seen: tuple[int, int, int]) -> NextPrompts:
 
 
 def leaf(turn: int, length: int) -> Leaf:
-    return Leaf(0, length, length, 1.0, Conversation((0, 0), 0.0, 1, turn, length, 0))
+    return Leaf(0, length, length, 1.0, conversation(turn=turn, context_len=length))
 
 
 def test_a_kind_is_a_turn_and_a_length() -> None:
@@ -60,7 +59,7 @@ def test_of_a_kind_that_was_not_seen_what_is_known_of_all_is_believed() -> None:
 
 def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain() -> None:
     prompts = PromptLengths()
-    conversations = Conversations(Hazards(), prompts)
+    conversations = new_conversations(prompts)
     for at in range(10):  # a prompt of 100 tokens, an answer of 60, of which 128 are whole pages; the next turn adds 50
         told = Turn(2.0 * at, 100, 60, 128, 0, lambda start, end, above, name=at: hash((name, end)))
         first = conversations.record_turn(told, is_leaf=True)
@@ -76,7 +75,7 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
 
 def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
     prompts = PromptLengths()
-    conversations = Conversations(Hazards(), prompts)
+    conversations = new_conversations(prompts)
     first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512
     conversations.record_turn(first, is_leaf=True)
     conversations.record_turn(first._replace(stamp=9.0, prompt_len=1_100, context_len=1_024), is_leaf=True)

@@ -17,8 +17,6 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.config import MedianWeight
-from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.hazards import Hazards
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
@@ -29,6 +27,7 @@ from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.requests.turns import fingerprint_of
+from tests.helpers.turns import conversation, new_conversations
 
 THOUGHT, SAID, ASKED = 1_500, 200, 100
 
@@ -68,7 +67,7 @@ def lengths(prompts: PromptLengths) -> list[int]:
 @pytest.mark.parametrize("keeps", [False, True])
 def test_a_conversation_is_known_again_whether_or_not_its_thoughts_come_back(keeps: bool, told: bool) -> None:
     prompts = PromptLengths()
-    conversations = Conversations(Hazards(), prompts)
+    conversations = new_conversations(prompts)
     chats = [Chat(seed, keeps=keeps, told=told) for seed in range(20)]
     begun = [conversations.record_turn(chat.turn(), is_leaf=True).number for chat in chats]
     for turn in range(1, 6):
@@ -90,7 +89,7 @@ def turn_of(prompt: list[int], answer: list[int], at: float) -> Turn:
 def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_the_same(rewritten: bool) -> None:
     """As a tool call may be by a chat template, or what was sampled in other tokens than a tokenizer has."""
     prompts, random = PromptLengths(), Random(0)
-    conversations = Conversations(Hazards(), prompts)
+    conversations = new_conversations(prompts)
     histories: list[list[int]] = [[] for _ in range(30)]
     for number in range(6 * 30):
         history = histories[number % 30]
@@ -109,7 +108,7 @@ def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_
 def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was_asked_before_it(told: bool) -> None:
     """As chat templates have it: thoughts come back with the results of tools, and go with what a user says next."""
     prompts, random = PromptLengths(), Random(0)
-    conversations = Conversations(Hazards(), prompts)
+    conversations = new_conversations(prompts)
 
     def words(tokens: int) -> list[int]:
         return [random.randrange(1 << 30) for _ in range(tokens)]
@@ -137,7 +136,7 @@ def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was
 
 def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_conversation() -> None:
     template, answer = list(range(500)), list(range(1_000, 1_100))
-    conversations = Conversations(Hazards())
+    conversations = new_conversations()
     for number in range(20):
         told = turn_of([*template, 10_000 + number], [number, *answer], float(number))
         assert conversations.record_turn(told, is_leaf=True).number == number + 1
@@ -147,7 +146,7 @@ def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_con
 
 
 def test_thoughts_that_are_left_out_cost_nothing() -> None:
-    conversations = Conversations(Hazards(), PromptLengths())
+    conversations = new_conversations()
     turn = Chat(0, keeps=False).turn()
     known = conversations.record_turn(turn, is_leaf=True)
     assert isinstance(known, Conversation)
@@ -161,7 +160,7 @@ def test_thoughts_that_are_left_out_cost_nothing() -> None:
 
 def test_an_answer_that_is_not_cached_at_all_comes_back_without_its_thoughts() -> None:
     """As with ``--strip-thinking-cache``."""
-    conversations = Conversations(Hazards(), PromptLengths())
+    conversations = new_conversations()
     turn = Chat(0, keeps=False).turn()
     known = conversations.record_turn(turn._replace(context_len=turn.prompt_len), is_leaf=True)
     assert (known.known_next_tokens, known.reusable_len) == (SAID, turn.prompt_len)
@@ -170,18 +169,18 @@ def test_an_answer_that_is_not_cached_at_all_comes_back_without_its_thoughts() -
 THINKS = "chat-mix:conversations=300,arrival_span_s=1800,answer_range=100/600,wait_median_s=60,thought_range=500/3000"
 
 
-def tel(policy: str, requests: Sequence[Request], weight: float = 0.0) -> int:
-    cache = simulated_cache(policy, 60_000, threshold=1_000, page_size=16, median_weight=weight)
+def tel(policy: str, requests: Sequence[Request]) -> int:
+    cache = simulated_cache(policy, 60_000, threshold=1_000, page_size=16)
     found = zip(requests, simulate(cache, requests), strict=True)
     return sum(max(request.prompt_tokens - cached - 1_000, 0) for request, cached in found)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(weight: float) -> None:
+@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(policy: str) -> None:
     told = open_trace(THINKS).requests
     assert all(request.thought_tokens for request in told)
     untold = [replace(request, thought_tokens=0) for request in told]
-    assert tel("etlru", told, weight) < tel("etlru", untold, weight) < tel("lru", told) / 3
+    assert tel(policy, told) < tel(policy, untold) < tel("lru", told) / 2
 
 
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
@@ -205,8 +204,7 @@ def test_stock_may_cache_no_answer_that_was_thought_over() -> None:
 
 
 def chat(number: int, length: int, reusable_len: int, start: int = 0, last_access: float = 0.0) -> Leaf:
-    known = Conversation((0, 0), last_access, number, 0, length, 0, reusable_len=reusable_len)
-    known.turn_index = number
+    known = conversation(last_access, number, context_len=length, reusable_len=reusable_len, turn_index=number)
     return Leaf(start, length, length, last_access, known)
 
 

@@ -92,8 +92,9 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     assert sum(rank.by("returns_total", "silent").values()) > 100
     assert rank.by("continued_total", "answer") == {"as_cached": learner.answers[True], "otherwise": 0.0}
     assert learner.answers[True] > 100
-    (all_ages,) = learner.hazards.reliability.by_age(learner.hazards.now, (0.0,))
-    assert sum(rank.by("expected_returns_total", "silent").values()) == pytest.approx(all_ages.predicted)
+    told = [rank.by(f"{name}_total", "silent") for name in ("watched_seconds", "expected_returns", "returns")]
+    assert [*zip(*(each.values() for each in told), strict=True)] == learner.returns_by_age
+    assert [*told[0]] == ["0-22s", "22-128s", "128-1024s", "1024-8000s", "8000+s"]
 
 
 def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
@@ -116,7 +117,7 @@ def shown(now: Snapshot, before: Snapshot | None = None, width: int = 120) -> st
     return capture.get()
 
 
-def test_a_frame_shows_what_is_in_force_spent_foretold_and_next(
+def test_a_frame_shows_what_is_in_force_spent_predicted_and_next(
     snapshots: tuple[Watched, Snapshot, Snapshot],
 ) -> None:
     _, before, now = snapshots
@@ -126,7 +127,7 @@ def test_a_frame_shows_what_is_in_force_spent_foretold_and_next(
     assert line[3] == rank.policy
     assert f"{rank.value('excess_tokens_total'):,.0f} tokens" in text
     assert f"{rank.policy} ◂ in force" in text
-    assert "512 to 2048 s" in text
+    assert "1024 to 8000 s" in text
     assert f"100.0% of {sum(rank.by('continued_total', 'answer').values()):,.0f}" in text
     assert text.count("/s)") == 2  # evicted, in either phase
     assert "/s)" not in shown(now)
@@ -153,10 +154,10 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "RANKS DIFFER" in together(differs)
 
 
-def test_tlru_foretells_nothing_and_says_so() -> None:
+def test_tlru_predicts_nothing_and_says_so() -> None:
     watched = Watched("tlru")
     text = shown(watched.serve(100))
-    assert "nothing is foretold" in text
+    assert "nothing is predicted" in text
     assert "1 / uses of the cache" in text
 
 

@@ -2,9 +2,12 @@
 
 | file | its job | in → out |
 |---|---|---|
-| `load.py` | what is sent | a trace → conversations of turns |
+| `turns.py` | what is sent: turns, their units, their tokens | – |
+| `load.py` | what a trace has sent, and what each turn waits for | a trace → conversations of turns |
+| `prompts.py` | the prompt of each turn, with the real answers | turns, results → `Request` |
+| `schedule.py` | when each turn is sent | turns, ends of answers → turns that are due |
 | `client.py` | one request, with the clock at the client | tokens or messages → `RequestResult` |
-| `play.py` | when each turn is sent, and by whom | a load, a server → results as they come in |
+| `play.py` | one run of a load | a load, a server → results as they come in |
 | `probe.py` | warm-up, and how fast the machine is now | a server → ms |
 | `arms.py` | the servers that are compared, and their flags | names, flags, URLs → `Arm` |
 | `hosts.py` | how the server of an arm is reached | `Arm` → a running server |

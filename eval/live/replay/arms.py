@@ -52,18 +52,17 @@ def parse_url(text: str) -> Arm:
 
 
 def default_arms(threshold: int, next_prompt_estimate: int) -> list[Arm]:
-    """Stock lru, the baseline; stock tlru; tlru of radix-tlru. Lengths in tokens.
+    """Stock lru, the baseline; stock tlru, which needs Q̂; etlru, told nothing but ξ. Lengths in tokens.
 
     Raises:
         ConfigError: radix-tlru does not take these settings.
     """
     Config(threshold=threshold, next_prompt_estimate=next_prompt_estimate)  # before any server is started
     stock = json.dumps({"threshold": threshold, "next_prompt_estimate": next_prompt_estimate})
-    plugin = ("--radix-eviction", "tlru", "--tlru-threshold", str(threshold))
     return [
         Arm("stock lru", ("--radix-eviction-policy", "lru")),
         Arm("stock tlru", ("--radix-eviction-policy", "tlru", "--radix-eviction-policy-config", stock)),
-        Arm("radix-tlru", (*plugin, "--tlru-next-prompt-estimate", str(next_prompt_estimate))),
+        Arm("etlru", ("--radix-eviction", "etlru", "--tlru-threshold", str(threshold))),
     ]
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import aiohttp
@@ -40,11 +41,16 @@ class RequestResult:
     ttft_ms: float | None  # from sending the request to its first streamed token; None: no token came
     e2e_ms: float  # from sending the request to the end of its stream
     output_tokens: int
-    itl_ms: tuple[float, ...] = ()  # inter-token latency: time between events, divided by their tokens
+    itl_ms: tuple[float, ...] = ()  # inter-token latency of each token but those of the first event
     output_ids: tuple[int, ...] = ()
     output_text: str = ""
     retries: int = 0
     error: str | None = None
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of the answer by the time from sending the request to the end of its stream."""
+        return self.output_tokens / self.e2e_ms * 1000.0 if self.e2e_ms else 0.0
 
     @property
     def uncached_tokens(self) -> int:
@@ -69,9 +75,15 @@ class _Progress:
         self.arrivals.append((_ms_since(sent), tokens))
 
     def inter_token_ms(self) -> tuple[float, ...]:
-        """Time a token between two arrivals, for each pair of them."""
-        pairs = zip(self.arrivals, self.arrivals[1:], strict=False)
-        return tuple(round((late - early) / (more - less), 3) for (early, less), (late, more) in pairs if more > less)
+        """Time of each token since the one before; those that arrived at once share it evenly.
+
+        Source: SGLang's ``benchmark/serving.py`` (``adjust_itl``).
+        """
+        found: list[float] = []
+        for (early, less), (late, more) in pairwise(self.arrivals):
+            if more > less:
+                found += [round((late - early) / (more - less), 3)] * (more - less)
+        return tuple(found)
 
 
 class _RefusedError(Exception):

@@ -6,6 +6,8 @@ import argparse
 import shlex
 from pathlib import Path
 
+import msgspec
+
 from eval.arguments import add_page_size, number, one_of, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
@@ -23,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is played, against what, how, and where the results go."""
     add_trace_arguments(parser)
     add = parser.add_argument
+    add("--conversations", type=whole(1), metavar="N", help="the first N only; a session with its subagents is one")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the tokens that are drawn (default: %(default)s)")
     add("--token-ids", type=whole(1), default=256, metavar="N", help="tokens are drawn from ids 0 to N-1 (256)")
 
@@ -51,8 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--sessions",
         action="store_true",
-        help="requests name their conversation, and its client closes it where the trace says so; servers with "
-        "--enable-session-radix-cache heed it",
+        help="requests name their session even where the trace does not, and clients close it where the trace says "
+        "so; servers with --enable-session-radix-cache heed it",
     )
     add("--api", type=one_of(("generate", "chat")), default="generate", metavar="API", help="generate (tokens) or chat")
     add(
@@ -61,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LOOP",
         default="open",
         help="ordered: the trace's order, --users at once, its clock waits for the server; open: by its times; "
-        "closed: --users one conversation after another (default: %(default)s)",
+        "closed: --users one conversation after another; in both a call waits for the answer before and for its tool "
+        "(default: %(default)s)",
     )
     add("--speed", type=number(above=0), default=1.0, metavar="X", help="of the trace's clock (default: 1)")
     add("--users", type=whole(1), default=3, metavar="N", help="of ordered and closed (default: 3)")
@@ -98,6 +102,7 @@ def finish(plan: Plan, folder: Folder) -> int:
 
     show(comparison_table(arms), *sentences(arms), *machine_sentences(folder))
     (folder.path / "table.md").write_text(markdown(arms) + "\n")
+    (folder.path / "arms.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(arms))
     show(*write_page(folder, plan.load, arms))
     failed = [arm for arm in arms if arm.errors]
     for arm in failed:

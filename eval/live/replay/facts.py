@@ -38,7 +38,7 @@ class Facts:
     attention_backend: str
     replicas: int = 1
     eviction: str = "tlru"  # policy of radix-tlru: tlru, etlru
-    median_weight: MedianWeight = 0.0  # w of radix-tlru, as far as flags or metrics tell
+    median_weight: MedianWeight | None = 0.0  # w of radix-tlru, as far as flags or metrics tell; None: etlru's own
     learns: bool = False  # Q is learned; assumed of an etlru that runs already
     moves: bool = False  # ξ follows the measured prefills
     return_model: str | None = None  # name of a return model of one's own
@@ -84,7 +84,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         config = json.loads(config) if isinstance(config, str) else config
         threshold, estimate = config.get("threshold"), config.get("next_prompt_estimate")
     eviction: PolicyName = "etlru" if "etlru" in compared else "tlru"
-    learns = any(name == "etlru" or name.startswith("tlru Q=") for name in compared)
+    learns = eviction == "etlru" or (has_plugin and arm.url is None)
     return Facts(
         pool=int(pool),
         page_size=page_size,
@@ -98,7 +98,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
         eviction=eviction,
-        median_weight=_weight(arm, metrics, Config(eviction, next_prompt_estimate=None if learns else 0)),
+        median_weight=_weight(arm, metrics, eviction),
         learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
@@ -112,12 +112,14 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, metrics: Mapping[str, float], otherwise: Config) -> MedianWeight:
-    """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of ``otherwise``."""
+def _weight(arm: Arm, metrics: Mapping[str, float], eviction: PolicyName) -> MedianWeight | None:
+    """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of a server that is told none."""
     if "sglang:tlru_waiting_requests" in metrics:
         return LOAD
     given = _flag(arm.flags, FLAGS["median_weight"])
-    return otherwise.weight if given is None else median_weight(given)
+    if given is not None:
+        return median_weight(given)
+    return None if eviction == "etlru" else Config(eviction).weight
 
 
 def _flag(flags: Sequence[str], name: str) -> str | None:

@@ -11,7 +11,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from eval.live.replay.facts import PLUGIN
 from eval.live.replay.rows import Folder
-from eval.live.replay.summary import PERCENTILES, ArmSummary
+from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary
 from eval.render.looks import INK, MUTED, Look, look, percent
 from eval.simulate.timing import Timing
 
@@ -69,21 +69,25 @@ def ttft_cdf(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Loo
 
 
 def percentiles(arms: Sequence[ArmSummary], looks: Mapping[str, Look]) -> Figure:
-    """Percentiles of TTFT and of uncached tokens with their intervals."""
+    """Percentiles of TTFT, of uncached tokens and of inter-token latency with their intervals."""
     figure = Figure(figsize=(7.2, 2.6))
-    figure.subplots_adjust(left=0.078, right=0.98, bottom=0.12, top=0.9, wspace=0.22)
-    panels: Sequence[Axes] = figure.subplots(1, 2)
-    for axes, kind, title in zip(panels, ("ttft", "uncached"), ("TTFT (ms)", "uncached tokens"), strict=True):
+    figure.subplots_adjust(left=0.07, right=0.985, bottom=0.12, top=0.9, wspace=0.28)
+    kinds = (
+        ("ttft", "TTFT (ms)", PERCENTILES),
+        ("uncached", "uncached tokens", PERCENTILES),
+        ("itl", "ITL (ms)", ITL_PERCENTILES),
+    )
+    panels: Sequence[Axes] = figure.subplots(1, len(kinds), width_ratios=[len(shown) for _, _, shown in kinds])
+    for axes, (kind, title, shown) in zip(panels, kinds, strict=True):
         for number, arm in enumerate(arms):
             style = looks[arm.name]
-            found = [arm.figures[f"{kind}_p{p}"] for p in PERCENTILES]
-            places = np.arange(len(PERCENTILES)) + (number - (len(arms) - 1) / 2) * 0.16
+            found = [arm.figures[f"{kind}_p{p}"] for p in shown]
+            places = np.arange(len(shown)) + (number - (len(arms) - 1) / 2) * 0.16
             values = np.array([one.value for one in found])
             bars = [[max(one.value - one.low, 0) for one in found], [max(one.high - one.value, 0) for one in found]]
             axes.errorbar(places, values, yerr=bars, fmt=style.marker, markersize=4, color=style.colour,
                           linewidth=1.2, capsize=2, label=arm.name)  # fmt: skip
-        axes.xaxis.set_major_locator(FixedLocator(range(len(PERCENTILES))))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda place, _: f"p{PERCENTILES[round(place)]}"))
+        axes.set_xticks(range(len(shown)), [f"p{p}" for p in shown])
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set(title=title, ylim=(0, None))
     panels[0].legend(frameon=False, fontsize=7.5, loc="upper left")

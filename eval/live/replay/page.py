@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 
 from eval.live.replay.facts import PLUGIN
 from eval.live.replay.figures import arm_looks, percentiles, scatter, ttft_cdf
-from eval.live.replay.load import Load
 from eval.live.replay.predict import TOLERANCE, Prediction, fitted_line, measured_points, predict
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import ArmSummary
 from eval.live.replay.table import machine_sentences, sentences, table_rows
+from eval.live.replay.turns import Load
 from eval.render import html
 from eval.render.html import save_figure
 from eval.render.looks import RC, percent
@@ -79,7 +79,8 @@ def _plots(folder: Folder, arms: Sequence[ArmSummary], timing: Timing | None) ->
         _Plot(
             "percentiles",
             "Percentiles with their intervals",
-            "Each percentile of TTFT and of uncached tokens; bars are 95 % intervals, by bootstrap over conversations.",
+            "Each percentile of TTFT, of uncached tokens and of inter-token latency (ITL); bars are 95 % intervals, by "
+            "bootstrap over conversations.",
             lambda: percentiles(arms, looks),
         ),
     ]
@@ -116,7 +117,7 @@ def _lead(folder: Folder, arms: Sequence[ArmSummary]) -> str:
         + ", ".join(f"{name} {count} of {run.repeats}" for name, count in played.items())
         + f" · {run.loop} loop, {run.api}, ξ = {run.threshold:,}, Q̂ = {run.next_prompt_estimate:,} tokens"
         + (f" · an arm is {run.servers}" if run.servers else "")
-        + (" · conversations are sessions, closed where the trace says so" if run.sessions else "")
+        + (" · requests name their sessions, which are closed where the trace says so" if run.sessions else "")
     )
     missing = "; ".join(map(str, folder.missing))
     warning = html.missing(f"Missing: {missing}. The same command plays it.")

@@ -16,9 +16,10 @@ import psutil
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Launch, disaggregated, launched, routed
-from eval.live.replay.load import Load, load_from
+from eval.live.replay.load import first_conversations, load_from
 from eval.live.replay.play import Pace
 from eval.live.replay.rows import Run
+from eval.live.replay.turns import Load
 from eval.trace_arguments import trace_source
 
 __all__ = ["Plan", "machine_facts", "plan_of", "run_of"]
@@ -64,7 +65,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
         print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)
     if any(request.thought_tokens for request in trace.requests):
         raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
-    load = load_from(trace.requests, args.seed, args.token_ids)
+    played = first_conversations(trace.requests, args.conversations) if args.conversations else trace.requests
+    load = load_from(played, args.seed, args.token_ids)
     if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
         raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
     common: list[str] = []
@@ -81,7 +83,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
             common,
             repeats=args.repeats,
             api=args.api,
-            sessions=args.sessions,
+            sessions=args.sessions or (load.names_sessions and not (args.router or args.disaggregated)),
             loop=args.loop,
             speed=args.speed,
             users=args.users,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,8 @@ from eval.caches.policies import simulated_cache
 from eval.caches.real import STOCK_POLICIES, RealCache
 from eval.caches.simulator import Cache
 from eval.live.replay.facts import PLUGIN, Facts
-from eval.live.replay.load import Load, Turn
 from eval.live.replay.rows import Folder, Row
+from eval.live.replay.turns import Load, Segment, Turn
 from eval.simulate.timing import Point, Timing, TimingError, fit
 from eval.traces.request import Path, Request
 from radix_tlru.config import LOAD
@@ -171,36 +172,50 @@ def _cache(facts: Facts, folder: Folder) -> Cache:
 
 
 def requests_of(rows: Sequence[Row], load: Load) -> list[Request]:
-    """The requests that were sent, as units of the trace with the lengths that the server counted."""
-    turns = {conversation.index: conversation.turns for conversation in load.conversations}
-    histories: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    """The requests that were sent, as units of the trace with the lengths that the server counted.
+
+    Their conversations are named by the session that servers were told.
+    """
+    conversations = load.by_index()
+    histories: dict[int, list[Segment]] = {}
+    answers: dict[int, list[Segment]] = {}  # by the unit that an answer ends with, what stands for it instead
     made = []
     for row in rows:
-        turn = turns[row.conversation][row.turn]
-        ids, ends = ((), ()) if turn.whole else histories.get(row.conversation, ((), ()))
-        ids, ends = _ask(ids, ends, turn, row.prompt_tokens)
-        prompt = Path(ids, ends)
+        conversation = conversations[row.conversation]
+        turn = conversation.turns[row.turn]
+        history = [] if turn.whole else histories.get(row.conversation, [])
+        new = [unit for segment in turn.segments for unit in answers.get(segment.unit, [segment])]
+        asked, said = _fitted([*history, *new], row.prompt_tokens), _answer(row, turn)
+        histories[row.conversation] = asked + said
+        if turn.answer:
+            answers[turn.answer[-1].unit] = said[len(turn.answer) - 1 :]
         # The last token of an answer was never an input: it is in the next prompt, but not cached.
-        unit, length = _answer_unit(row), row.prompt_tokens + row.output_tokens
-        if row.output_tokens > 1:
-            ids, ends = (*ids, unit), (*ends, length - 1)
-        context = Path(ids, ends)
-        histories[row.conversation] = ((*ids, unit + 1), (*ends, length))
-        sent = row.sent_s, str(row.conversation), prompt, context, len(prompt), row.output_tokens
-        made.append(Request(*sent, closes=turn.closes))
+        prompt, context = _path(asked), _path(asked + said[:-1])
+        session = conversation.session_index
+        sent = row.sent_s, str(session), prompt, context, len(prompt), row.output_tokens
+        made.append(Request(*sent, closes=turn.closes and conversation.index == session))
     return made
 
 
-def _ask(
-    ids: tuple[int, ...], ends: tuple[int, ...], turn: Turn, prompt_tokens: int
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    end = ends[-1] if ends else 0
-    for segment in turn.segments:
-        end += segment.tokens
-        ids, ends = (*ids, segment.unit), (*ends, end)
-    # The server counts texts with its own tokenizer and template: the last unit takes the difference.
-    last = ends[-2] if len(ends) > 1 else 0
-    return ids, (*ends[:-1], max(prompt_tokens, last + 1))
+def _answer(row: Row, turn: Turn) -> list[Segment]:
+    """The units of an answer. The last one is its last token."""
+    own = _answer_unit(row)
+    known = list(turn.answer) or [Segment(own, row.output_tokens)]
+    last = known.pop()
+    but_one = [Segment(last.unit, last.tokens - 1)] if last.tokens > 1 else []
+    return [*known, *but_one, Segment(own + 1, 1)]
+
+
+def _fitted(segments: list[Segment], prompt_tokens: int) -> list[Segment]:
+    """The server counts texts with its own tokenizer and template: the last unit takes the difference."""
+    if not segments:
+        return []
+    before = sum(segment.tokens for segment in segments[:-1])
+    return [*segments[:-1], Segment(segments[-1].unit, max(prompt_tokens - before, 1))]
+
+
+def _path(segments: Sequence[Segment]) -> Path:
+    return Path(tuple(each.unit for each in segments), tuple(accumulate(each.tokens for each in segments)))
 
 
 def _answer_unit(row: Row) -> int:

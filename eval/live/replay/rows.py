@@ -5,6 +5,7 @@
 | `run.json` | what was asked for, and the machine: a folder belongs to one run |
 | `parts.jsonl` | a line for each part that was played to its end: its arm, its repeat, the server and its metrics |
 | `rows/REPEAT-ARM.jsonl` | a line a request, as they came in |
+| `arms.jsonl` | a line an arm: its figures as (value, low, high), and their changes against the first arm |
 
 A part is one arm in one repeat. A part that was cut off has rows and no line in `parts.jsonl`. Its rows are kept under
 another name, and it is played again from its start, as its cache is gone.
@@ -48,6 +49,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     itl_ms: tuple[float, ...]
     retries: int
     error: str | None
+    session: int | None = None  # number of the conversation that began its session; None: not told, its own
+    tokens_per_s: float | None = None  # of its answer, from sending the request to the end; None: not told
+
+    @property
+    def session_index(self) -> int:
+        """Number of the conversation that began its session."""
+        return self.conversation if self.session is None else self.session
 
     @classmethod
     def of(cls, sent: Sent) -> Row:
@@ -67,6 +75,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             itl_ms=result.itl_ms,
             retries=result.retries,
             error=result.error,
+            session=sent.session,
+            tokens_per_s=round(result.tokens_per_s, 3),
         )
 
 
@@ -107,7 +117,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     threshold: int
     next_prompt_estimate: int
     slo_ms: float | None
-    sessions: bool = False  # requests name their conversation, and clients close it
+    sessions: bool = False  # requests name their sessions, and clients close them
 
 
 class RowFile:

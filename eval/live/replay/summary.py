@@ -1,11 +1,13 @@
-"""The figures of a replay: percentiles, violations, TEL and hit ratio, each with an interval.
+"""The figures of a replay: percentiles, violations, TEL and hit ratio, each with an interval; and tokens per second.
 
 Intervals are by bootstrap over conversations. Turns of one conversation share their history, so they are drawn
-together. The same conversations are drawn for every arm, so a change against the baseline is a paired one.
+together, and with them those of its subagents. The same conversations are drawn for every arm, so a change against the
+baseline is a paired one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,11 +18,12 @@ from numpy.typing import NDArray
 from eval.errors import RunError
 from eval.live.replay.rows import Folder, Row
 
-__all__ = ["MEASURES", "PERCENTILES", "ArmSummary", "Figure", "NoResultError", "summarise"]
+__all__ = ["ITL_PERCENTILES", "MEASURES", "PERCENTILES", "ArmSummary", "Figure", "NoResultError", "summarise"]
 
 RESAMPLES = 1_000
 COVERAGE = 0.95
 PERCENTILES = (50, 90, 95, 99)
+ITL_PERCENTILES = (50, 95, 99)
 
 Floats = NDArray[np.float64]
 
@@ -51,20 +54,51 @@ class ArmSummary:
     retries: int
     figures: Mapping[str, Figure]  # see MEASURES; TEL and violations are of one repeat
     changes: Mapping[str, Figure]  # of each figure, relative to the baseline's: -0.1 is 10 % less
-    tokens_per_s: float  # of output, while it was played
+    tokens_per_s: float  # of all answers together, while it was played
 
 
 class _Sample:
     """The rows of an arm as arrays. A row has the weight of how often its conversation was drawn."""
 
-    def __init__(self, rows: Sequence[Row], conversations: Mapping[int, int], repeats: int, threshold: int) -> None:
+    def __init__(self, rows: Sequence[Row], sessions: Mapping[int, int], repeats: int, threshold: int) -> None:
         self.uncached = np.array([row.uncached_tokens for row in rows], dtype=np.float64)
         self.prompt = np.array([row.prompt_tokens for row in rows], dtype=np.float64)
         self.ttft = np.array([row.ttft_ms for row in rows], dtype=np.float64)
-        self.itl = np.array([np.mean(row.itl_ms) if row.itl_ms else np.nan for row in rows])
+        self.itl = _TokenTimes(rows)
         self.over = np.maximum(self.uncached - threshold, 0.0)
-        self.conversation = np.array([conversations[row.conversation] for row in rows])
+        self.session = np.array([sessions[row.session_index] for row in rows])
         self.repeats = repeats
+
+
+class _TokenTimes:
+    """The inter-token latencies of all answers of an arm, to take percentiles of as often as intervals need them.
+
+    They may be millions, so they are sorted once, into ``GROUPS`` of equal size, and counted by conversation and group.
+    A percentile is the mean of its group: exact where there are no more latencies than groups.
+    """
+
+    GROUPS = 2_000
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        sessions = np.array([row.session_index for row in rows])
+        _, self._first, numbers = np.unique(sessions, return_index=True, return_inverse=True)
+        times = np.concatenate([np.zeros(0), *(row.itl_ms for row in rows)])
+        groups = min(len(times), self.GROUPS)
+        group = np.empty(len(times), dtype=np.int64)
+        group[np.argsort(times, kind="stable")] = np.arange(len(times)) * groups // max(len(times), 1)
+        counts = np.zeros((groups, len(self._first)), dtype=np.float32)
+        np.add.at(counts, (group, np.repeat(numbers, [len(row.itl_ms) for row in rows])), 1)
+        self._upto = np.cumsum(counts, axis=0)  # by group and conversation, latencies in it and below
+        self._means = np.bincount(group, times, groups) / np.bincount(group, minlength=groups)
+
+    def percentile(self, share: float, weights: Floats) -> float:
+        """In ms; ``weights`` are of the rows, equal for all rows of a conversation."""
+        drawn = weights[self._first]
+        total = float(self._upto[-1] @ drawn) if len(self._upto) else 0.0
+        if not total:
+            return float("nan")
+        place = bisect_left(range(len(self._upto)), share * total, key=lambda group: float(self._upto[group] @ drawn))
+        return float(self._means[place])
 
 
 def _quantile(values: Floats, share: float, weights: Floats) -> float:
@@ -86,8 +120,10 @@ MEASURES: dict[str, Measure] = {
         for p in PERCENTILES
     },
     "uncached_mean": lambda sample, weights, _: float(np.average(sample.uncached, weights=weights)),
-    "itl_p50": lambda sample, weights, _: _quantile(sample.itl, 0.5, weights),
-    "itl_p95": lambda sample, weights, _: _quantile(sample.itl, 0.95, weights),
+    **{
+        f"itl_p{p}": lambda sample, weights, _, share=p / 100: sample.itl.percentile(share, weights)  # type: ignore[misc]
+        for p in ITL_PERCENTILES
+    },
     "violations": lambda sample, weights, _: float(weights @ (sample.over > 0)) / sample.repeats,
     "tel": lambda sample, weights, _: float(weights @ sample.over) / sample.repeats,
     "hit_ratio": lambda sample, weights, _: 1 - float(weights @ sample.uncached) / float(weights @ sample.prompt),
@@ -95,8 +131,8 @@ MEASURES: dict[str, Measure] = {
         float("nan") if slo is None else float(weights @ (sample.ttft > slo)) / sample.repeats
     ),
 }
-"""Figures by name. In tokens: uncached_*, tel (over ξ, summed). In ms: ttft_*, and itl_* of a request's mean
-inter-token latency. In requests: violations (of ξ), slo_violations (of the TTFT objective in ms)."""
+"""Figures by name. In tokens: uncached_*, tel (over ξ, summed). In ms: ttft_*, and itl_* of the
+inter-token latencies of all answers. In requests: violations (of ξ), slo_violations (of the TTFT objective in ms)."""
 
 
 def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
@@ -110,22 +146,22 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
     rows = {arm: found for arm, found in rows.items() if found}
     if not rows:
         return []
-    names = sorted({row.conversation for found in rows.values() for row in found})
-    conversations = {name: index for index, name in enumerate(names)}
+    names = sorted({row.session_index for found in rows.values() for row in found})
+    sessions = {name: index for index, name in enumerate(names)}
     samples: dict[str, _Sample] = {}
     for arm, found in rows.items():
         succeeded = [row for row in found if row.error is None]
         if not succeeded:
             raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0].error}")
         repeats = sum(part.arm == arm for part in folder.parts)
-        samples[arm] = _Sample(succeeded, conversations, repeats, run.threshold)
+        samples[arm] = _Sample(succeeded, sessions, repeats, run.threshold)
 
     draws = np.random.default_rng(seed).multinomial(
-        len(conversations), np.full(len(conversations), 1 / len(conversations)), size=RESAMPLES
+        len(sessions), np.full(len(sessions), 1 / len(sessions)), size=RESAMPLES
     )
     values = {arm: _values(sample, np.ones_like(sample.ttft), run.slo_ms) for arm, sample in samples.items()}
     resampled = {
-        arm: [_values(sample, drawn[sample.conversation].astype(np.float64), run.slo_ms) for drawn in draws]
+        arm: [_values(sample, drawn[sample.session].astype(np.float64), run.slo_ms) for drawn in draws]
         for arm, sample in samples.items()
     }
     baseline = next(iter(samples))

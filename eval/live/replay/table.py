@@ -11,7 +11,7 @@ from rich.text import Text
 
 from eval.live.replay.probe import PROBE_TOKENS
 from eval.live.replay.rows import Folder
-from eval.live.replay.summary import PERCENTILES, ArmSummary, Figure
+from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary, Figure
 from eval.terminal import table
 
 __all__ = ["comparison_table", "machine_sentences", "markdown", "sentences", "table_rows"]
@@ -25,14 +25,17 @@ SHOWN: tuple[tuple[str, str, str], ...] = (
     ("violations", "requests over ξ", "{:,.0f}"),
     ("tel", "TEL (tokens)", "{:,.0f}"),
     ("hit_ratio", "hit ratio", "{:.1%}"),
-    ("itl_p50", "ITL p50 (ms)", "{:,.1f}"),
+    *((f"itl_p{p}", f"ITL p{p} (ms)", "{:,.1f}") for p in ITL_PERCENTILES),
     ("slo_violations", "requests over the SLO", "{:,.0f}"),
 )
 """Rows of the table: figure, title, format."""
 
 
 def table_rows(arms: Sequence[ArmSummary]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """For each figure its title, the value of each arm with its interval, and the change of each later arm."""
+    """For each figure its title, the value of each arm with its interval, and the change of each later arm.
+
+    Tokens per second have no interval: they are of all conversations together.
+    """
     for name, title, form in SHOWN:
         if all(math.isnan(arm.figures[name].value) for arm in arms):
             continue
@@ -41,6 +44,9 @@ def table_rows(arms: Sequence[ArmSummary]) -> Iterator[tuple[str, list[str], lis
             for figure in (arm.figures[name] for arm in arms)
         ]
         yield title, values, [_percent(arm.changes[name]) for arm in arms[1:]]
+    baseline = arms[0].tokens_per_s
+    changes = [f"{arm.tokens_per_s / baseline - 1:+.0%}".replace("-", "−") if baseline else "" for arm in arms[1:]]
+    yield "output tokens / s", [f"{arm.tokens_per_s:,.1f}" for arm in arms], changes
 
 
 def comparison_table(arms: Sequence[ArmSummary]) -> Table:

@@ -30,7 +30,7 @@ class Variant(NamedTuple):
     """A policy with the settings that it depends on."""
 
     policy: str
-    weight: MedianWeight | None  # w; None: the policy does not depend on it
+    weight: MedianWeight | None  # w; None: the policy does not depend on it, or chooses it
     estimate: int | None  # Q̂ in tokens; None: the policy learns it or does not depend on it
 
     @property

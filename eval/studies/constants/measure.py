@@ -1,7 +1,7 @@
 """One trace through one cache with another value of one constant, as a server would serve it.
 
 The cache has the trim chunk, w and learning of a server. Requests queue for prefills, so that w follows the load. α is
-chosen so that lru is busy for a given share of the time (:func:`~eval.studies.queue.line_for`).
+chosen so that lru is busy for a given share of the time (:func:`~eval.studies.queue_model.line_for`).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from eval.simulate.evaluate import trace_of
 from eval.studies.constants.changed import changed
 from eval.studies.constants.table import Constant
 from eval.studies.figures import Figures, figures
-from eval.studies.queue import Line, line_for, serve
+from eval.studies.queue_model import Line, line_for, serve
 from eval.trace_arguments import TraceSource
-from radix_tlru.config import LOAD
 
 __all__ = ["BETA_MS", "Setting", "line_of", "measured", "name_of"]
 
@@ -49,7 +48,6 @@ class Setting:
             policy,
             self.capacity,
             threshold=self.threshold,
-            median_weight=0.0 if policy == "lru" else LOAD,
             page_size=self.page_size,
             trim_chunk=None,
         )

@@ -59,7 +59,7 @@ def _datasets(source: str) -> Any:
     try:
         import datasets
     except ImportError:
-        raise TraceError(f"trace {source}: needs the package datasets (pip install 'radix-tlru[eval]')") from None
+        raise TraceError(f"trace {source}: needs the package datasets: in a checkout, pip install '.[eval]'") from None
     logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what it would log it raises as well
     return datasets
 

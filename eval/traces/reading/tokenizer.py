@@ -43,7 +43,9 @@ def load_tokenizer(name: str) -> Callable[[str], Sequence[int]]:
 
         tokenizer = AutoTokenizer.from_pretrained(name)
     except ImportError:
-        raise TraceError(f"tokenizer {name}: needs the package transformers") from None
+        raise TraceError(
+            f"tokenizer {name}: needs the package transformers: in a checkout, pip install '.[serve]'"
+        ) from None
     except Exception as error:  # of the hub, of the file system, of the tokenizer's own format
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise TraceError(f"tokenizer {name}: {reason}") from None

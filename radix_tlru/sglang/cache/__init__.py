@@ -11,6 +11,7 @@ python_core   the order in the Python tree core; also for what follows
 host_tier     the tier below, with an order of its own
 sessions      what open sessions refer to goes last: two orders, one behind the other
 hybrids       models whose leaves are evicted whole
+breaker       after a fault of ours the cache evicts as stock lru does
 journal       a digest of every eviction, by which ranks are compared
 ============  ==========================================================================================
 """

@@ -19,10 +19,10 @@ import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from sglang.srt.managers.utils import is_health_check_generate_req
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
@@ -31,12 +31,15 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy, policy_for
+from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.cache.journal import Journal
 from radix_tlru.sglang.cache.sessions import Order
 from radix_tlru.sglang.requests.metadata import metadata_of
-from radix_tlru.sglang.requests.turns import turn_of
+from radix_tlru.sglang.requests.turns import is_health_check, turn_of
+from radix_tlru.sglang.state import StateKeeper
 
 if TYPE_CHECKING:
+    import torch
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     from radix_tlru.learning.records import Conversation, Turn
     from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 
-__all__ = ["EvictionCounts", "TailComponent", "component_for"]
+__all__ = ["EvictedTails", "EvictionCounts", "TailComponent", "component_for"]
 
 FULL = ComponentType.FULL
 
@@ -61,6 +64,15 @@ class EvictionCounts(Counter[str]):
     """
 
 
+@dataclass(slots=True)
+class EvictedTails:
+    """What was evicted so far, and is to be freed by whoever asked."""
+
+    slots: list[torch.Tensor] = field(default_factory=list)
+    actions: list[Any] = field(default_factory=list)  # what the cache has to do about it
+    tokens: int = 0
+
+
 class TailComponent(FullComponent):
     """Full-attention KV under a TEL-aware order.
 
@@ -69,6 +81,9 @@ class TailComponent(FullComponent):
     """
 
     config: Config
+
+    state: StateKeeper | None = None
+    """Keeps what is learned from one run to the next, if it is kept."""
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._core: Any = None
@@ -79,7 +94,9 @@ class TailComponent(FullComponent):
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""
         if self.config.policy != "lru":
-            self.learner = Learner(self.config, pool, self.page_size, watched=params.enable_metrics)
+            learned = None if self.state is None else self.state.load()
+            watched = params.enable_metrics
+            self.learner = Learner(self.config, pool, self.page_size, watched, learned)
         self.policy = policy_for(self.config)
         self.counts = EvictionCounts()
         self.clock = 0
@@ -90,6 +107,7 @@ class TailComponent(FullComponent):
         self.one_by_one = False
         """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
+        self.breaker = Breaker(self._fall_back)
         self._stamp = 0.0  # of the last request that was served, s
 
     # ---- the tree ----
@@ -153,10 +171,13 @@ class TailComponent(FullComponent):
         if self.learner is None or load is None:
             return
         before = load.weight
-        self.learner.count_prefill(prefill)
-        if load.weight != before:
-            logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait for a token", load.weight, load.waiting)
-            self._put_in_force(self.learner.policy)
+        try:
+            self.learner.count_prefill(prefill)
+            if load.weight != before:
+                logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait", load.weight, load.waiting)
+                self._put_in_force(self.learner.policy)
+        except Exception as error:
+            self.breaker.trip("to learn how many requests wait", error)
 
     def use_threshold(self, threshold: int) -> None:
         """Evict by another ξ (tokens) from now on; the order sorts its leaves once."""
@@ -173,18 +194,38 @@ class TailComponent(FullComponent):
         """Order the leaves by the policy in force."""
         self.order.switch_policy(self.policy)
 
+    def _fall_back(self) -> None:
+        """Evict by lru from now on, learn nothing, and order all leaves anew."""
+        self.learner = None
+        self.policy = policy_for(Config("lru", trim_chunk=self.config.trim_chunk))
+        self.restart_order()
+
+    @abstractmethod
+    def restart_order(self) -> None:
+        """Put a new order, of the same leaves, in place of one that may be broken."""
+
+    def order_of_tier(self, tier: str) -> Order:
+        """The order in force of the device (an empty name) or the host (``host_``)."""
+        return self.order
+
     # ---- conversations ----
 
     def mark_queued(self, conversation: Conversation | None) -> None:
         """All that is cached of a conversation was looked up, for a request that is queued or about to be served."""
         if self.learner is not None and conversation is not None:
-            self.learner.mark_queued(conversation)
+            try:
+                self.learner.mark_queued(conversation)
+            except Exception as error:
+                self.breaker.trip("to learn that a request is queued", error)
 
     def end_conversation(self, conversation: Conversation) -> None:
         """Nobody will come back for what that conversation alone has. Its leaf must be out of the order meanwhile."""
         if self.learner is not None:
-            self.learner.end_conversation(conversation)
-            self._put_in_force(self.learner.policy)
+            try:
+                self.learner.end_conversation(conversation)
+                self._put_in_force(self.learner.policy)
+            except Exception as error:
+                self.breaker.trip("to learn of the end of a conversation", error)
 
     def cleanup_after_caching_req(
         self,
@@ -197,25 +238,42 @@ class TailComponent(FullComponent):
         super().cleanup_after_caching_req(req, is_finished, insert_result, insert_params)
         if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
             return
+        try:
+            self._learn_from(req, insert_result.last_device_node, insert_params)
+        except Exception as error:
+            self.breaker.trip("to read what a request was", error)
+
+    def _learn_from(self, req: Req, node_id: NodeId, insert_params: InsertParams | None) -> None:
+        """A request has been served, and its context ends at that node."""
         assert insert_params is not None, "what was inserted has a key"
         # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
-        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check_generate_req(req)
+        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
         if len(insert_params.key) and is_turn:
             stamp, hints = metadata_of(req)
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.record_turn(insert_result.last_device_node, turn_of(req, insert_params.key, self._stamp, hints))
+            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints))
 
     def record_turn(self, node_id: NodeId, turn: Turn) -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
         if self.learner is None:
             return
         before = self.learner.in_force
-        self.write_use(node_id, self.learner.record_turn(turn, is_leaf=not self.has_children(node_id)))
-        if self.learner.in_force != before:
-            logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
-        self._put_in_force(self.learner.policy)
+        try:
+            self.write_use(node_id, self.learner.record_turn(turn, is_leaf=not self.has_children(node_id)))
+            if self.learner.in_force != before:
+                logger.info("radix_tlru: evicting by %s from now on", self.learner.in_force)
+            self._put_in_force(self.learner.policy)
+            if self.state is not None:
+                self.state.count_turn(self.learner)
+        except Exception as error:
+            self.breaker.trip("to learn from a turn", error)
+
+    def save_state(self) -> None:
+        """The server shuts down: save what was learned, if it is kept, unless it may be broken."""
+        if self.state is not None and self.learner is not None:
+            self.state.close(self.learner)
 
     # ---- eviction ----
 
@@ -234,7 +292,11 @@ class TailComponent(FullComponent):
 
     def take_victim(self, order: Order, missing: int, tier: str = "") -> Victim | None:
         """What goes next in an order, counted; ``tier``: what the names of its counts begin with."""
-        victim = order.choose_victim(missing)
+        try:
+            victim = order.choose_victim(missing)
+        except Exception as error:
+            self.breaker.trip("to choose what goes", error)
+            victim = self.order_of_tier(tier).choose_victim(missing)
         if victim is not None:
             if self.journal is not None:
                 self.journal.record(victim)
@@ -244,9 +306,9 @@ class TailComponent(FullComponent):
         return victim
 
 
-def component_for(config: Config, base: type[TailComponent]) -> type[TailComponent]:
+def component_for(config: Config, base: type[TailComponent], state: StateKeeper | None = None) -> type[TailComponent]:
     """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
-    return type(base.__name__, (base,), {"config": config, "__doc__": base.__doc__})
+    return type(base.__name__, (base,), {"config": config, "state": state, "__doc__": base.__doc__})
 
 
 @cache

@@ -86,6 +86,15 @@ class PythonTailComponent(TailComponent):
         super().reset_order()
         self.host.reset_order()
 
+    def restart_order(self) -> None:
+        self.order = self._new_order()
+        self.host.reset_order()
+        self._core.evictable_device_leaves.follow(self.order)
+        self._core.evictable_host_leaves.follow(self.host.order)
+
+    def order_of_tier(self, tier: str) -> Order:
+        return self.host.order if tier else self.order
+
     def _reset_tree(self) -> None:
         self._stock.reset()
         self.reset_order()
@@ -329,6 +338,12 @@ class _EvictableLeaves(set):
     def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: Order) -> None:
         super().__init__()
         self._prepare, self._order = prepare, order
+
+    def follow(self, order: Order) -> None:
+        """Tell another order, which is empty, of the leaves from now on."""
+        self._order = order
+        for node_id in sorted(node.id for node in self):
+            order.add_leaf(node_id)
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:

@@ -14,11 +14,12 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import get_tree_core_
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
-from radix_tlru.config import Config
-from radix_tlru.sglang.cache.component import TailComponent, component_for
+from radix_tlru.config import FLAGS, Config, ConfigError
+from radix_tlru.sglang.cache.component import EvictedTails, TailComponent, component_for
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 from radix_tlru.sglang.scheduler.observer import PrefillObserver
+from radix_tlru.sglang.state import StateKeeper
 from radix_tlru.sglang.support import check_shape, python_core_reason
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class TailRadixCache(UnifiedRadixCache):
         count_prefill = None if self.tail.load is None else self.tail.count_prefill
         self.prefill_observer = PrefillObserver(self.live_threshold, self.pp_size, count_prefill)
         """What the scheduler's hooks show prefills to."""
+        self._agree_on_state()
         if self.metrics_collector is not None:
             self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
 
@@ -91,13 +93,17 @@ class TailRadixCache(UnifiedRadixCache):
 
     def _take(self, tokens: int) -> int:
         """Evict so many tokens, if there are as many, and free them; returns how many they were."""
-        actions: list[Any] = []
-        slots, freed = self.tree_core.evict_tails(tokens, actions)
-        if slots is not None:
-            self.token_to_kv_pool_allocator.free_segment(slots, start_pos=0)
-            if actions:
-                self._apply_cache_actions(actions)
-        return int(freed)
+        evicted = EvictedTails()
+        try:
+            self.tree_core.evict_tails(tokens, evicted)
+        finally:
+            slots = evicted.slots
+            if slots:
+                pool = self.token_to_kv_pool_allocator
+                pool.free_segment(torch.cat(slots) if len(slots) > 1 else slots[0], start_pos=0)
+            if evicted.actions:
+                self._apply_cache_actions(evicted.actions)
+        return int(evicted.tokens)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
         pool, target = (available_size_targets or {}).get(FULL, (FULL, None))
@@ -144,22 +150,46 @@ class TailRadixCache(UnifiedRadixCache):
     # What ``LiveThreshold`` needs of its cache.
 
     def use_threshold(self, threshold: int) -> None:
-        """Evict by another ξ (tokens) from now on."""
-        self.tail.use_threshold(threshold)
+        """Evict by another ξ (tokens) from now on, unless the cache has fallen back to lru."""
+        if not self.tail.breaker.has_tripped:
+            self.tail.use_threshold(threshold)
 
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place: a collective."""
         self._drain_async_work()
         self._all_reduce(values, torch.distributed.ReduceOp.MAX)
 
+    def _agree_on_state(self) -> None:
+        """Raise ConfigError unless all ranks begin with the same state: else they would soon evict differently."""
+        if self.tail.state is None:
+            return
+        own = self.tail.state.digest
+        agreed = torch.tensor([own, -own], dtype=torch.float64)  # 32 bits, exactly
+        self.agree_on_maximum(agreed)
+        if agreed.tolist() != [own, -own]:
+            raise ConfigError(
+                f"{FLAGS['state']} {self.tail.config.state}: must be the same file on every rank, and is not"
+            )
+
+    def release_host_resources(self) -> None:
+        """The server shuts down."""
+        self.tail.save_state()
+        super().release_host_resources()
+
     def report(self) -> None:
         """Bring the operator's metrics up to date."""
         self._unreported = 0
         if self.tail_metrics is not None:
-            self.tail_metrics.report()
+            try:
+                self.tail_metrics.report()
+            except Exception as error:
+                self.tail_metrics = None
+                self.tail.breaker.trip("to report metrics", error)
 
 
-def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool = False) -> TailRadixCache:
+def build_cache(
+    params: CacheInitParams, config: Config, *, hierarchical: bool = False, state: StateKeeper | None = None
+) -> TailRadixCache:
     """The real radix cache of SGLang, evicting as ``config`` says.
 
     Args:
@@ -167,6 +197,7 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
             model ``tree_components`` says what is cached beside full attention; else it may be None. Not changed.
         config: the policy, in tokens.
         hierarchical: it will be given a host tier (``init_hicache``).
+        state: what the learner begins with, and where it is saved. None: nothing is kept, whatever ``config`` says.
 
     Raises:
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
@@ -177,7 +208,7 @@ def build_cache(params: CacheInitParams, config: Config, *, hierarchical: bool =
         replace(
             params,
             tree_components=params.tree_components or (FULL,),
-            component_registry_override={FULL: component_for(config, component)},
+            component_registry_override={FULL: component_for(config, component, state)},
             tree_core_backend=name,
             eviction_policy="lru",  # read by nothing but stock's own component
             eviction_policy_config=None,

@@ -18,6 +18,7 @@ are it tells only of a node that has a copy on the host: so the leaf is given on
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import Evict
 
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
-from radix_tlru.sglang.cache.component import TailComponent
+from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
 from radix_tlru.sglang.cache.sessions import Order
 
@@ -71,6 +72,10 @@ class RustTailComponent(TailComponent):
     def _new_order(self) -> Order:
         leaf_of = self._leaf_of if self._core is None else self._core.leaf_of  # asked often, so without a step between
         return EvictionOrder(self.policy, self.page_size, leaf_of)
+
+    def restart_order(self) -> None:
+        self.order = self._new_order()
+        self._core.add_all_to_order()
 
     def leaves(self) -> Iterator[Leaf]:
         yield from self._core.leaves()
@@ -205,8 +210,13 @@ class RustTailCore(RustUnifiedTreeCore):
         return IncLockRefResult(delta=result.delta, node_id=result.node_id)
 
     def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
-        self._binding.dec_full_pin(node_id)
-        self._unlock(node_id)
+        """Give a lock back.
+
+        Raises:
+            AssertionError: it was taken on another node, or given back before.
+        """
+        assert params.node_id == node_id, f"lock receipt anchored on node {params.node_id} released on node {node_id}"
+        self.dec_full_pin(node_id)
         return DecLockRefResult()
 
     def inc_full_pin(self, node_id: NodeId) -> None:
@@ -214,7 +224,10 @@ class RustTailCore(RustUnifiedTreeCore):
         super().inc_full_pin(node_id)
 
     def dec_full_pin(self, node_id: NodeId) -> None:
-        super().dec_full_pin(node_id)
+        row = self._nodes.rows.get(node_id)
+        # The tree would take it from a lock that is held on a node below.
+        assert row is None or self._nodes.locks[row] > 0, f"node {node_id} is not locked"
+        self._binding.dec_full_pin(node_id)
         self._unlock(node_id)
 
     def _lock(self, node_id: NodeId) -> None:
@@ -243,6 +256,11 @@ class RustTailCore(RustUnifiedTreeCore):
         if not (nodes.locks[row] or nodes.children[row]):
             self._tail.order.add_leaf(node_id)
 
+    def add_all_to_order(self) -> None:
+        """The order is new, and empty."""
+        for node_id, row in self._nodes.rows.items():
+            self._add_to_order(node_id, row)
+
     def _remove_from_order(self, node_id: NodeId, row: int) -> None:
         """If it is in the order."""
         nodes = self._nodes
@@ -258,48 +276,56 @@ class RustTailCore(RustUnifiedTreeCore):
         self, component_type: ComponentType, tracker: dict[ComponentType, int]
     ) -> EvictDeviceNextNodeResult:
         """Evict tail after tail until enough is free, all in one step, which hands back what they held and no leaf."""
-        result = EvictDeviceNextNodeResult()
-        missing = self._tail.missing(self._requested - tracker[FULL])
-        slots, freed = self.evict_tails(missing, result.cache_actions)
-        if slots is not None:
-            result.device_frees[FULL].append(slots)
-            result.tracker[FULL] = freed
+        result, evicted = EvictDeviceNextNodeResult(), EvictedTails()
+        self.evict_tails(self._tail.missing(self._requested - tracker[FULL]), evicted)
+        if evicted.tokens:
+            result.device_frees[FULL] += evicted.slots
+            result.cache_actions += evicted.actions
+            result.tracker[FULL] = evicted.tokens
             result.made_progress = True
         return result
 
-    def evict_tails(self, missing: int, actions: list[Any]) -> tuple[torch.Tensor | None, int]:
-        """Evict ``missing`` tokens if there are as many: their slots, whole pages, and how many tokens they are."""
-        freed, values = 0, []
-        while freed < missing:
-            victim = self._tail.next_victim(missing - freed)
+    def evict_tails(self, missing: int, evicted: EvictedTails) -> None:
+        """Evict ``missing`` tokens if there are as many, in whole pages.
+
+        If this raises, ``evicted`` has what went before, which is to be freed, and the other leaves are as they were.
+        """
+        while evicted.tokens < missing:
+            victim = self._tail.next_victim(missing - evicted.tokens)
             if victim is None:
                 break
-            values += self._evict(victim, actions)
-            freed += victim.leaf.end - victim.keep
+            self._evict(victim, evicted)
             if self._tail.one_by_one:
                 break
-        if len(values) > 1:
-            return torch.cat(values), freed
-        return values[0] if values else None, freed
 
-    def _evict(self, victim: Victim, actions: list[Any]) -> list[torch.Tensor]:
-        """Evict the tail that a victim names; returns its slots, and adds to ``actions`` what the cache has to do."""
+    def _evict(self, victim: Victim, evicted: EvictedTails) -> None:
+        """Evict the tail that a victim names."""
         leaf_id, leaf, keep, _ = victim
-        nodes = self._nodes
         self._tail.order.remove_leaf(leaf_id)
-        left_id = self._parent(leaf_id, leaf.end - leaf.start)
-        if keep > leaf.start:
-            left_id = self._cut(left_id, victim, actions)
-            left: int | None = nodes.split_node(leaf_id, left_id, keep)
-        else:
-            left = nodes.evict_leaf(leaf_id, left_id)
-        evicted = self._binding.evict_device_leaf(leaf_id)
-        if evicted.cache_actions:
-            actions += self._cache_actions_from_tagged(evicted.cache_actions)
+        try:
+            left_id = self._parent(leaf_id, leaf.end - leaf.start)
+            if keep > leaf.start:
+                left_id = self._cut(left_id, victim, evicted.actions)
+            taken = self._binding.evict_device_leaf(leaf_id)
+        except BaseException:
+            self._find_again(leaf_id)
+            raise
+        evicted.slots += taken.new_device_frees[FULL]
+        evicted.tokens += leaf.end - keep
+        if taken.cache_actions:
+            evicted.actions += self._cache_actions_from_tagged(taken.cache_actions)
+        nodes = self._nodes
+        left = nodes.split_node(leaf_id, left_id, keep) if keep > leaf.start else nodes.evict_leaf(leaf_id, left_id)
         if left is not None:  # or it is a root
             self._add_to_order(left_id, left)
-        slots: list[torch.Tensor] = evicted.new_device_frees[FULL]
-        return slots
+
+    def _find_again(self, leaf_id: NodeId) -> None:
+        """A leaf was to be evicted and is still there, perhaps as the tail of a node that is new."""
+        path = self._binding.collect_path_info([leaf_id])[0]
+        for node_id, _, _, end, _, children in path:
+            if node_id not in self._nodes.rows:
+                self._nodes.add_node(node_id, end, children)
+        self._add_to_order(leaf_id, self._nodes.rows[leaf_id])
 
     def _parent(self, node_id: NodeId, length: int) -> NodeId:
         """The node above one of ``length`` tokens."""
@@ -313,26 +339,34 @@ class RustTailCore(RustUnifiedTreeCore):
         leaf_id, leaf, keep, _ = victim
         binding, kept = self._binding, keep - leaf.start
         extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
-        front = self._copied_to_nowhere(leaf_id)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
-        # In a tree that is written back, a copy that the device has too is given up for the asking, and to find on the
-        # device what was read from the host ends in a split, no more.
-        binding.set_is_write_back(True)
-        try:
-            binding.drive_host_eviction(int(FULL), leaf.end - leaf.start, False)
+        front = self._tokens_of(leaf_id, leaf.end - leaf.start)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
+        # To find on the device what was read from the host ends in a split, no more, in a tree that is written back.
+        with self._written_back():
             found = binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
-        finally:
-            binding.set_is_write_back(False)
         assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
         if found.cache_actions:
             actions += self._cache_actions_from_tagged(found.cache_actions)
         return self._parent(leaf_id, leaf.end - keep)
 
-    def _copied_to_nowhere(self, node_id: NodeId) -> memoryview:
+    def _tokens_of(self, node_id: NodeId, length: int) -> memoryview:
         """The tokens of a node. The tree tells them of a node that has a copy on the host; where, nobody will ask."""
-        self._binding.commit_backup(node_id, self._binding.get_component_device_value(node_id, int(FULL)), {})
-        tokens = self._binding.build_storage_backup_spec(node_id, False).token_ids
-        self._binding.finish_load_back(node_id)  # the copy is there, and can be given up
+        binding = self._binding
+        binding.commit_backup(node_id, binding.get_component_device_value(node_id, int(FULL)), {})
+        try:
+            tokens = binding.build_storage_backup_spec(node_id, False).token_ids
+        finally:
+            binding.finish_load_back(node_id)  # the copy is there, and can be given up:
+            with self._written_back():  # where the device has it too, for the asking
+                binding.drive_host_eviction(int(FULL), length, False)
         return memoryview(tokens).cast("q")
+
+    @contextmanager
+    def _written_back(self) -> Iterator[None]:
+        self._binding.set_is_write_back(True)
+        try:
+            yield
+        finally:
+            self._binding.set_is_write_back(False)
 
     def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
         raise AssertionError("evict_device_next_node evicts; it returns no leaves")

@@ -4,6 +4,24 @@
 the KV of full attention.
 """
 
-from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+from radix_tlru.sglang.offline.caches import (
+    Core,
+    Lock,
+    OfflineCache,
+    WritePolicy,
+    add_host_tier,
+    cache_params,
+    stock_cache,
+    stock_cache_of,
+)
 
-__all__ = ["OfflineCache", "cache_params", "stock_cache"]
+__all__ = [
+    "Core",
+    "Lock",
+    "OfflineCache",
+    "WritePolicy",
+    "add_host_tier",
+    "cache_params",
+    "stock_cache",
+    "stock_cache_of",
+]

@@ -173,6 +173,7 @@ class OfflineCache:
         thought: int = 0,
         ending: Sequence[int] = (),
         session: str | None = None,
+        finish: str | None = None,
     ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
@@ -182,7 +183,8 @@ class OfflineCache:
             answer: how many the answer has; None: the others.
             thought: of them, how many are reasoning, which no later prompt repeats.
             ending: the last of them, where they are known.
-            session: that the client names.
+            session: that the client names. Where the cache has sessions, it is open from then on.
+            finish: OpenAI's ``finish_reason`` of the answer, where it is known.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
@@ -218,9 +220,10 @@ class OfflineCache:
                     answer_ids=ending,
                     thought_len=thought,
                     session=session,
+                    finish=finish,
                 )
                 self.cache.components[ComponentType.FULL].record_turn(node, turn)
-            if session is not None:
+            if session is not None and self.cache.enable_session_radix_cache:
                 self.name_session(session, node)
         finally:
             self.unlock(lock)

@@ -6,9 +6,10 @@ off the clock of a rank. A request is stamped once, where it is tokenized.
 *How long first tokens took* (``first_tokens``), of earlier requests: where ξ is learned from an objective in ms and one
 process takes all requests in.
 
-*What the client says of it* (``radix_tlru.hints``): ``"tlru": {…}`` among the custom parameters, of ``sampling_params``
-at ``/generate`` and at the top of a request to the OpenAI-compatible endpoints (``extra_body``). Hints are checked
-here, where an error still is an answer, HTTP 400, and the client's own. A prefill server goes on without wrong ones.
+*What the client says of it* (``radix_tlru.hints``): ``"tlru": {…}``, or a field that other systems have. It is among
+the custom parameters, of ``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible
+endpoints (``extra_body``). Hints are checked here, where an error still is an answer, HTTP 400, and the client's own. A
+prefill server goes on without wrong ones.
 
 All of it rides in ``sampling_params.custom_params``, which SGLang hands on as they are, through every path there is.
 """
@@ -21,7 +22,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from radix_tlru.config import FLAGS, one_line
+from radix_tlru.config import FLAGS, Config, one_line
+from radix_tlru.hints.clients import FIELDS, Request, read_hints
 from radix_tlru.hints.schema import Hints
 from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.hooks import hook
@@ -29,7 +31,6 @@ from radix_tlru.sglang.record import config_of
 from radix_tlru.sglang.requests.first_tokens import FirstTokens, dumps, loads
 
 __all__ = [
-    "HINTS",
     "HOOKED",
     "KEY",
     "RequestMetadata",
@@ -52,9 +53,6 @@ logger = logging.getLogger(__name__)
 
 KEY = "__radix_tlru"
 """Key of our metadata among the custom parameters."""
-
-HINTS = "tlru"
-"""Key of a client's hints, there."""
 
 _FIRST_TOKENS = "_radix_tlru_first_tokens"
 """Attribute of a TokenizerManager: the FirstTokens of its requests."""
@@ -109,9 +107,9 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     if params is None or config is None:
         return
     custom = dict(_custom_params(params.custom_params, manager.server_args))
-    given = custom.pop(HINTS, None)
+    given = {field: value for field in FIELDS if (value := custom.pop(field, None)) is not None}
     # As one string: what SGLang lets travel there may not be nested.
-    hints = None if given is None else _parse_hints(given, manager.server_args)
+    hints = _read_hints(given, tokenized, config, manager.server_args)
     metadata = {"stamp": time.monotonic(), "hints": hints and hints.dumps()}
     # Of several such processes none knows which requests are uncontended.
     if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
@@ -130,10 +128,11 @@ def _custom_params(custom_params: Any, record: Any) -> Mapping[str, Any]:
     return {}
 
 
-def _parse_hints(given: Any, record: Any) -> Hints | None:
+def _read_hints(given: Mapping[str, Any], tokenized: Any, config: Config, record: Any) -> Hints | None:
     """The hints of a client; None where wrong ones are ignored, else ValueError."""
+    request = Request(len(getattr(tokenized, "input_ids", None) or ()), getattr(tokenized, "priority", None))
     try:
-        return Hints.parse(given)
+        return read_hints(given, request, config.highest_priority)
     except ValueError as error:
         if not _serves_without_hints(error, record):
             raise
@@ -168,13 +167,16 @@ async def move_hints(original: Callable[..., Any], serving: Any, request: Any, r
     read = getattr(raw_request, "body", None)  # a gRPC request has none
     known = hasattr(request, "custom_params") and config_of(record) is not None
     body = await read() if known and read else b""  # read by now
-    if f'"{HINTS}"'.encode() in body and HINTS in (top := json.loads(body)):
+    top = json.loads(body) if any(f'"{field}"'.encode() in body for field in FIELDS) else {}
+    for field in FIELDS:
+        if field not in top:
+            continue
         custom = request.custom_params or {}
-        if HINTS in custom:
-            twice = f"{HINTS}: must be given once, not in custom_params as well"
+        if field in custom:
+            twice = f"{field}: must be given once, not in custom_params as well"
             if not _serves_without_hints(twice, record):
                 return serving.create_error_response(twice)
-            request.custom_params = {key: custom[key] for key in custom if key != HINTS}
+            request.custom_params = {key: custom[key] for key in custom if key != field}
         else:
-            request.custom_params = {**custom, HINTS: top[HINTS]}
+            request.custom_params = {**custom, field: top[field]}
     return await original(serving, request, raw_request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from sglang.srt.managers.utils import is_health_check_generate_req
 from xxhash import xxh3_64_intdigest
 
 from radix_tlru.learning.records import Turn
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
     from radix_tlru.hints.schema import Hints
     from radix_tlru.learning.prefix_index import Fingerprint
 
-__all__ = ["fingerprint_of", "turn_of"]
+__all__ = ["fingerprint_of", "is_health_check", "turn_of"]
 
 _TOKEN = array("q").itemsize
+
+
+def is_health_check(req: Any) -> bool:
+    """Whether SGLang itself asks, to see that it can answer. An id need not be a string, as those of its checks are."""
+    return isinstance(req.rid, str) and bool(is_health_check_generate_req(req))
 
 
 def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
@@ -35,7 +41,14 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -
         answer_ids=req.output_ids,
         thought_len=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
         session=req.session_id or (req.session and req.session.session_id),
+        finish=_finish_of(req),
     )
+
+
+def _finish_of(req: Any) -> str | None:
+    """``length`` if the answer was cut off; else None. What SGLang's scheduler calls a stop may be a tool call."""
+    reason = req.finished_reason
+    return "length" if reason is not None and reason.to_json()["type"] == "length" else None
 
 
 def fingerprint_of(key: RadixKey) -> Fingerprint:

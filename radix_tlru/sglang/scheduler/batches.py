@@ -18,7 +18,7 @@ from radix_tlru.sglang.scheduler.observer import PrefillObserver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HOOKED", "install", "prefill_of"]
+__all__ = ["HOOKED", "batch_launched", "batch_processed", "install", "prefill_of"]
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
@@ -34,10 +34,10 @@ def install(config: Config) -> None:
     """
     if not config.is_pinned:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
-        hook(HOOKED[0], _batch_launched, without)
-        hook(HOOKED[1], _batch_processed, without, "around")
+        hook(HOOKED[0], batch_launched, without)
+        hook(HOOKED[1], batch_processed, without, "around")
     elif config.weight == LOAD:
-        hook(HOOKED[0], _batch_launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
+        hook(HOOKED[0], batch_launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
 
 
 def _observer_of(scheduler: Any) -> PrefillObserver | None:
@@ -46,14 +46,25 @@ def _observer_of(scheduler: Any) -> PrefillObserver | None:
     return observer
 
 
-def _batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+def _give_up(scheduler: Any, error: Exception) -> None:
+    """Look at no more prefills: what did so has failed."""
+    cache = scheduler.tree_cache
+    cache.prefill_observer = None
+    cache.tail.breaker.trip("to look at prefills", error)
+
+
+def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
+    """After ``run_batch``: the scheduler's cache sees who queues for what was launched."""
     observer = _observer_of(scheduler)
     if observer is None:
         return
-    if observer.stopwatch is not None:
-        observer.stopwatch.run_returned(batch.forward_iter, time.monotonic())
-    if observer.follows_load:
-        _count_launch(observer, scheduler, batch)
+    try:
+        if observer.stopwatch is not None:
+            observer.stopwatch.run_returned(batch.forward_iter, time.monotonic())
+        if observer.follows_load:
+            _count_launch(observer, scheduler, batch)
+    except Exception as error:
+        _give_up(scheduler, error)
 
 
 def _count_launch(observer: PrefillObserver, scheduler: Any, batch: Any) -> None:
@@ -70,16 +81,24 @@ def _count_launch(observer: PrefillObserver, scheduler: Any, batch: Any) -> None
         observer.count_prefill(load)
 
 
-def _batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``process_batch_result``: the scheduler's cache sees how long a prefill took."""
     observer = _observer_of(scheduler)
     if observer is None or observer.stopwatch is None or observer.threshold is None or batch.launch_ts is None:
         return original(scheduler, batch, *args, **kwargs)
-    prefill = prefill_of(batch)
+    try:
+        prefill = prefill_of(batch)
+    except Exception as error:
+        _give_up(scheduler, error)
+        return original(scheduler, batch, *args, **kwargs)
     result = original(scheduler, batch, *args, **kwargs)
-    now, in_step = time.monotonic(), scheduler.device == "cpu"
-    ms = observer.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
-    if prefill is not None:
-        observer.threshold.count_batch(prefill, ms)
+    try:
+        now, in_step = time.monotonic(), scheduler.device == "cpu"
+        ms = observer.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
+        if prefill is not None:
+            observer.threshold.count_batch(prefill, ms)
+    except Exception as error:
+        _give_up(scheduler, error)
     return result
 
 
@@ -87,9 +106,9 @@ def _is_prefill(batch: Any) -> bool:
     """Whether it prefills prompts of clients."""
     if not batch.forward_mode.is_extend_without_speculative():
         return False  # steps of decoding, which are most, get no further
-    from sglang.srt.managers.utils import is_health_check_generate_req
+    from radix_tlru.sglang.requests.turns import is_health_check
 
-    return not all(map(is_health_check_generate_req, batch.reqs))
+    return not all(map(is_health_check, batch.reqs))
 
 
 def prefill_of(batch: Any) -> PrefillBatch | None:
@@ -105,8 +124,8 @@ def prefill_of(batch: Any) -> PrefillBatch | None:
         if request.inflight_middle_chunks <= 0 and not request.retracted_stain and not request.finished()
     ]
     return PrefillBatch(
-        requests=tuple(request.rid for request in prompts),
-        unfinished=unfinished[0].rid if unfinished else None,
+        requests=tuple(str(request.rid) for request in prompts),
+        unfinished=str(unfinished[0].rid) if unfinished else None,
         tokens=batch.extend_num_tokens,
         first_tokens=tuple(token for request in whole for token in first_tokens_of(request)),
     )

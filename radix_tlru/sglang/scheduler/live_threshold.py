@@ -8,6 +8,7 @@ process groups that SGLang gives to the cache. The slowest rank decides: it is t
 from __future__ import annotations
 
 import logging
+import math
 from typing import Protocol
 
 import torch
@@ -64,23 +65,23 @@ class LiveThreshold:
         estimate = self._agreed(self._calibration.estimate(self._objective_ms))
         if estimate is not None:
             self.estimate = estimate
-            if self._threshold.follow(estimate.threshold(self._objective_ms)):
+            if self._threshold.follow(estimate.tokens):
                 self._cache.use_threshold(self._threshold.tokens)
                 self._log(estimate)
         self._cache.report()
 
     def _agreed(self, own: Estimate | None) -> Estimate | None:
-        """The slowest of what the ranks estimate; None while any of them has no line."""
-        # One maximum says it all: the slowest of each, and whether an estimate is missing.
-        values = [*own.line, own.late, own.overhead_ms, 0.0] if own else [0.0, 0.0, 0.0, 0.0, 1.0]
+        """The lowest ξ of all ranks, and the slowest of each time it was read from; None while one has no estimate."""
+        # One maximum says it all, of what is lower for a slower rank the negative; and whether an estimate is missing.
+        values = [-own.tokens, *own.line, own.late, own.overhead_ms, 0.0] if own else [-math.inf] * 5 + [1.0]
         agreed = torch.tensor(values, dtype=torch.float64)
         self._cache.agree_on_maximum(agreed)
-        alpha, beta, late, overhead_ms, missing = agreed.tolist()
-        return None if missing else Estimate(Line(alpha, beta), late, overhead_ms)
+        negative, alpha, beta, late, overhead_ms, missing = agreed.tolist()
+        return None if missing else Estimate(-negative, Line(alpha, beta), late, overhead_ms)
 
     def _log(self, estimate: Estimate) -> None:
-        (alpha, beta), late, overhead_ms = estimate
-        left = time_for_prefill(self._objective_ms, overhead_ms, late)
+        _, (alpha, beta), late, overhead_ms = estimate
+        left = time_for_prefill(self._objective_ms, overhead_ms)
         bounded = ", which leaves it less than half; it is given half" if left == self._objective_ms / 2.0 else ""
         logger.info(
             f"radix_tlru: threshold {self._threshold.tokens} tokens, as prefill takes {beta:.1f} ms and {alpha:.4f} ms "

@@ -110,6 +110,13 @@ def test_any_parameters_make_a_trace_or_are_refused_in_one_line(name: str, value
 # ---- what each is named for ----
 
 
+def test_more_parameters_than_a_file_name_has_letters_are_no_file() -> None:
+    given = GENERATORS["subagents"].defaults() | {"sessions": 2}
+    source = "subagents:" + ",".join(f"{name}={value}" for name, value in given.items())
+    assert len(source) > 255
+    assert open_trace(source).requests == open_trace("subagents:sessions=2").requests
+
+
 def test_a_compacted_prompt_is_short_and_shares_only_the_system_prompt() -> None:
     requests = made("compaction", ",limit_tokens=60000,kept_tokens=5000")
     fallen = [

@@ -43,8 +43,18 @@ def test_subagents_start_after_the_call_that_started_them_and_hold_their_parent_
     ]
     assert starts(session) == [
         *(Start(None, 0.0), Start(0, 1.0), Start(0, 1.0), Start(1, 3.0), Start(2, 15.0)),
-        Start(4, 1.0),  # the last subagent's answer ends at 22 s
+        Start(4, 1.0, (0, 3)),  # the last subagent's answer ends at 22 s, the other's at 10, its own at 2
     ]
+
+
+def test_a_subagent_that_is_still_at_work_holds_nobody_back_and_one_that_was_waited_for_does_so_once() -> None:
+    session = [
+        *(request(0, "m"), request(3, "x", "m"), request(6, "m"), request(7, "x", "m", answer_s=9.0)),
+        *(request(10, "m"), request(20, "m")),
+    ]
+    assert starts(session)[2] == Start(1, 1.0, (0,))  # x had answered at 5 s
+    assert starts(session)[4] == Start(2, 2.0)  # x answers until 16 s
+    assert starts(session)[5] == Start(3, 4.0, (4,))
 
 
 def test_requests_of_no_conversation_come_by_the_clock() -> None:

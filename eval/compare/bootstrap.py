@@ -1,0 +1,114 @@
+"""Figures of resampled conversations: how far those of a trace would move if other conversations had come.
+
+Requests of one conversation share their history, so conversations are drawn with all of their requests. Every policy is
+given the same draws, so the difference of two policies is a paired one. What a policy does is not run again: a request
+keeps the uncached tokens that it had in the whole trace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.compare.changes import METRICS
+
+__all__ = ["COVERAGE", "FEWEST", "RESAMPLES", "Drawn", "Sample", "draws", "interval", "percentiles", "resampled"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Drawn = NDArray[np.uint8]
+
+RESAMPLES, FEWEST = 400, 100
+"""Draws, and how many there are at least of a trace with so many conversations that they would not fit in memory."""
+
+_MOST_DRAWN = 100_000_000
+"""Bytes of all draws: above 250,000 conversations there are fewer of them."""
+
+COVERAGE = 0.95
+"""Share of the resamples that an interval holds."""
+
+_AT_ONCE = 4_000_000
+"""Weights of requests in memory at one time: 32 MB."""
+
+_SHARES = {"p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The requests of a cell; one value a request, in tokens."""
+
+    uncached: Ints
+    prompt: Ints
+    conversation: Ints  # its number, from 0
+
+
+def draws(conversations: int, seed: int = 0) -> Drawn:
+    """How often each conversation is drawn: a line for each resample, a column for each conversation."""
+    resamples = max(min(RESAMPLES, _MOST_DRAWN // conversations), FEWEST)
+    rng, shares = np.random.default_rng(seed), np.full(conversations, 1 / conversations)
+    drawn = np.empty((resamples, conversations), dtype=np.uint8)  # one conversation 256 times: never
+    for line in drawn:
+        line[:] = rng.multinomial(conversations, shares)
+    return drawn
+
+
+def resampled(sample: Sample, threshold: int, drawn: Drawn) -> Floats:
+    """The figures of each resample: a line each, columns in the order of METRICS.
+
+    Args:
+        threshold: ξ, tokens.
+        drawn: as of :func:`draws`.
+    """
+    over = np.maximum(sample.uncached - threshold, 0)
+    of_requests = (np.ones_like(over), sample.uncached, sample.prompt, over > 0, over)
+    sums = np.stack([np.bincount(sample.conversation, weights=each, minlength=drawn.shape[1]) for each in of_requests])
+    parts = [drawn[part] @ sums.T for part in _parts(drawn, sample.uncached)]
+    requests, uncached, prompts, violations, tel = np.concatenate(parts).T
+    quantiles = percentiles(sample.uncached, sample.conversation, drawn, list(_SHARES.values()))
+    # Resamples differ in length. Counts and sums are stated for as many requests as the trace has.
+    scale = len(sample.uncached) / requests
+    columns = {
+        "hit_ratio": 1 - np.divide(uncached, prompts, out=np.ones_like(uncached), where=prompts > 0),
+        "mean": uncached / requests,
+        **dict(zip(_SHARES, quantiles.T, strict=True)),
+        "violations": violations * scale,
+        "tel": tel * scale,
+    }
+    return np.stack([columns[name] for name in METRICS], axis=1)
+
+
+def percentiles(values: Ints, conversation: Ints, drawn: Drawn, shares: Sequence[float]) -> Floats:
+    """Percentiles of each resample, as ``np.percentile`` has them of all requests that were drawn.
+
+    Returns:
+        A line for each resample, a column for each share.
+    """
+    order = np.argsort(values, kind="stable")
+    rising, owner = values[order], conversation[order]
+    result = np.empty((len(drawn), len(shares)))
+    for part in _parts(drawn, values):
+        up_to = np.cumsum(drawn[part][:, owner], axis=1, dtype=np.int64)  # requests up to each value
+        places = (up_to[:, -1:] - 1) * np.asarray(shares)
+        below = np.floor(places)
+        at = np.concatenate([below, np.ceil(places)], axis=1)
+        # The first value up to which there are more requests than its place, counted from 0.
+        found = [rising[np.searchsorted(line, each, side="right")] for line, each in zip(up_to, at, strict=True)]
+        low, high = np.split(np.stack(found), 2, axis=1)
+        result[part] = low + (high - low) * (places - below)
+    return result
+
+
+def _parts(drawn: Drawn, values: Ints) -> Iterator[slice]:
+    """Lines of draws that are worked on at one time."""
+    lines = max(_AT_ONCE // len(values), 1)
+    return (slice(first, first + lines) for first in range(0, len(drawn), lines))
+
+
+def interval(values: Floats) -> Floats:
+    """Ends of the interval that holds COVERAGE of the resamples, in the first axis; nan where one of them has none."""
+    ends = [(1 - COVERAGE) / 2, (1 + COVERAGE) / 2]
+    result: Floats = np.quantile(values, ends, axis=0)
+    return result

@@ -1,0 +1,177 @@
+"""`python -m eval compare`: every policy against stock lru on many traces, and one verdict for each.
+
+A policy is *never worse than lru*, or the command lists every figure of every setting in which it is worse by more than
+1 %, the worst first. What 1 % means where lru has 0 or next to nothing is stated in ``changes.py`` and on the page.
+
+``lru`` is page-granular. SGLang's own, ``sglang-lru``, evicts whole nodes and is a little worse.
+
+A setting is one trace at one capacity under one ξ. Capacities are tokens, or shares of the trace's working set: the
+most tokens at one time that a later prompt has again (``eval trace`` prints it). ξ is given in tokens, or follows from
+a TTFT objective in ms and the line β + α·uncached. Each policy has the weight w of a server unless one is given.
+
+Written into DIR: ``cells.jsonl``, ``losses.txt``, ``compare.html`` with its figures. A run that was cut off goes on
+with the same command. Cells that are there are not run again, even if the code of a policy has changed since.
+``--quick`` takes fewer settings of the same traces: seed 0, 10 and 50 % of the working set, ξ = 8,192.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import joblib
+
+from eval.arguments import Several, add_policies, median_weight, number, whole
+from eval.compare.cells import fill, is_done
+from eval.compare.page import PAGE, write_page
+from eval.compare.settings import (
+    BASELINE,
+    OPTIMUM,
+    QUICK_SHARES,
+    QUICK_THRESHOLDS,
+    SHARES,
+    THRESHOLDS,
+    Setting,
+    cells_of,
+    settings_of,
+    size,
+)
+from eval.compare.table import cell_grids, summary
+from eval.compare.traces import sources, survey_all
+from eval.compare.verdict import Verdict, verdicts
+from eval.simulate.grid import EVICTIONS
+from eval.simulate.rows import CELLS, Rows, note_command
+from eval.terminal import show
+from eval.timing_arguments import add_timing_arguments
+from eval.trace_arguments import add_reading_arguments
+from radix_tlru.config import LOAD
+
+__all__ = ["LOSSES", "add_arguments", "judge", "run"]
+
+ALL = "all"
+EVERY = tuple(name for name in EVICTIONS if not name.startswith("real-"))
+"""What ``--policy all`` means. The real caches of radix-tlru evict what ``tlru`` and ``etlru`` do, and take minutes."""
+
+LOSSES = "losses.txt"
+
+DEFAULT_PAGE = 64
+"""Default of ``--page-size``: contexts of 100,000 tokens are long lists for rules that look up page by page."""
+
+FEW_SETTINGS = 6
+"""Up to so many, the figures of every cell are printed, too."""
+
+FEW_LOSSES = 10
+"""Losses of a policy that are printed."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Which traces, settings and policies."""
+    add = parser.add_argument
+    add("--trace", action=Several, metavar="PATH_OR_NAME", help="as of `eval trace`; any number")
+    add(
+        "--suite",
+        nargs="?",
+        const=True,
+        metavar="FOLDER",
+        help="every generated kind with two seeds, or every trace that lies in FOLDER",
+    )
+    add_reading_arguments(parser)
+    shares, quick = " ".join(SHARES), " ".join(QUICK_SHARES)
+    add(
+        "--capacity",
+        action=Several,
+        type=size,
+        metavar="SIZE",
+        help=f"tokens (500k), or a share of the working set (default: {shares}; with --quick {quick})".replace(
+            "%", "%%"
+        ),
+    )
+    quick = " ".join(map(str, QUICK_THRESHOLDS))
+    xi = f"ξ (default: {' '.join(map(str, THRESHOLDS))}; with --quick {quick})"
+    add("--threshold", action=Several, type=whole(1), metavar="TOKENS", help=xi)
+    add("--ttft-slo", action=Several, type=number(above=0), metavar="MS", help="TTFT objectives in place of ξ")
+    add_timing_arguments(parser)
+    add("--seeds", action=Several, type=whole(0), metavar="N", help="of traces that are generated without one")
+    add_policies(
+        parser,
+        (*EVICTIONS, ALL),
+        (BASELINE, "tlru", "etlru", OPTIMUM),
+        f"any of {', '.join(EVICTIONS)}; {ALL}: all but real-* (default: lru tlru etlru tail-belady; lru and "
+        "tail-belady always run)",
+    )
+    weight = f"w: 0 to 1, or {LOAD} (default: as a server, {LOAD} where it learns, else 0)"
+    add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help=weight)
+    add("--page-size", type=whole(1), default=DEFAULT_PAGE, metavar="N", help="tokens (default: %(default)s)")
+    add("--quick", action="store_true", help="fewer settings of the same traces")
+    jobs = joblib.cpu_count()
+    add("--jobs", type=whole(1), default=jobs, metavar="N", help=f"cells side by side (default: all cores, {jobs})")
+    add("--out", type=Path, required=True, metavar="DIR", help=f"for {CELLS}, the page and its figures")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cells that are missing, print the verdicts, write the page.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    wanted = sources(args)
+    settings_of([], args)  # what is wrong with ξ is said before traces are read
+    folder = args.suite if isinstance(args.suite, str) else None
+    settings = settings_of(survey_all(wanted, jobs=args.jobs, folder=folder), args)
+    ran = judge(settings, args)
+    print(f"{ran:,} cells run now; in {args.out}: {PAGE}, {CELLS}, {LOSSES}")
+    return 0
+
+
+def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
+    """Compare in these settings: run what is missing, write, print the verdicts.
+
+    Args:
+        args: the flags of the command but those that say which settings: policy, median_weight, jobs, out.
+
+    Returns:
+        How many cells were run.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    if ALL in args.policy:
+        args.policy = [name for name in args.policy if name != ALL] + list(EVERY)
+    for setting in settings:
+        if setting.capacity < setting.page_size:
+            raise ValueError(
+                f"--capacity {setting.capacity}: must be at least one page, --page-size {setting.page_size}"
+            )
+    wanted = [(setting, cells_of(setting, args)) for setting in settings]
+    folder: Path = args.out
+    rows = Rows(folder / CELLS)
+    for setting, cells in wanted:  # before anything is written: the folder may be of another command
+        for cell in cells:
+            is_done(cell, setting, rows)
+    folder.mkdir(parents=True, exist_ok=True)
+    note_command(folder, args.command_line)
+    ran = fill(rows, wanted, args.jobs)
+    names = [cell.name for _, cells in wanted for cell in cells]
+    rows.sort(names)
+    shown = [rows[name] for name in names]
+    found = verdicts(shown)
+    (folder / LOSSES).write_text("".join(f"{line}\n" for line in _lines(found)))
+    write_page(folder, found, shown, args.command_line or "", LOSSES)
+    if len(settings) <= FEW_SETTINGS:
+        show(*(grid.printed() for grid in cell_grids(shown, intervals=False)))
+    show(summary(found).printed(), *_lines(found, FEW_LOSSES))
+    return ran
+
+
+def _lines(found: Sequence[Verdict], most: int | None = None) -> list[str]:
+    """The sentence of each policy, and its losses, at most so many."""
+    lines = []
+    for one in found:
+        if one.policy == BASELINE:
+            continue
+        lines.append(one.sentence)
+        lines += [f"  {loss}" for loss in one.losses[:most]]
+        if most is not None and len(one.losses) > most:
+            lines.append(f"  … and {len(one.losses) - most:,} more, in {LOSSES}")
+    return lines

@@ -1,0 +1,144 @@
+"""Heat maps: for each policy, every trace (lines) at every capacity (columns)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import CenteredNorm, Normalize, SymLogNorm
+from matplotlib.figure import Figure
+
+from eval.compare.changes import METRICS, NAMES
+from eval.compare.settings import BASELINE
+from eval.compare.verdict import Row, Verdict
+from eval.render.looks import INK, ink, percent
+
+__all__ = ["gap_closed", "kinds", "worst_figures"]
+
+_ACROSS = 3  # maps side by side
+_LINE, _COLUMN = 0.26, 0.62  # inches
+
+
+@dataclass(frozen=True, slots=True)
+class _Spot:
+    """What stands in a field of a map."""
+
+    value: float  # its colour; nan: empty
+    text: str
+
+
+def kinds(rows: Sequence[Row]) -> dict[str, str]:
+    """A short name for each trace: without its seed, and without parameters where no other trace has the same start."""
+    names = {row["trace"]: _without_seed(row["trace"]) for row in rows}
+    heads: dict[str, set[str]] = {}
+    for name in names.values():
+        heads.setdefault(name.partition(":")[0], set()).add(name)
+    return {trace: _shown(name, len(heads[name.partition(":")[0]]) == 1) for trace, name in names.items()}
+
+
+def _without_seed(trace: str) -> str:
+    head, colon, parameters = trace.partition(":")
+    kept = [pair for pair in parameters.split(",") if not pair.startswith("seed=")]
+    return head + colon + ",".join(kept) if colon and kept != [""] else head
+
+
+def _shown(name: str, is_only_one: bool) -> str:
+    if is_only_one:
+        return name.partition(":")[0]
+    return name if len(name) < 34 else name[:32] + "…"
+
+
+def worst_figures(found: Sequence[Verdict]) -> Figure:
+    """The worst figure of each policy: over all ξ, seeds and figures of a trace at a capacity."""
+
+    def spot(rows: Sequence[Row]) -> _Spot:
+        size, metric, row = max(
+            ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=_first
+        )
+        if size <= 0:
+            return _Spot(size, "better" if size < 0 else "equal")
+        change = row["against_lru"][metric][0]
+        digits = 0 if change is None or abs(change) >= 0.095 else 1
+        name = "hits" if metric == "hit_ratio" else NAMES[metric]
+        return _Spot(size, f"{name} {percent(change, sign=True, digits=digits)}")
+
+    return _maps(found, spot, SymLogNorm(0.01, vmin=-1.0, vmax=1.0, base=10), "BrBG_r")
+
+
+def _first(found: tuple[float, str, Row]) -> float:
+    return found[0]
+
+
+def gap_closed(found: Sequence[Verdict]) -> Figure:
+    """The share of the gap in TEL between lru and the optimum that each policy closes, mean over ξ and seeds."""
+
+    def spot(rows: Sequence[Row]) -> _Spot:
+        shares = [row["gap_closed"] for row in rows if row["gap_closed"] is not None]
+        mean = float(np.mean(shares)) if shares else math.nan
+        return _Spot(mean, "–" if not shares else percent(mean, digits=0))
+
+    return _maps(found, spot, CenteredNorm(0, 1.0), "BrBG")
+
+
+def _maps(found: Sequence[Verdict], spot: Callable[[Sequence[Row]], _Spot], norm: Normalize, colours: str) -> Figure:
+    shown = [one for one in found if one.policy != BASELINE]
+    names = kinds(found[0].rows)
+    lines = list(dict.fromkeys(names[row["trace"]] for row in found[0].rows))
+    columns = list(dict.fromkeys(row["capacity_asked"] for row in found[0].rows))
+    across = min(_ACROSS, len(shown))
+    down = math.ceil(len(shown) / across)
+    left, right, top, bottom, gap = 0.075 * max(map(len, lines)) + 0.15, 0.05, 0.3, 0.45, 0.5
+    map_width, map_height = max(_COLUMN * len(columns), 1.6), _LINE * len(lines)
+    width = left + across * map_width + (across - 1) * 0.1 + right
+    height = top + down * map_height + (down - 1) * gap + bottom
+    figure = Figure(figsize=(width, height))
+    for number, one in enumerate(shown):
+        column, line = number % across, number // across
+        x = left + column * (map_width + 0.1)
+        y = height - top - (line + 1) * map_height - line * gap
+        axes = figure.add_axes((x / width, y / height, map_width / width, map_height / height))
+        _map(axes, _spots(one, names, lines, columns, spot), norm, colours)
+        axes.set_title(one.title, color=ink(one.policy), fontsize=8)
+        axes.set_yticks(range(len(lines)), lines if not column else [""] * len(lines), fontsize=7)
+        is_last = number + across >= len(shown)
+        axes.set_xticks(range(len(columns)), columns if is_last else [""] * len(columns), fontsize=7)
+        if is_last:
+            axes.set_xlabel("capacity" + (" (of the working set)" if "%" in columns[0] else " (tokens)"), fontsize=7.5)
+    return figure
+
+
+def _spots(
+    one: Verdict,
+    names: Mapping[str, str],
+    lines: Sequence[str],
+    columns: Sequence[str],
+    spot: Callable[[Sequence[Row]], _Spot],
+) -> list[list[_Spot]]:
+    fields: dict[tuple[str, str], list[Row]] = {}
+    for row in one.rows:
+        fields.setdefault((names[row["trace"]], row["capacity_asked"]), []).append(row)
+    return [
+        [spot(fields[line, column]) if (line, column) in fields else _Spot(math.nan, "") for column in columns]
+        for line in lines
+    ]
+
+
+def _map(axes: Axes, spots: Sequence[Sequence[_Spot]], norm: Normalize, colours: str) -> None:
+    values = np.array([[spot.value for spot in line] for line in spots])
+    axes.imshow(values, cmap=colormaps[colours], norm=norm, aspect="auto", alpha=0.9)
+    for line, each in enumerate(spots):
+        for column, spot in enumerate(each):
+            dark = not math.isnan(spot.value) and abs(float(norm(spot.value)) - 0.5) > 0.32
+            axes.text(column, line, spot.text, ha="center", va="center", fontsize=5.8, color="white" if dark else INK)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    for edge in range(1, values.shape[1]):
+        axes.axvline(edge - 0.5, color="white", linewidth=1.2)
+    for edge in range(1, values.shape[0]):
+        axes.axhline(edge - 0.5, color="white", linewidth=1.2)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

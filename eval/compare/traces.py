@@ -1,0 +1,125 @@
+"""Which traces are compared on: those that were named, those of a folder, or the suite of all generated kinds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.parallel import in_parallel
+from eval.simulate.evaluate import trace_of
+from eval.simulate.rows import digest_of
+from eval.trace_arguments import TraceSource
+from eval.traces import GENERATORS, TraceError
+from eval.traces.working_set import working_set
+
+__all__ = ["QUICK_SEEDS", "SUITE", "SUITE_SEEDS", "Survey", "sources", "survey_all"]
+
+SUITE = (
+    "synthetic:conversations=1200",
+    "synthetic:conversations=1000,prompt_mean=2000,turn_rate_sigma=1",
+    "chat-mix:conversations=800,arrival_span_s=170,first_prompt_median=6000,first_prompt_range=200/30000",
+    "agents:runs=1200,arrival_span_s=504",
+    "compaction:sessions=40,span_s=3840",
+    "rewind:sessions=600,span_s=5760",
+    "changing-system:sessions=40,span_s=3840",
+    "parallel-tools:sessions=40,span_s=3840",
+    "subagents:sessions=20,span_s=1920",
+    "thinking:sessions=900,span_s=8640",
+    "batch:sessions=800",
+    "day:sessions=250",
+    "shift:chat_sessions=700,agent_sessions=28,span_s=5600",
+)
+"""Every generated kind but figure1, which is an example of four requests. Some 3,000 requests each: as dense as by
+default, in less time; a day is thinner. Seeds are added."""
+
+SUITE_SEEDS, QUICK_SEEDS = (0, 1), (0,)
+"""Seeds of the suite, unless others are given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What has to be known of a trace before it is simulated."""
+
+    source: TraceSource
+    name: str
+    digest: str  # changes when the trace does
+    requests: int
+    working_set: int  # tokens
+
+
+def sources(args: argparse.Namespace) -> list[TraceSource]:
+    """The traces that ``--trace``, ``--suite`` and ``--seeds`` mean, each once.
+
+    Raises:
+        ValueError: none is meant, a folder is empty, or seeds were given for traces that have none.
+    """
+    named = list(args.trace or [])
+    if args.suite is not None:
+        named += SUITE if args.suite is True else _entries(Path(args.suite))
+    if not named:
+        raise ValueError("--trace: is required, or --suite for every kind that ships")
+    of_suite = QUICK_SEEDS if args.quick else SUITE_SEEDS
+    seeds = args.seeds or (of_suite if args.suite is True else ())
+    seeded = [_with_seeds(name, seeds) for name in named]
+    if args.seeds and all(each == [name] for each, name in zip(seeded, named, strict=True)):
+        raise ValueError(f"--seeds {args.seeds[0]}: none of the traces is generated without a seed of its own")
+    return [TraceSource.of(name, args) for name in dict.fromkeys(name for each in seeded for name in each)]
+
+
+def _entries(folder: Path) -> list[str]:
+    """Files and folders of a folder; each may be a trace."""
+    try:
+        found = sorted(str(each) for each in folder.iterdir() if not each.name.startswith("."))
+    except OSError as error:
+        raise ValueError(f"--suite {folder}: {(error.strerror or str(error)).lower()}") from None
+    if not found:
+        raise ValueError(f"--suite {folder}: holds no file; must be a folder of traces")
+    return found
+
+
+def _with_seeds(name: str, seeds: Sequence[int]) -> list[str]:
+    """The name once for each seed, if it is of a generator with a seed that was not given."""
+    head, _, parameters = name.partition(":")
+    is_seeded = head in GENERATORS and "seed" in GENERATORS[head].defaults() and not Path(name).exists()
+    given = any(pair.startswith("seed=") for pair in parameters.split(","))
+    if not seeds or not is_seeded or given:
+        return [name]
+    return [f"{head}:{','.join(filter(None, (parameters, f'seed={seed}')))}" for seed in seeds]
+
+
+def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None = None) -> list[Survey]:
+    """Read all traces once.
+
+    Args:
+        folder: that was given as the suite. What is no trace there is left out, and said on standard error.
+
+    Raises:
+        ValueError: a trace cannot be read, or two have the same name.
+    """
+    found: dict[str, Survey] = {}
+    calls = [(source, folder is not None and Path(source.source).parent == Path(folder)) for source in wanted]
+    for source, surveyed in zip(wanted, in_parallel(_survey, calls, jobs=jobs, title="traces read"), strict=True):
+        if isinstance(surveyed, str):
+            print(f"left out: {surveyed}", file=sys.stderr)
+            continue
+        if surveyed.name in found:
+            other = found[surveyed.name].source.source
+            raise ValueError(f"--trace {source.source}: has the same name as {other}, {surveyed.name}; rename one")
+        found[surveyed.name] = surveyed
+    if not found:
+        raise ValueError(f"--suite {folder}: holds no trace")
+    return list(found.values())
+
+
+def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
+    """A survey, or the reason why there is none."""
+    try:
+        trace = trace_of(source)
+    except TraceError as error:
+        if may_fail:
+            return str(error)
+        raise
+    return Survey(source, trace.name, digest_of(trace), len(trace.requests), working_set(trace.requests))

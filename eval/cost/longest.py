@@ -1,0 +1,166 @@
+"""The longest calls in the scheduler's thread, beside stock: what one step of a server can be held up by.
+
+Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
+of chats, in which everything moves that moves on a server: prefills are timed and get slower and faster, so ξ moves; w
+follows the load; rates and lengths are learned. Caches are served one after the other, so that a garbage collection,
+which is left on, looks at one of them alone. Times are CPU time of the thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.table import Table
+
+from eval.caches.pages import token_ids
+from eval.terminal import show, table, track
+from eval.traces import open_trace
+from eval.traces.request import Request
+from radix_tlru import Config
+from radix_tlru.objective.calibration import PrefillBatch
+from radix_tlru.objective.load_weight import PrefillLoad
+
+if TYPE_CHECKING:
+    from radix_tlru.sglang.offline.caches import OfflineCache
+
+STOCK = "stock lru"
+CANDIDATES = {"tlru": Config("tlru"), "etlru": Config("etlru")}
+"""As a server starts them without further flags, by the name of a row."""
+
+TRACE = (
+    "chat-mix:conversations=3000,arrival_span_s=600,first_prompt_median=100,first_prompt_range=20/400,"
+    "next_prompt_range=20/100,answer_range=20/100"
+)
+"""10,045 requests."""
+
+PAGE_SIZE, LEAF_TOKENS = 16, 256
+MOST_LEAVES = 200_000
+SERVED_BEFORE = 10_000
+"""Conversations of one turn before the trace, at most; the other leaves are of no turn that anybody saw."""
+
+BETA_MS, ALPHA_MS = 20.0, 0.3
+"""Of a simulated prefill. With these, and the default objective, ξ is within the lengths of the trace."""
+
+WAVE_TURNS, WAVE = 1_000, 0.3
+"""Prefills get slower and faster by this share, once in so many."""
+
+CALLS = {
+    "match": "match: a request is looked up",
+    "insert": "insert: a context is cached",
+    "evict": "evict: room for an allocation",
+    "turn": "turn: a finished request is learned from",
+    "prefill": "prefill: it is timed, ξ and w follow",
+    "move": "move of ξ, within the call before",
+}
+"""What is timed, by the title of its rows."""
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print a table for each number of leaves up to 200,000."""
+    for leaves in args.leaves:
+        if leaves <= MOST_LEAVES:
+            show(longest(leaves, TRACE))
+
+
+def longest(leaves: int, source: str) -> Table:
+    """Times of the calls of each cache while it serves a trace, from ``leaves`` leaves on."""
+    requests = open_trace(source).requests
+    clocks: dict[str, Clock] = {}
+    for name in (STOCK, *CANDIDATES):
+        cache, clocks[name] = cache_of(name, leaves), Clock()
+        serve(cache, clocks[name], requests, leaves, name)
+        del cache
+        gc.collect()
+    title = f"Longest calls in the scheduler's thread: {len(requests):,} requests, from {leaves:,} leaves on"
+    result = table(title, ("call", "cache", "calls", "p50 (ms)", "p99.9 (ms)", "worst (ms)"), texts=2)
+    for call, said in CALLS.items():
+        timed = {name: clock.ms[call] for name, clock in clocks.items() if clock.ms[call]}
+        for name, ms in timed.items():
+            figures = (f"{figure:,.3f}" for figure in (*np.percentile(ms, (50, 99.9)), max(ms)))
+            result.add_row(said, name, f"{len(ms):,}", *figures, end_section=name == list(timed)[-1])
+            said = ""
+    return result
+
+
+def cache_of(name: str, leaves: int) -> OfflineCache:
+    """An empty cache with room for so many leaves."""
+    from radix_tlru.sglang import build_cache
+    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+
+    capacity = leaves * LEAF_TOKENS
+    if name == STOCK:
+        return OfflineCache(stock_cache(capacity, PAGE_SIZE, core="rust"))
+    return OfflineCache(build_cache(cache_params(capacity, PAGE_SIZE, "rust"), CANDIDATES[name]))
+
+
+def serve(cache: OfflineCache, clock: Clock, requests: list[Request], leaves: int, name: str) -> None:
+    """Fill a cache, then serve the requests and time the calls."""
+    told = name != STOCK
+    first = requests[0].arrival_s
+    before = min(leaves, SERVED_BEFORE)
+    for number in track(range(leaves), f"{name}: {leaves:,} leaves"):
+        stamp = first - (leaves - number) / before if told and number >= leaves - before else None
+        cache.request(leaf_of(number), LEAF_TOKENS // 2, stamp)
+    clock.time(cache)
+    page, units = PAGE_SIZE, dict[int, int]()
+    for number, request in enumerate(track(requests, name)):
+        tokens = token_ids(request.context, page, units)
+        stamp = request.arrival_s if told else None
+        cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+        if told:
+            clock.prefill(cache, number, request.prompt_tokens - min(cached, request.prompt_tokens))
+
+
+def leaf_of(number: int) -> Iterator[int]:
+    """Tokens that nothing in the trace has."""
+    first = (1 << 40) + number * LEAF_TOKENS
+    return iter(range(first, first + LEAF_TOKENS))
+
+
+class Clock:
+    """Times the calls of a cache, in ms."""
+
+    def __init__(self) -> None:
+        self.ms: defaultdict[str, list[float]] = defaultdict(list)
+
+    def time(self, cache: OfflineCache) -> None:
+        """Time the calls of a cache from now on."""
+        real: Any = cache.cache
+        for call, method in (("match", "match_prefix"), ("insert", "insert"), ("evict", "evict_for_alloc")):
+            setattr(real, method, self.timed(call, getattr(real, method)))
+        tail = getattr(real, "tail", None)
+        if tail is not None:
+            tail.record_turn = self.timed("turn", tail.record_turn)
+            tail.use_threshold = self.timed("move", tail.use_threshold)
+
+    def prefill(self, cache: OfflineCache, number: int, tokens: int) -> None:
+        """The prefill of a request, of so many tokens, and what was queued for it."""
+        wave = 1.0 + WAVE * math.sin(2.0 * math.pi * number / WAVE_TURNS)
+        batch = PrefillBatch((str(number),), None, tokens)
+        observer = cache.cache.prefill_observer
+        waiting = number // WAVE_TURNS % 2 * 4
+
+        def hook() -> None:
+            observer.count_prefill(PrefillLoad(tokens, waiting))
+            observer.threshold.count_batch(batch, (BETA_MS + ALPHA_MS * tokens) * wave)
+
+        self.timed("prefill", hook)()
+
+    def timed(self, call: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """The same method, whose CPU time is noted."""
+        spent = self.ms[call]
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            before = time.thread_time_ns()
+            answer = method(*arguments, **named)
+            spent.append((time.thread_time_ns() - before) / 1e6)
+            return answer
+
+        return timed

@@ -1,0 +1,116 @@
+"""`python -m eval features`: what each thing that is known of a turn is worth to the learned return rates.
+
+``etlru`` at w = 1 serves each trace as it is, and once more for each feature of a turn (``learning.turn_features``)
+with that feature left out: it then has the same category for all turns. What the gap closed falls by is what it is
+worth there. The gap is the TEL between lru and Tail-Optimized Belady.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from rich.table import Table
+
+from eval.arguments import Several, add_page_size, check_page_sizes, tokens, whole
+from eval.caches.policies import simulated_cache
+from eval.caches.simulator import simulate
+from eval.parallel import in_parallel
+from eval.simulate.evaluate import knowledge_of, trace_of
+from eval.studies.figures import Figures, figures
+from eval.terminal import show, table
+from eval.trace_arguments import TraceSource, add_reading_arguments
+from eval.traces import SOURCES
+from radix_tlru.learning import conversations
+from radix_tlru.learning.records import Conversation
+from radix_tlru.learning.turn_features import Feature, Features, features_of
+
+__all__ = ["add_arguments", "run", "worth"]
+
+REFERENCES = ("lru", "tail-belady")
+POLICY, WEIGHT = "etlru", 1.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Traces and sizes; capacities span a grid."""
+    add = parser.add_argument
+    add("--trace", action=Several, required=True, metavar="PATH_OR_NAME", help=f"each {SOURCES}")
+    add_reading_arguments(parser)
+    add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 1M 2M; means are shown")
+    add("--threshold", type=tokens, default=8_192, metavar="TOKENS", help="ξ (default: %(default)s)")
+    add_page_size(parser, default=512)
+    add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    check_page_sizes([args.page_size], args.capacity)
+    show(worth([TraceSource.of(name, args) for name in args.trace], args))
+    return 0
+
+
+def worth(sources: Sequence[TraceSource], args: argparse.Namespace) -> Table:
+    """A row for each feature: the gap that is closed without it, and the p50, as means over the capacities."""
+    without = [None, *Feature]
+    arms = [*((name, None) for name in REFERENCES), *((POLICY, feature) for feature in without)]
+    grid = list(itertools.product(sources, args.capacity, arms))
+    calls = [(*each, args.threshold, args.page_size) for each in grid]
+    done = dict(zip(grid, in_parallel(_serve, calls, jobs=args.jobs, title="runs"), strict=True))
+    result = table(
+        f"etlru, w = 1, ξ = {args.threshold:,}: gap closed, p50 against lru; means over {len(args.capacity)} sizes",
+        ("left out", *(source.source.rpartition("/")[2] for source in sources)),
+    )
+    for feature in without:
+        columns = []
+        for source in sources:
+            shares, medians = [], []
+            for capacity in args.capacity:
+                lru, optimum = (done[source, capacity, (name, None)] for name in REFERENCES)
+                own = done[source, capacity, (POLICY, feature)]
+                shares.append((lru.tel - own.tel) / max(lru.tel - optimum.tel, 1.0))
+                medians.append(own.against(lru).p50)
+            columns.append(f"{np.mean(shares):.1%}, {np.mean(medians):+.1%}")
+        result.add_row("nothing" if feature is None else feature.name.lower().replace("_", " "), *columns)
+    return result
+
+
+def _serve(
+    source: TraceSource, capacity: int, arm: tuple[str, Feature | None], threshold: int, page_size: int
+) -> Figures:
+    policy, feature = arm
+    requests = trace_of(source).requests
+    with _left_out(feature):
+        cache = simulated_cache(
+            policy,
+            capacity,
+            threshold=threshold,
+            median_weight=WEIGHT if policy == POLICY else None,
+            page_size=page_size,
+            knowledge=knowledge_of(source) if policy == "tail-belady" else None,
+        )
+        return figures(requests, simulate(cache, requests), threshold)
+
+
+@contextmanager
+def _left_out(feature: Feature | None) -> Iterator[None]:
+    """In this process, what is known of a turn lacks a feature while the block lasts."""
+
+    def features(conversation: Conversation) -> Features:
+        row = list(features_of(conversation))
+        if feature is not None:
+            row[feature] = 0
+        return tuple(row)
+
+    used = vars(conversations)
+    used["features_of"] = features
+    try:
+        yield
+    finally:
+        used["features_of"] = features_of

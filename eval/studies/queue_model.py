@@ -1,0 +1,101 @@
+"""Requests that wait for each other: one server that prefills one request after the other, in order of arrival.
+
+At every 32nd prefill, what is cached of the prompts in the queue counts as used. A scheduler does the same (SGLang
+0.5.23, ``schedule_policy.py``, ``_touch_waiting_prefixes``).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eval.caches.simulator import Cache
+from eval.traces.request import Request
+from radix_tlru.objective.load_weight import PrefillLoad
+
+__all__ = ["MOST_REFRESHED", "REFRESH", "Line", "QueueAware", "Queued", "line_for", "serve", "span_s"]
+
+REFRESH, MOST_REFRESHED = 32, 128
+"""Prefills between two refreshes of queued prompts, and requests at the head of the queue that one covers (SGLang)."""
+
+
+class Line(NamedTuple):
+    """The time of a prefill: β + α · uncached."""
+
+    alpha_ms: float  # a token
+    beta_ms: float
+
+    def seconds(self, uncached: int) -> float:
+        """For ``uncached`` tokens."""
+        return (self.beta_ms + self.alpha_ms * uncached) / 1000.0
+
+
+@runtime_checkable
+class QueueAware(Cache, Protocol):
+    """A cache that is told of the queue."""
+
+    def touch(self, request: Request) -> None:
+        """Mark what is cached of a queued request's prompt as used."""
+
+    def count_prefill(self, load: PrefillLoad) -> None:
+        """A prefill starts."""
+
+
+class Queued(NamedTuple):
+    """A trace that was served; one value a request, in its order."""
+
+    uncached: NDArray[np.int64]  # tokens
+    ttft_s: NDArray[np.float64]
+    busy: float  # share of the time from the first arrival to the last that prefills take
+
+
+def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
+    """Serve a trace first come, first served, one request at a time."""
+    queue: deque[Request] = deque()
+    coming = deque(requests)
+    now, prefills = 0.0, 0
+    uncached: list[int] = []
+    ttft: list[float] = []
+    while queue or coming:
+        is_idle = not queue and coming[0].arrival_s > now
+        if is_idle:
+            now = coming[0].arrival_s
+        left, before = len(queue), uncached[-1] if uncached else 0
+        while coming and coming[0].arrival_s <= now:
+            queue.append(coming.popleft())
+        # Those that arrived during the prefill before have waited for half of it on average.
+        waited = 0.0 if is_idle else (len(queue) - left) * before / 2
+        if prefills % REFRESH == 0:
+            for request in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
+                cache.touch(request)
+        prefills += 1
+        request = queue.popleft()
+        uncached.append(request.prompt_tokens - cache.request(request))
+        cache.count_prefill(PrefillLoad(uncached[-1], len(queue), waited))
+        now += line.seconds(uncached[-1])
+        ttft.append(now - request.arrival_s)
+    work = sum(map(line.seconds, uncached))
+    return Queued(np.array(uncached), np.array(ttft), work / (span_s(requests) or math.inf))
+
+
+def span_s(requests: Sequence[Request]) -> float:
+    """Seconds from the first arrival to the last."""
+    return requests[-1].arrival_s - requests[0].arrival_s
+
+
+def line_for(load: float, beta_ms: float, requests: Sequence[Request], uncached: int) -> Line:
+    """The server that ``uncached`` tokens in all keep busy for a share ``load`` of the time.
+
+    Raises:
+        ValueError: β alone takes more time.
+    """
+    left_ms = 1000.0 * load * span_s(requests) - beta_ms * len(requests)
+    if left_ms <= 0:
+        raise ValueError(f"--beta {beta_ms:g}: {len(requests):,} requests are more than --load {load:g} by that alone")
+    return Line(left_ms / max(uncached, 1), beta_ms)

@@ -1,0 +1,35 @@
+"""The flags that say how long uncached tokens take, the same for all commands that turn a TTFT objective into ξ."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from eval.simulate.timing import ASSUMED, Timing, read
+
+__all__ = ["add_timing_arguments", "timing_of"]
+
+
+def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
+    """``--alpha`` and ``--beta``, or ``--timing`` in place of both."""
+    add = parser.add_argument
+    add("--alpha", type=float, metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
+    add("--beta", type=float, metavar="MS", help="ms of a request without any (default: 0)")
+    add("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
+
+
+def timing_of(args: argparse.Namespace) -> Timing:
+    """α and β from the flags or the file; assumed where none is given.
+
+    Raises:
+        ValueError: they contradict each other, or cannot be used.
+    """
+    if args.timing is not None:
+        if args.alpha is not None or args.beta is not None:
+            raise ValueError(f"--timing {args.timing}: not together with --alpha or --beta; give one of them")
+        return read(args.timing)
+    if args.alpha is None:
+        if args.beta is not None:
+            raise ValueError(f"--beta {args.beta:g}: needs --alpha")
+        return ASSUMED
+    return Timing(args.alpha, args.beta or 0.0, "given")

@@ -1,0 +1,112 @@
+"""Which candidates would have been worse than lru in anything of late? Those are not put in force.
+
+A candidate is admitted if, over the last 2,000 turns that the shadows served, it is not worse than lru by more than 1 %
+in any of
+
+- tokens prefilled: the mean, and with it the hit ratio;
+- turns beyond lru's own p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
+- turns over ξ;
+
+each with a margin, in standard errors of its paired difference from lru, added: half of one, and none if it is in
+force. A candidate that sees a threshold trades the median for the tail, so its margin is the same in force, and wider
+while few turns were seen. So what few turns cannot tell is not risked, and where shadows serve but a sample of the
+conversations, or seldom anything is evicted, the margin is wider. Of those admitted the one with the least tail excess
+latency is preferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["FIGURES", "Guard"]
+
+_WINDOW = 2_000  # turns of the shadows that are looked at
+_EVERY = 100  # turns, after which they are looked at again
+_FIRST = 200  # turns before the first look
+_TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
+_ERRORS = 0.5  # standard errors of the margin
+_FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
+_GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
+_PERCENTILES = (50, 90, 95, 99)
+
+FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
+"""In which a candidate may be worse than lru, in the order in which they are looked at."""
+
+
+class Guard:
+    """Says which candidate should be in force.
+
+    Args:
+        candidates: names, the preferred first among equals. The first sees no threshold; the last is lru, and is in
+            force until another is admitted.
+    """
+
+    def __init__(self, candidates: Sequence[str]) -> None:
+        self._names = list(candidates)
+        self.preferred = self._names[-1]
+        """Name of the candidate that should be in force."""
+        self.refused: dict[str, str] = {}
+        """The first figure in which a candidate was worse than lru at the last look, of those that were, by name."""
+        self._uncached = np.zeros((len(self._names), _WINDOW), np.int64)  # a ring, by candidate
+        self._prompt_len = np.zeros(_WINDOW, np.int64)
+        self._seen = 0
+        np.percentile(np.zeros(1), _PERCENTILES)  # numpy loads parts of it at the first use, which takes ms
+
+    def count_turn(self, prompt_len: int, uncached: Sequence[int], threshold: int) -> None:
+        """A turn was served by the shadows: its uncached tokens under each candidate. ξ and lengths are tokens."""
+        place = self._seen % _WINDOW
+        self._uncached[:, place], self._prompt_len[place] = uncached, prompt_len
+        self._seen += 1
+        if self._seen >= _FIRST and self._seen % _EVERY == 0:
+            self._look(threshold)
+
+    def _look(self, threshold: int) -> None:
+        turns = min(self._seen, _WINDOW)
+        uncached, prompt_len = self._uncached[:, :turns], self._prompt_len[:turns]
+        lru = uncached[-1]
+        excess = np.maximum(uncached - threshold, 0).sum(axis=1)
+        now = self._names.index(self.preferred)
+        worse = [
+            _worse_in(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
+            for number, own in enumerate(uncached[:-1])
+        ]
+        self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
+        admitted = [number for number, figure in enumerate(worse) if figure is None]
+        if not admitted:
+            self.preferred = self._names[-1]
+            return
+        best = min(admitted, key=lambda number: (excess[number], number))
+        if now not in admitted or excess[now] - excess[best] > _GAIN * excess[-1]:
+            self.preferred = self._names[best]
+
+
+def _margin(number: int, is_in_force: bool, turns: int) -> float:
+    """Standard errors that are added to what a candidate is worse by."""
+    if number:
+        return _ERRORS * (1.0 + _FEW / turns)
+    return 0.0 if is_in_force else _ERRORS
+
+
+def _worse_in(
+    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, errors: float
+) -> str | None:
+    """The first figure in which uncached tokens of turns are worse than lru's, with so many standard errors added."""
+    worse = own - lru
+    allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
+    if worse.sum() + errors * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
+        return FIGURES[0]
+    over = own > threshold, lru > threshold
+    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), errors):
+        return FIGURES[1]
+    for figure, bound in zip(FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
+        if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
+            return figure
+    return None
+
+
+def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:
+    """Whether as few turns go beyond a bound as under lru, and ``allowed`` ones more, for all that chance can do."""
+    return bool(own.sum() - int(lru.sum()) + errors * np.sqrt((own != lru).sum()) <= allowed)

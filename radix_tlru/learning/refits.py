@@ -1,0 +1,69 @@
+"""When the hazards are estimated anew: a slice at each turn, so that no turn takes long.
+
+A fit begins at a turn of a given number, does a given part at each turn after it, and its model is in force from a turn
+of a given number on. So ranks that are told of the same turns have the same model at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from radix_tlru.learning.hazard_model import HazardModel
+from radix_tlru.learning.reliability import Reliability
+from radix_tlru.learning.turn_log import TurnLog
+
+__all__ = ["Refits"]
+
+_FIRST = 64  # turns before the first fit
+_GROWTH = 4  # a fit when the turns have grown by a quarter,
+_FEWEST, _MOST = 32, 500  # but no sooner and no later than after so many
+_SMALL = 2_000  # turns, up to which a slice is so short that a turn can do four
+
+
+class Refits:
+    """Fits the model of a log again and again.
+
+    Args:
+        log: of turns. It is read, not written.
+    """
+
+    def __init__(self, log: TurnLog) -> None:
+        self._log = log
+        self.model = HazardModel()
+        """The model in force."""
+        self.reliability = Reliability()
+        """Returns predicted by the models that were in force, against those seen."""
+        self._begin_at = _FIRST
+        self._fit: Iterator[HazardModel | None] | None = None
+
+    def restore(self, model: HazardModel) -> None:
+        """Begin with the model of a former run, whose turns are in the log."""
+        self.model = model
+        if self._log.written:
+            self._begin_at = _next_fit(self._log.written)
+
+    def count_turn(self) -> bool:
+        """A turn was written to the log. Returns whether another model is in force."""
+        turns = self._log.written
+        if self._fit is None:
+            if turns < self._begin_at:
+                return False
+            self._begin_at = _next_fit(turns)
+            self._fit = self._slices()
+        for _ in range(4 if turns < _SMALL else 1):
+            found = next(self._fit)
+            if found is not None:
+                self.model, self._fit = found, None
+                return True
+        return False
+
+    def _slices(self) -> Iterator[HazardModel | None]:
+        intervals = self._log.intervals()
+        yield None
+        yield from self.reliability.count(self.model, intervals, self._log.now)
+        yield from self.model.fit(intervals)
+
+
+def _next_fit(turns: int) -> int:
+    """The turn at which the fit after this one begins."""
+    return turns + min(max(turns // _GROWTH, _FEWEST), _MOST)

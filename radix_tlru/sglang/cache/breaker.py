@@ -1,0 +1,36 @@
+"""A fault of ours must not end a server: after the first, its cache evicts as stock lru does."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+__all__ = ["Breaker"]
+
+logger = logging.getLogger(__name__)
+
+
+class Breaker:
+    """Of one cache. Ranks that are shown the same fail alike, and fall back at the same call.
+
+    Args:
+        fall_back: leaves the cache with stock lru.
+    """
+
+    def __init__(self, fall_back: Callable[[], None]) -> None:
+        self._fall_back = fall_back
+        self.is_armed = False
+        """Whether faults are survived: on a server. Elsewhere, in a test or a study, they are raised."""
+        self.has_tripped = False
+
+    def trip(self, doing: str, error: Exception) -> None:
+        """Something of ours failed. Says so and falls back, once.
+
+        Raises:
+            Exception: ``error``, if faults are not survived, or the cache has fallen back before.
+        """
+        if not self.is_armed or self.has_tripped:
+            raise error
+        self.has_tripped = True
+        logger.error("radix_tlru: %s failed; from now on this cache evicts by lru, as stock", doing, exc_info=error)
+        self._fall_back()

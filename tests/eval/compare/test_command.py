@@ -1,0 +1,259 @@
+"""``python -m eval compare`` as a user runs it: figures, verdicts, the page, going on, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.__main__ import main
+from eval.simulate.grid import EVICTIONS
+from eval.studies.unseen import KINDS
+from tests.eval.compare.blocks import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
+from tests.helpers.paths import REPOSITORY
+
+CAPACITY, THRESHOLD = 60_000, 4_096
+SIMULATE_KEYS = {
+    *("trace", "policy", "capacity", "threshold", "next_prompt_estimate", "median_weight", "page_size", "forced"),
+    *("replicas", "routing", "requests", "hit_ratio", "evicted", "gap_closed", "cell", "seconds"),
+}
+
+
+def compare(out: Path, trace: Path, *flags: str, capacity: int = CAPACITY) -> int:
+    sizes = ("--capacity", str(capacity), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK), "--jobs", "1")
+    return main(["compare", "--out", str(out), "--trace", str(trace), *sizes, *flags])
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def prompts() -> list[list[int]]:
+    return block_lists(seed=11)
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory, prompts: list[list[int]]) -> Path:
+    return write_blocks(tmp_path_factory.mktemp("trace") / "small.jsonl", prompts)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, trace: Path) -> Path:
+    out = tmp_path_factory.mktemp("compared") / "out"
+    assert compare(out, trace) == 0
+    return out
+
+
+def test_the_figures_of_lru_are_those_of_blocks_counted_by_hand(done: Path, prompts: list[list[int]]) -> None:
+    uncached = uncached_under_lru(prompts, CAPACITY)
+    (found,) = (row for row in rows(done) if row["policy"] == "lru")
+    assert set(found) >= SIMULATE_KEYS | {"hits", "p50", "p90", "p95", "p99", "mean", "tel", "violations"}
+    for name, share in (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99)):
+        assert found[name] == pytest.approx(percentile(uncached, share))
+    assert found["mean"] == pytest.approx(sum(uncached) / len(uncached), abs=0.01)
+    assert found["hits"] == pytest.approx(1 - sum(uncached) / sum(BLOCK * len(each) for each in prompts), abs=1e-6)
+    assert found["violations"] == sum(tokens > THRESHOLD for tokens in uncached) > 0
+    assert found["tel"] == sum(max(tokens - THRESHOLD, 0) for tokens in uncached)
+    assert found["prefilled"] == sum(uncached)
+    assert [change for change, _, _ in found["against_lru"].values()] == [0.0] * 8
+
+
+def test_changes_and_the_gap_are_against_lru_in_the_same_setting(done: Path) -> None:
+    by_policy = {row["policy"]: row for row in rows(done)}
+    assert list(by_policy) == ["lru", "tlru", "etlru", "tail-belady"]
+    lru, optimum = by_policy["lru"], by_policy["tail-belady"]
+    assert optimum["tel"] < lru["tel"]
+    for row in by_policy.values():
+        assert row["gap_closed"] == pytest.approx((lru["tel"] - row["tel"]) / (lru["tel"] - optimum["tel"]), abs=1e-5)
+        change, low, high = row["against_lru"]["mean"]
+        assert change == pytest.approx(row["mean"] / lru["mean"] - 1, abs=1e-4)
+        assert low <= change <= high
+
+
+def test_the_page_has_the_verdicts_the_pictures_and_the_figures(done: Path) -> None:
+    page = (done / "compare.html").read_text()
+    for row in rows(done):
+        assert f"{row['tel']:,}" in page
+        assert f"{round(row['p95']):,}" in page
+    for line in (done / "losses.txt").read_text().splitlines():
+        if not line.startswith("  "):
+            assert line in page.replace("&gt;", ">")
+    assert page.count("<img") == 2
+    assert (done / "figures" / "worst.png").read_bytes()[:4] == b"\x89PNG"
+    assert "python -m eval compare --out" in page
+
+
+def test_where_everything_fits_no_policy_is_worse(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path / "out", trace, capacity=100_000_000) == 0
+    out = capsys.readouterr().out
+    for policy in ("tlru", "etlru", "tail-belady"):
+        sentence = f"{policy}: never worse than lru (by more than 1 %, in any of 8 figures in the one setting)."
+        assert sentence in out
+    assert {row["mean"] for row in rows(tmp_path / "out")} == {rows(tmp_path / "out")[0]["mean"]}
+
+
+def test_a_policy_that_is_worse_is_told_where(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(tmp_path / "out", trace, "--policy", "tlru", "--median-weight", "0") == 0
+    out = capsys.readouterr().out
+    found = {row["policy"]: row for row in rows(tmp_path / "out")}
+    worse = [name for name, loss in found["tlru"]["losses"].items() if loss > 0.01]
+    assert worse
+    assert "tlru: worse than lru by more than 1 % in 1 of 1 settings" in out
+    assert out.count(" on small, ") >= len(worse)
+
+
+def test_a_run_that_was_cut_off_goes_on(done: Path, tmp_path: Path, trace: Path) -> None:
+    out = tmp_path / "out"
+    assert compare(out, trace) == 0
+    first = rows(out)
+    lines = (out / "cells.jsonl").read_text().splitlines(keepends=True)
+    (out / "cells.jsonl").write_text(lines[0] + lines[2] + lines[3][:40])
+    assert compare(out, trace) == 0
+    again = rows(out)
+    assert [again[0], again[2]] == [first[0], first[2]]  # with their seconds: not run again
+    without = [{key: value for key, value in row.items() if key != "seconds"} for row in first]
+    assert [{key: value for key, value in row.items() if key != "seconds"} for row in again] == without
+
+
+def test_cells_of_another_trace_of_the_same_name_are_run_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, out = tmp_path / "small.jsonl", tmp_path / "out"
+    write_blocks(trace, block_lists(seed=1, requests=40))
+    assert compare(out, trace) == 0
+    assert "4 cells run now" in capsys.readouterr().out
+    assert compare(out, trace) == 0
+    assert "0 cells run now" in capsys.readouterr().out
+    write_blocks(trace, block_lists(seed=2, requests=50))
+    sizes = ["--capacity", str(CAPACITY), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK), "--jobs", "1"]
+    command = [sys.executable, "-m", "eval", "compare", "--trace", str(trace), "--out", str(out), *sizes]
+    again = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)  # reads it anew
+    assert "4 cells run now" in again.stdout
+    assert {row["requests"] for row in rows(out)} == {50}
+
+
+def test_a_folder_is_a_suite_of_the_traces_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for name in ("a", "b"):
+        write_blocks(folder / f"{name}.jsonl", block_lists(seed=len(name), requests=40))
+    (folder / "README.md").write_text("# Traces\n")
+    flags = ["--capacity", "10%", "50%", "--threshold", "4k", "8k", "--policy", "lru", "--jobs", "2"]
+    assert main(["compare", "--suite", str(folder), "--out", str(tmp_path / "out"), *flags]) == 0
+    said = capsys.readouterr().err
+    assert "left out: " in said
+    assert "README.md" in said
+    found = rows(tmp_path / "out")
+    assert [(row["trace"], row["capacity_asked"], row["threshold"]) for row in found[::2]] == [
+        (trace, size, threshold) for trace in "ab" for size in ("10 %", "50 %") for threshold in (4_000, 8_000)
+    ]
+    assert found[0]["capacity"] == round(0.1 * found[0]["working_set"])
+
+
+def test_a_threshold_follows_from_an_objective_and_a_line_of_ttft(tmp_path: Path, trace: Path) -> None:
+    line = ["--ttft-slo", "200", "--alpha", "0.05", "--beta", "50"]
+    flags = ["--trace", str(trace), "--capacity", "60k", "--policy", "lru", "--jobs", "1", *line]
+    assert main(["compare", "--out", str(tmp_path / "out"), *flags]) == 0
+    assert {row["threshold"] for row in rows(tmp_path / "out")} == {3_000}  # (200 − 50) / 0.05
+
+
+def test_seeds_are_added_to_what_is_generated(tmp_path: Path) -> None:
+    flags = ["--capacity", "50%", "--threshold", "4k", "--seeds", "3", "4", "--policy", "lru", "--jobs", "1"]
+    generated = ["--trace", "synthetic:conversations=20"]
+    assert main(["compare", "--out", str(tmp_path / "out"), *generated, *flags]) == 0
+    assert {row["trace"] for row in rows(tmp_path / "out")} == {
+        "synthetic:conversations=20,seed=3",
+        "synthetic:conversations=20,seed=4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ([], "--trace: is required, or --suite for every kind that ships"),
+        (["--trace", "nowhere.jsonl"], "trace nowhere.jsonl: no such file"),
+        (["--suite", "nowhere"], "--suite nowhere: no such file or directory"),
+        (
+            ["--trace", "figure1", "--capacity", "x"],
+            "--capacity x: must be a number of tokens, such as 500k, or a share",
+        ),
+        (["--trace", "figure1", "--capacity", "0%"], "--capacity 0%: must be more than 0%"),
+        (["--trace", "figure1", "--capacity", "10"], "--capacity 10: must be at least one page, --page-size 64"),
+        (["--trace", "figure1", "--threshold", "0"], "--threshold 0: must be 1 or more"),
+        (["--trace", "figure1", "--policy", "mru"], "--policy mru: must be one of lru, tlru"),
+        (["--trace", "figure1", "--jobs", "0"], "--jobs 0: must be 1 or more"),
+        (["--trace", "figure1", "--seeds", "1"], "--seeds 1: none of the traces is generated without a seed"),
+        (["--trace", "figure1", "--alpha", "1"], "--alpha 1.0: needs --ttft-slo, the objective in ms"),
+        (["--trace", "figure1", "--ttft-slo", "5", "--alpha", "1", "--beta", "9"], "--ttft-slo 5 ms: cannot be met"),
+        (["--trace", "figure1", "--ttft-slo", "5", "--threshold", "5"], "--ttft-slo 5: not together with --threshold"),
+        (["--trace", "figure1", "--median-weight", "2"], "--median-weight 2: must be a number from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
+    flags: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", "--out", "out", *flags]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"eval compare: {line}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_another_command_is_refused(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    sizes = ["--capacity", str(CAPACITY), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK)]
+    assert main(["simulate", "--trace", str(trace), "--policy", "lru", *sizes, "--out", str(out)]) == 0
+    before = (out / "cells.jsonl").read_text()
+    capsys.readouterr()
+    assert compare(out, trace) == 2
+    assert (
+        capsys.readouterr().err == f"eval compare: --out {out}: holds cells of another command; give another folder\n"
+    )
+    assert (out / "cells.jsonl").read_text() == before
+
+
+def test_all_policies_of_the_registry_can_be_asked_for(tmp_path: Path) -> None:
+    small = write_blocks(tmp_path / "small.jsonl", block_lists(seed=4, requests=30, conversations=5))
+    assert compare(tmp_path / "out", small, "--policy", "all", capacity=20_480) == 0
+    assert {row["policy"] for row in rows(tmp_path / "out")} == {
+        name for name in EVICTIONS if not name.startswith("real-")
+    }
+
+
+def test_every_kind_of_the_old_command_can_be_served() -> None:
+    assert len(set(KINDS)) == len(KINDS)
+    assert all(kind.page_size <= kind.threshold < kind.capacity for kind in KINDS)
+
+
+def test_the_old_command_warns_and_gives_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["unseen", "--kinds", "1", "--seeds", "2", "--median-weight", "0", "1", "--policy", "tlru"]) == 0
+    said = capsys.readouterr()
+    assert said.err.startswith("eval unseen: the old name of `eval compare --suite`")
+    assert "tlru: worse than lru by more than 1 % in 1 of 1 settings" in said.out
+    assert "tlru w=1: never worse than lru" in said.out  # with w = 1 it is lru
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--kinds", "0"], f"--kinds 0: must be 1 to {len(KINDS)}"),
+        (["--jobs", "0"], "--jobs 0: must be 1 or more"),
+        (["--seeds", "-1"], "--seeds -1: must be 0 or more"),
+        (["--median-weight", "2"], "--median-weight 2: must be a number from 0 to 1"),
+    ],
+)
+def test_a_wrong_flag_of_the_old_command_is_one_line(
+    flags: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["unseen", *flags]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"eval unseen: {line}")

@@ -1,0 +1,121 @@
+"""The verdict: what counts as worse than lru, and the sentence that says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eval.compare.changes import METRICS, changes, least, losses
+from eval.compare.verdict import verdicts
+
+THRESHOLD = 8_000
+LRU = {"hit_ratio": 0.5, "mean": 2_000.0, "p50": 1_000.0, "p90": 5_000.0, "p95": 9_000.0, "p99": 20_000.0}
+LRU |= {"violations": 500.0, "tel": 3_000_000.0}
+
+
+def loss(metric: str, own: float, lru: float, requests: int = 5_000) -> float:
+    """Of one figure, all others as lru's."""
+    index = METRICS.index(metric)
+    before = np.array([LRU[name] for name in METRICS])
+    before[index] = lru
+    after = before.copy()
+    after[index] = own
+    found = losses(after, before, least(requests, THRESHOLD)).tolist()
+    assert found.count(0.0) >= len(METRICS) - 1
+    return float(found[index])
+
+
+@pytest.mark.parametrize(("metric", "lru"), [("mean", 2_000.0), ("p95", 9_000.0), ("violations", 500.0)])
+def test_more_is_worse_by_more_than_one_per_cent(metric: str, lru: float) -> None:
+    assert loss(metric, lru * 1.02, lru) == pytest.approx(0.02)
+    assert loss(metric, lru * 0.9, lru) == pytest.approx(-0.1)
+
+
+def test_less_is_worse_for_the_hit_ratio() -> None:
+    assert loss("hit_ratio", 0.45, 0.5) == pytest.approx(0.1)
+    assert loss("hit_ratio", 0.55, 0.5) == pytest.approx(-0.1)
+
+
+def test_where_lru_has_none_one_request_is_no_loss_and_two_are() -> None:
+    assert loss("violations", 1, 0) == pytest.approx(0.01)  # not more than 1 %
+    assert loss("violations", 2, 0) == pytest.approx(0.02)
+    assert loss("violations", 5, 0, requests=50_000) == pytest.approx(0.01)  # 1 of 10,000
+    assert loss("tel", THRESHOLD, 0) == pytest.approx(0.01)  # one request that is over ξ by as much
+
+
+def test_a_thousandth_of_the_objective_is_no_loss_however_little_lru_has() -> None:
+    assert loss("p50", 8, 0) == pytest.approx(0.01)
+    assert loss("p50", 28, 20) == pytest.approx(0.01)
+    assert loss("p50", 40, 20) == pytest.approx(0.025)
+
+
+def test_a_change_is_relative_and_unknown_where_lru_has_nothing() -> None:
+    found = changes(np.array([1.1, 5.0, 0.0]), np.array([1.0, 0.0, 0.0]))
+    assert found.tolist() == pytest.approx([0.1, float("nan"), 0.0], nan_ok=True)
+
+
+def row(policy: str, capacity: int, **own: float) -> dict[str, Any]:
+    """A row of a cell with the figures of LRU but for these; intervals are a tenth of a point around the change."""
+    figures = LRU | own
+    before, after = (np.array([each[name] for name in METRICS]) for each in (LRU, figures))
+    lost = losses(after, before, least(5_000, THRESHOLD)).tolist()
+    against = {
+        name: [change, change - 0.001, change + 0.001]
+        for name, change in zip(METRICS, changes(after, before).tolist(), strict=True)
+    }
+    settings = {"trace": "chats", "policy": policy, "capacity": capacity, "threshold": THRESHOLD, "page_size": 64}
+    return {
+        **settings,
+        **figures,
+        "median_weight": 0.0,
+        "requests": 5_000,
+        "prefilled": 10_000_000,
+        "against_lru": against,
+        "losses": dict(zip(METRICS, lost, strict=True)),
+        "gap_closed": 1 - figures["tel"] / LRU["tel"] if policy != "tail-belady" else 1.0,
+        "capacity_asked": f"{capacity:,}",
+        "cell": f"{policy}-{capacity}",
+    }
+
+
+def test_a_policy_that_is_never_worse_is_told_so() -> None:
+    better = [row("etlru", 1_000, tel=2_000_000), row("etlru", 2_000, p50=1_009)]  # p50: +0.9 %
+    _, found = verdicts([row("lru", 1_000), row("lru", 2_000), *better])
+    assert found.losses == ()
+    assert found.sentence == "etlru: never worse than lru (by more than 1 %, in any of 8 figures in any of 2 settings)."
+
+
+def test_a_policy_that_is_worse_has_the_list_of_where_the_worst_first() -> None:
+    worse = [row("tlru", 1_000, p50=1_500, hit_ratio=0.49), row("tlru", 2_000, violations=700), row("tlru", 3_000)]
+    lru = [row("lru", capacity) for capacity in (1_000, 2_000, 3_000)]
+    first, found = verdicts([*worse, *lru])
+    assert (first.policy, found.policy) == ("lru", "tlru")
+    assert [(each.metric, round(each.size, 3)) for each in found.losses] == [
+        ("p50", 0.5),
+        ("violations", 0.4),
+        ("hit_ratio", 0.02),
+    ]
+    assert found.sentence.startswith(
+        "tlru: worse than lru by more than 1 % in 2 of 3 settings "
+        "(hit ratio 1, p50 1, over ξ 1; 3 of 3 beyond the sampling error). Worst: p50 +50.0"
+    )
+    assert found.sentence.endswith(
+        "1,000 → 1,500 on chats, 1 k tokens, ξ = 8,000".replace("1 k", "1\N{NO-BREAK SPACE}k")
+    )
+
+
+def test_the_gap_is_a_mean_over_settings_that_have_one() -> None:
+    lru = [row("lru", 1_000), row("lru", 2_000)]
+    optimum = [row("tail-belady", 1_000, tel=1_500_000), row("tail-belady", 2_000, tel=2_999_000)]
+    own = [row("etlru", 1_000, tel=2_700_000), row("etlru", 2_000, tel=3_300_000)]
+    found = {each.policy: each for each in verdicts([*lru, *optimum, *own])}
+    assert found["etlru"].gap_closed == pytest.approx(own[0]["gap_closed"])  # at 2,000 hindsight saves nothing
+
+
+def test_a_mean_change_is_over_settings_in_which_lru_has_enough_for_a_ratio() -> None:
+    few = row("lru", 2_000, violations=3)
+    own = [row("etlru", 1_000, violations=400), row("etlru", 2_000, violations=9)]
+    _, found = verdicts([row("lru", 1_000), few, *own])
+    assert found.mean_change("violations") == pytest.approx(-0.2)

@@ -1,0 +1,61 @@
+"""A real server that is stopped and started again begins with what it had learned."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import requests
+
+from eval.live.server import Server, cpu_flags, ensure_demo_model, start_process
+from radix_tlru.learning.state_file import read_state
+
+POOL, PAGE, CONVERSATIONS, TURNS = 8_192, 16, 30, 4
+
+
+def served(file: Path, name: str, seed: int) -> str:
+    """Ask a server a few conversations, and let it shut down as SIGTERM has it; returns its log."""
+
+    def converse(number: int) -> None:
+        rng, history = random.Random(f"{seed} {number}"), list[int]()
+        for _ in range(TURNS):
+            history += [rng.randrange(256) for _ in range(rng.randrange(20, 120))]
+            body = {"input_ids": history, "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}}
+            reply = requests.post(f"{server.base_url}/generate", json=body, timeout=60)
+            history += reply.json()["output_ids"]
+
+    ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-state", str(file), "--skip-server-warmup")
+    with Server([*cpu_flags(ensure_demo_model(), POOL, PAGE), *ours], name=name, grace_s=0) as server:
+        with ThreadPoolExecutor(8) as clients:
+            for _ in clients.map(converse, range(CONVERSATIONS)):
+                pass
+        os.kill(server.process_group, signal.SIGTERM)  # its first process alone: that one asks the others to end
+        deadline = time.monotonic() + 90
+        while server.alive() and time.monotonic() < deadline:
+            time.sleep(0.2)
+        assert not server.alive()
+        return server.log_path.read_text(errors="replace")
+
+
+@pytest.mark.live
+def test_a_server_that_is_started_again_begins_with_what_it_had_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SGLang finds its schedulers by their titles when it shuts down, which processes that are forked do not have.
+    monkeypatch.setattr(Server, "start_process", staticmethod(start_process))
+    file = tmp_path / "state.npz"
+    assert "begins with what 0 turns taught" in served(file, "test-state-first", 0)
+    first = read_state(file)
+    assert first.origin.page_size == PAGE
+    turns, conversations, returns = first.state.seen
+    assert turns == CONVERSATIONS * TURNS
+    assert CONVERSATIONS <= conversations <= CONVERSATIONS + 2
+    assert any(first.state.model.base), "hazards"
+    log = served(file, "test-state-again", 1)
+    assert f"begins with what {turns} turns taught, {returns} of them returns" in log
+    assert read_state(file).state.seen.turns == 2 * turns

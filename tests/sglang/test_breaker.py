@@ -1,0 +1,155 @@
+"""A fault of ours leaves a server with stock lru, which says so once."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+import pytest
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from radix_tlru.objective.load_weight import PrefillLoad
+from radix_tlru.policy.models import Recency
+from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
+from tests.helpers.caches import Driver, our_cache
+
+pytestmark = pytest.mark.usefixtures("tree_core")
+
+POOL = 4_000
+
+
+class BrokenError(RuntimeError):
+    """What a hook of ours raises."""
+
+
+def broken(*_args: Any, **_kwargs: Any) -> NoReturn:
+    raise BrokenError
+
+
+def learning(armed: bool = True) -> Driver:
+    driver = Driver(our_cache(POOL, policy="etlru", median_weight="load", ttft_slo_ms=100, trim_chunk=1))
+    driver.cache.tail.breaker.is_armed = armed
+    return driver
+
+
+def turn(driver: Driver, name: str, tokens: int) -> int:
+    """A turn whose prompt is looked up again while it queues, and which is learned from."""
+    history = driver.histories.setdefault(name, [])
+    history += driver.fresh(tokens)
+    return driver.request(history, prompt=len(history) - 10, stamp=float(len(driver.histories)))
+
+
+HOOKS = {
+    "record_turn": lambda driver: driver.cache.tail.learner,
+    "mark_queued": lambda driver: driver.cache.tail.learner,
+    "choose_victim": lambda driver: driver.cache.tail.order,
+}
+
+
+def use(driver: Driver) -> None:
+    """Six conversations of 800 tokens, where 5 fit; each is looked up once more before it goes on."""
+    for name in "ABCDEF":
+        driver.count_prefill(PrefillLoad(800, 2))
+        turn(driver, name, 800)
+        driver.match_conversation(name)
+
+
+def check_lru(driver: Driver) -> None:
+    """What was used longest ago goes first, and no slot is lost."""
+    tail = driver.cache.tail
+    assert tail.breaker.has_tripped
+    assert (tail.learner, tail.policy.returns, tail.policy.median_weight) == (None, Recency(), 1.0)
+    assert len(tail.order) == sum(1 for _ in tail.leaves())
+    for name in "ABCDEFG":
+        turn(driver, name, 10)
+    driver.evict(driver.cache.full_evictable_size() - driver.cached("G") - driver.cached("F"))
+    assert [name for name in "ABCDEFG" if driver.cached(name)] == ["F", "G"]
+    assert driver.allocator.available_size() + driver.cache.full_evictable_size() == POOL
+    driver.cache.sanity_check()
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_a_hook_that_raises_leaves_stock_lru_and_one_line(
+    hook: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = learning()
+    use(driver)
+    monkeypatch.setattr(HOOKS[hook](driver), hook, broken, raising=True)
+    with caplog.at_level(logging.ERROR):
+        use(driver)
+        check_lru(driver)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(said) == 1
+    assert said[0].startswith("radix_tlru: to ")
+    assert said[0].endswith("failed; from now on this cache evicts by lru, as stock")
+
+
+def test_a_load_that_cannot_be_counted_leaves_stock_lru(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(our_cache(POOL, policy="etlru", median_weight="load", trim_chunk=1))
+    driver.cache.tail.breaker.is_armed = True
+    use(driver)
+    monkeypatch.setattr(driver.cache.tail.learner, "count_prefill", broken)
+    driver.count_prefill(PrefillLoad(800, 2))
+    check_lru(driver)
+
+
+def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = learning()
+    use(driver)
+    ids = array("q", range(90_000, 90_100))
+    req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=SamplingParams(max_new_tokens=1))
+    params = InsertParams(key=RadixKey(ids), value=driver.allocate(len(ids)))
+    result = driver.cache.insert(params)
+    monkeypatch.setattr("radix_tlru.sglang.cache.component.turn_of", broken)
+    driver.cache.tail.cleanup_after_caching_req(req, True, result, params)
+    assert driver.resident(ids) == 100
+    check_lru(driver)
+
+
+def test_metrics_that_cannot_be_reported_leave_stock_lru_without_metrics() -> None:
+    driver = learning()
+    use(driver)
+    driver.cache.tail_metrics = SimpleNamespace(report=broken)
+    driver.cache.report()
+    check_lru(driver)
+    assert driver.cache.tail_metrics is None
+
+
+def test_prefills_that_cannot_be_looked_at_leave_stock_lru_and_the_batch_is_processed() -> None:
+    for hooked in ("launched", "processed"):
+        driver = learning()
+        use(driver)
+        scheduler = SimpleNamespace(
+            tree_cache=driver.cache
+        )  # what the hooks ask of it next is missing, as of the batch
+        batch = SimpleNamespace(launch_ts=1.0, forward_iter=1)
+        if hooked == "launched":
+            batch_launched(None, scheduler, batch)
+        else:
+            assert batch_processed(lambda *_: "processed", scheduler, batch) == "processed"
+            assert batch_processed(lambda *_: "again", scheduler, batch) == "again"
+        check_lru(driver)
+        driver.cache.use_threshold(300)  # agreed on by ranks, one of which has fallen back
+
+
+def test_a_second_fault_is_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = learning()
+    use(driver)
+    monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
+    driver.evict(10)
+    monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
+    with pytest.raises(BrokenError):
+        driver.evict(10)
+
+
+def test_where_nobody_is_served_a_fault_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = learning(armed=False)
+    use(driver)
+    monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
+    with pytest.raises(BrokenError):
+        driver.evict(10)

@@ -1,0 +1,135 @@
+"""`--tlru-state` at the real cache: who loads, who saves, and when."""
+
+from __future__ import annotations
+
+import logging
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from radix_tlru.learning.state import LearnedState
+from radix_tlru.learning.state_file import Origin, StateFile, read_state
+from radix_tlru.policy.models import Leaf
+from radix_tlru.sglang.cache.radix_cache import TailRadixCache
+from radix_tlru.sglang.offline.caches import cache_params
+from radix_tlru.sglang.state import SAVE_EVERY
+from tests.helpers import state_rank
+from tests.helpers.caches import Driver, our_cache_with_state
+from tests.helpers.paths import REPOSITORY
+from tests.helpers.turns import conversation
+
+POOL, PAGE, NOW = state_rank.POOL, state_rank.PAGE, "2026-11-25 10:00:00+00:00"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> StateFile:
+    file = StateFile(tmp_path / "state.npz", Origin(state_rank.MODEL, PAGE))
+    file.check(NOW)
+    return file
+
+
+def started(file: StateFile, *, saves: bool = True) -> TailRadixCache:
+    return our_cache_with_state(cache_params(POOL, PAGE), file, saves=saves)
+
+
+def serve(cache: TailRadixCache, turns: int, seed: int = 0) -> None:
+    """Conversations of which some return within seconds, and the others never."""
+    driver, rng = Driver(cache), random.Random(seed)
+    for number in range(turns):
+        name = f"{number if rng.random() < 0.5 else number - number % 7}"
+        history = driver.histories.setdefault(name, [])
+        history += driver.fresh(rng.randrange(20, 200))
+        driver.request(history, prompt=len(history) - 5, stamp=2.0 * number)
+
+
+def test_a_cache_that_is_started_again_has_its_index_from_the_first_turn_on(file: StateFile) -> None:
+    first = started(file)
+    serve(first, 700)
+    first.release_host_resources()
+    assert read_state(file.path).state.seen.turns == 700, "all of them, when the server shuts down"
+    other = StateFile(file.path.with_name("other.npz"), file.origin)
+    other.check(NOW)
+    again, anew = started(file), started(other)
+    differ = 0
+    for age in (1.0, 5.0, 20.0, 60.0, 300.0):
+        leaf = Leaf(0, 1_000, 1_000, 1.0, conversation(context_len=640))
+        groups = [cache.tail.learner.candidates["etlru"].returns.group(leaf, age) for cache in (first, again, anew)]
+        assert groups[0] == groups[1]
+        differ += groups[1] != groups[2]
+    assert differ > 2, "it had learned something"
+    assert again.tail.learner.in_force == "lru", "until the shadows have seen it"
+
+
+def test_it_is_saved_while_the_server_serves(file: StateFile) -> None:
+    cache = started(file)
+    serve(cache, SAVE_EVERY - 1)
+    assert file.load().seen.turns == 0
+    serve(cache, 1, seed=1)
+    cache.tail.state.wait()
+    assert file.load().seen.turns == SAVE_EVERY
+    cache.release_host_resources()
+    assert file.load().seen.turns == SAVE_EVERY
+
+
+def test_a_rank_that_does_not_save_leaves_the_file_alone(file: StateFile) -> None:
+    before = file.path.read_bytes()
+    cache = started(file, saves=False)
+    serve(cache, SAVE_EVERY + 10)
+    cache.release_host_resources()
+    assert file.path.read_bytes() == before
+
+
+def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pytest.LogCaptureFixture) -> None:
+    cache = started(file)
+    file.path.unlink()
+    file.path.mkdir()
+    with caplog.at_level(logging.WARNING, logger="radix_tlru"):
+        serve(cache, SAVE_EVERY)
+        cache.tail.state.wait()
+    assert "what was learned could not be saved" in caplog.text
+    file.path.rmdir()
+    cache.release_host_resources()
+    assert file.load().seen.turns == SAVE_EVERY
+
+
+def ranks(tmp_path: Path, *files: Path) -> list[str]:
+    """What two real ranks say that begin with these files."""
+    command = [sys.executable, "-m", "tests.helpers.state_rank"]
+    both = [
+        subprocess.Popen(
+            [*command, str(number), str(tmp_path / "meet"), str(file)],
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number, file in enumerate(files)
+    ]
+    said = []
+    try:
+        for process in both:
+            printed, log = process.communicate(timeout=240)
+            assert process.returncode == 0, log
+            said.append(printed.strip().splitlines()[-1])
+    finally:
+        for process in both:
+            process.kill()
+    return said
+
+
+def test_ranks_that_read_one_file_begin_alike_and_those_that_read_two_refuse(file: StateFile, tmp_path: Path) -> None:
+    cache = started(file)
+    serve(cache, 50)
+    cache.release_host_resources()
+    kept = len(file.load().turns)
+    assert kept > 10
+    assert ranks(tmp_path, file.path, file.path) == [f"{kept}", f"{kept}"]
+    other = StateFile(tmp_path / "other.npz", file.origin)
+    other.save(LearnedState(), NOW)
+    (tmp_path / "second").mkdir()
+    assert ranks(tmp_path / "second", file.path, other.path) == [
+        f"--tlru-state {path}: must be the same file on every rank, and is not" for path in (file.path, other.path)
+    ]

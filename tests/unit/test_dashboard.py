@@ -1,0 +1,131 @@
+"""The dashboard and the alerting rules: they ask for metrics that are there, and the files of the containers fit."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from radix_tlru.cli import main
+from radix_tlru.sglang.support import SUPPORTED
+from radix_tlru.tools.dashboard import PANELS, dashboard, rules
+from tests.helpers.paths import REPOSITORY
+
+CONTAINERS = REPOSITORY / ".container"
+
+
+def names_in(file: Path) -> set[str]:
+    """Names of metrics in a module: strings, and what a string of names begins with (``sglang:tlru_next_victim_``)."""
+    strings = [each.value for each in ast.walk(ast.parse(file.read_text())) if isinstance(each, ast.Constant)]
+    return {text for text in strings if isinstance(text, str) and text.startswith("sglang:")}
+
+
+@pytest.fixture(scope="module")
+def defined() -> set[str]:
+    package = find_spec("sglang")
+    assert package is not None
+    assert package.submodule_search_locations
+    stock = Path(package.submodule_search_locations[0], "srt", "observability", "metrics_collector.py")
+    return names_in(REPOSITORY / "radix_tlru" / "sglang" / "metrics.py") | names_in(stock)
+
+
+def asked(expression: str) -> set[str]:
+    """The metrics that it asks for, as a server calls them."""
+    return {f"sglang:{name}" for name in re.findall(r'"sglang\[:_\](\w+)"', expression)}
+
+
+def expressions() -> list[str]:
+    alerts = [rule["expr"] for group in yaml.safe_load(rules())["groups"] for rule in group["rules"]]
+    return [query.expression for panel in PANELS for query in panel.queries] + alerts
+
+
+@pytest.mark.parametrize("expression", expressions())
+def test_a_query_asks_for_metrics_that_a_server_has(expression: str, defined: set[str]) -> None:
+    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked(expression)}
+    assert names
+    victims = "sglang:tlru_next_victim_"
+    assert victims in defined
+    assert not {name for name in names if name not in defined and not name.startswith(victims)}
+
+
+def test_what_is_counted_is_asked_for_as_a_rate_and_nothing_else_is() -> None:
+    for expression in expressions():
+        found = re.finditer(r'(\w+\()?\{__name__=~"(sglang\[:_\]\w+)"', expression)
+        for name, before in ((match[2], match[1]) for match in found):
+            counted = name.endswith(("_total", "_bucket", "_sum"))
+            assert counted == (before in ("rate(", "increase(")), f"{name} in {expression}"
+
+
+def test_every_metric_of_ours_is_on_the_dashboard_or_is_of_the_screen_alone(defined: set[str]) -> None:
+    shown = {name for expression in expressions() for name in asked(expression)}
+    ours = {name for name in defined if name.startswith("sglang:tlru_") and not name.endswith("_")}
+    assert ours - shown == {"sglang:tlru_prefill_late_ratio", "sglang:tlru_watched_seconds_total"}
+
+
+def test_the_dashboard_of_the_containers_is_the_one_that_the_command_prints(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["dashboard"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == dashboard() == (CONTAINERS / "grafana" / "radix-tlru.json").read_text()
+    panels = json.loads(printed)["panels"]
+    assert [panel["title"] for panel in panels] == [panel.title for panel in PANELS]
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels]
+    assert len(set(places)) == len(places)
+    assert main(["dashboard", "--rules"]) == 0
+    assert capsys.readouterr().out == rules()
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    """A metric as promtool takes it: ``0+5x60`` grows by 5 a minute for an hour."""
+    written = ",".join(f'{label}="{value}"' for label, value in labels.items())
+    return {"series": f"{name}{{{written}}}", "values": values}
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's package prometheus is not installed")
+def test_a_rule_fires_where_the_policy_in_force_is_worse_than_lru_and_nowhere_else(tmp_path: Path) -> None:
+    """In two hours lru has 100 tokens of TEL a minute; the policy in force 110 at ``worse``, 102 at ``even``."""
+    found = []
+    for instance, tokens in (("worse", 110), ("even", 102)):
+        for policy, in_force, grows in (("etlru", 1, tokens), ("lru", 0, 100)):
+            labels = {"instance": instance, "policy": policy}
+            found.append(series("sglang:tlru_policy", f"{in_force}x120", **labels))
+            found.append(series("sglang_tlru_shadow_excess_tokens_total", f"0+{grows}x120", **labels))
+        found.append(series("sglang_tlru_shadow_requests_total", "0+5x120", instance=instance))
+        slow = {"worse": 0.02, "even": 0.004}[instance]  # s, by buckets: none is at most 5 ms at `worse`, all at `even`
+        for le in ("0.005", "0.05", "+Inf"):
+            grows = 60 if slow < float(le) else 0
+            found.append(series("sglang:eviction_duration_seconds_bucket", f"0+{grows}x120", instance=instance, le=le))
+        found.append(series("sglang:eviction_duration_seconds_sum", f"0+{600 * slow}x120", instance=instance))
+    firing = [
+        {"labels": f'{{__name__="ALERTS",alertname="{name}",alertstate="firing",instance="worse",severity="warning"}}'}
+        for name in ("TlruEvictionShare", "TlruEvictionSlow", "TlruWorseThanLru")
+    ]
+    expected = {"expr": "ALERTS", "eval_time": "110m", "exp_samples": [{**each, "value": 1} for each in firing]}
+    case = {"interval": "1m", "input_series": found, "promql_expr_test": [expected]}
+    (tmp_path / "rules.yml").write_text(rules())
+    (tmp_path / "test.yml").write_text(yaml.safe_dump({"rule_files": ["rules.yml"], "tests": [case]}))
+    done = subprocess.run(
+        ["promtool", "test", "rules", "test.yml"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_containers_mount_files_that_are_there_and_the_release_that_is_supported() -> None:
+    services = yaml.safe_load((CONTAINERS / "compose.yaml").read_text())["services"]
+    mounted = [volume.split(":")[0] for service in services.values() for volume in service["volumes"]]
+    files = [CONTAINERS / path for path in mounted if path.startswith(".")]
+    assert len(files) == 5
+    assert not [path for path in files if not path.is_file()]
+    build = services["sglang"]["build"]
+    containerfile = (CONTAINERS / build["context"] / build["dockerfile"]).read_text()
+    assert f"ARG SGLANG=v{'.'.join(map(str, SUPPORTED[1]))}\n" in containerfile
+    (job,) = yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())["scrape_configs"]
+    assert [target.split(":")[0] for target in job["static_configs"][0]["targets"]] == ["sglang"]

@@ -1,0 +1,156 @@
+"""What is put in force is worse than lru in nothing, by more than chance when it enters, and by what was seen after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from radix_tlru.learning.guard import Guard
+
+THRESHOLD, PROMPT = 1_000, 4_000  # tokens
+
+Turns = Iterator[Sequence[int]]
+"""Uncached tokens of each turn, under each candidate; the last is lru."""
+
+
+def shown(guard: Guard, turns: Turns, count: int) -> str:
+    for uncached in islice(turns, count):
+        guard.count_turn(PROMPT, uncached, THRESHOLD)
+    return guard.preferred
+
+
+def turns_of(*changes: Callable[[int, int], int], seed: int = 0) -> Turns:
+    """Under lru any number of tokens up to 4,000; under each candidate that, changed, given the number of the turn."""
+    random, number = Random(seed), 0
+    while True:
+        lru = random.randrange(PROMPT)
+        yield [*(change(lru, number) for change in changes), lru]
+        number += 1
+
+
+def better(lru: int, number: int) -> int:
+    return lru * 9 // 10
+
+
+def same(lru: int, number: int) -> int:
+    return lru
+
+
+def worse(lru: int, number: int) -> int:
+    return lru * 11 // 10
+
+
+def test_lru_is_in_force_until_200_turns_were_seen() -> None:
+    guard, turns = Guard(["etlru", "lru"]), turns_of(better)
+    assert shown(guard, turns, 199) == "lru"
+    assert shown(guard, turns, 1) == "etlru"
+
+
+def test_of_two_that_are_admitted_the_one_with_less_tel_is_preferred_and_the_first_of_equals() -> None:
+    assert shown(Guard(["a", "b", "lru"]), turns_of(same, better), 2_000) == "b"
+    assert shown(Guard(["a", "b", "lru"]), turns_of(better, better), 300) == "a"
+
+
+def test_another_takes_its_place_if_it_has_less_tel_by_1_percent_of_lrus() -> None:
+    # TEL of lru is about 1,125 tokens a turn, so that 9 less are too few and 40 less are enough.
+    for less, preferred in ((9, "a"), (40, "b")):
+        guard = Guard(["a", "b", "lru"])
+        assert shown(guard, turns_of(better, worse), 300) == "a"
+        turns = turns_of(better, lambda lru, number, less=less: max(better(lru, number) - less, 0))
+        assert shown(guard, turns, 2_000) == preferred
+
+
+def test_who_is_worse_falls_back_to_lru_and_does_so_within_the_window() -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(better), 1_000) == "etlru"
+    assert shown(guard, turns_of(worse, seed=1), 2_000) == "lru"
+    assert shown(guard, turns_of(better, seed=2), 2_000) == "etlru"
+
+
+WORSE_IN_ONE_THING: dict[str, Callable[[int, int], int]] = {
+    # Each has far less TEL.
+    "p50": lambda lru, number: 2_500 if 1_200 < lru < 2_500 else min(lru, 2_500),
+    "p99": lambda lru, number: PROMPT if number % 40 == 0 else lru // 2,
+    "turns over the threshold": lambda lru, number: 1_001 if lru > 700 else lru,
+    "mean": lambda lru, number: lru if lru > 3_000 else min(lru + 250, 1_000) if lru < 1_000 else lru - 10,
+}
+
+
+@pytest.mark.parametrize("what", WORSE_IN_ONE_THING)
+def test_who_is_worse_in_one_thing_is_not_admitted_whatever_its_tel(what: str) -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(WORSE_IN_ONE_THING[what]), 2_000) == "lru"
+    lru, own = 0, 0
+    for change, base in islice(turns_of(WORSE_IN_ONE_THING[what]), 2_000):
+        lru, own = lru + max(base - THRESHOLD, 0), own + max(change - THRESHOLD, 0)
+    assert own < lru
+
+
+def trade(gains: int, losses: int) -> Turns:
+    """2,000 turns, of which ``gains`` are over ξ under lru alone and ``losses`` under the candidate alone."""
+    for number in range(2_000):
+        gained, lost = number % 2_000 < gains, gains <= number % 2_000 < gains + losses
+        yield [(1_001 if lost else 0), (1_001 if gained else 0)]
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "enters", "stays"),
+    [
+        # The count of turns over ξ has a standard error of √(gains + losses), and lru's 1 % more are allowed.
+        (100, 90, True, True),  # 10 fewer: √190 / 2 = 6.9
+        (100, 98, False, True),  # 2 fewer, and 1 allowed: √198 / 2 = 7.0
+        (100, 100, False, True),  # as many
+        (100, 103, False, False),  # 3 more, and 1 allowed
+    ],
+)
+def test_it_takes_half_a_standard_error_to_enter_and_none_to_stay(
+    gains: int, losses: int, enters: bool, stays: bool
+) -> None:
+    assert shown(Guard(["etlru", "lru"]), trade(gains, losses), 2_000) == ("etlru" if enters else "lru")
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(better), 2_000) == "etlru"
+    assert shown(guard, trade(gains, losses), 2_000) == ("etlru" if stays else "lru")
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "is_admitted"),
+    [(100, 85, True), (100, 91, False)],  # 15 and 9 fewer turns over ξ; √185 · 3/4 = 10.2, √191 · 3/4 = 10.4
+)
+def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, losses: int, is_admitted: bool) -> None:
+    turns = [[1_500, *each] for each in islice(trade(gains, losses), 2_000)]
+    guard = Guard(["etlru", "etlru w=0.5", "lru"])
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
+    guard = Guard(["etlru", "etlru w=0.5", "lru"])
+    assert shown(guard, turns_of(worse, better), 2_000) == "etlru w=0.5"
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
+
+
+uncached = st.lists(st.tuples(*[st.integers(0, PROMPT)] * 3), min_size=1, max_size=40)
+
+
+@settings(max_examples=50)
+@given(uncached, st.integers(0, PROMPT))
+def test_it_is_deterministic_and_never_prefers_who_prefills_more_or_is_late_more_often(
+    some: list[tuple[int, int, int]], threshold: int
+) -> None:
+    guards = [Guard(["a", "b", "lru"]) for _ in range(2)]
+    turns = [some[number % len(some)] for number in range(400)]
+    for turn in turns:
+        for guard in guards:
+            guard.count_turn(PROMPT, turn, threshold)
+    assert guards[0].preferred == guards[1].preferred
+    own, lru = ([turn[place] for turn in turns] for place in (["a", "b", "lru"].index(guards[0].preferred), 2))
+    assert sum(own) <= 1.01 * sum(lru)
+    assert sum(tokens > threshold for tokens in own) <= 1.01 * sum(tokens > threshold for tokens in lru)
+
+
+@pytest.mark.parametrize("what", WORSE_IN_ONE_THING)
+def test_it_says_in_what_a_candidate_was_worse(what: str) -> None:
+    guard = Guard(["etlru", "better", "lru"])
+    shown(guard, turns_of(WORSE_IN_ONE_THING[what], better), 2_000)
+    assert guard.refused == {"etlru": {"turns over the threshold": "over ξ"}.get(what, what)}

@@ -1,0 +1,116 @@
+"""ξ, w or a model moves while many leaves are ordered: few are looked at, and a victim is always found."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from radix_tlru.hints.models import HintedReturns
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
+from radix_tlru.policy.order import REPRICED, Victim
+from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.leaves import Leaves
+
+PAGE = 16
+THRESHOLD, NEXT_PROMPT = 600, 100
+LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+
+
+class CountedLeaves(Leaves):
+    """Leaves that count how often the order looks at one."""
+
+    looks = 0
+
+    def get(self, leaf_id: int) -> Leaf | None:  # type: ignore[override]
+        self.looks += 1
+        return super().get(leaf_id)
+
+
+def moved(threshold: int, weight: float) -> Policy:
+    return Policy(Recency(), FixedPrompt(NEXT_PROMPT), threshold, weight)
+
+
+@given(
+    sizes=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 60)), min_size=1, max_size=200),
+    moves=st.lists(st.tuples(st.integers(120, 4_000), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=8),
+    decisions=st.integers(1, 8),
+)
+def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheapest_that_has_a_new_price_goes(
+    sizes: list[tuple[int, int]], moves: list[tuple[int, float]], decisions: int
+) -> None:
+    leaves = CountedLeaves(moved(THRESHOLD, 0.0), PAGE)
+    for leaf_id, (end, trimmed) in enumerate(sizes):
+        leaves.appear(leaf_id, Leaf(0, end * PAGE, (end + trimmed) * PAGE, float(leaf_id)))
+    leaves.order.choose_victim(1)
+    newest = float(len(sizes) - 1)
+
+    def cost(leaf: Leaf) -> tuple[float, float]:
+        rate = 1.0 / (newest - leaf.last_access + 1.0)
+        protected = keep_within_budget(leaf.history, NEXT_PROMPT, threshold, PAGE) >= leaf.end
+        return rate * (weight + (1.0 - weight) * protected), rate
+
+    def decide() -> Victim:
+        leaves.looks = 0
+        victim = leaves.order.choose_victim(10**6)
+        assert victim is not None
+        assert leaves.looks <= 2 * REPRICED + 2, "repriced, first by an old price, what was left of the last victim"
+        priced = [
+            each
+            for each, bucket in leaves.order._entries.bucket.items()
+            if bucket.pricing is leaves.order._pricings[-1]
+        ]
+        assert cost(victim.leaf) == min(cost(leaves[each]) for each in priced)
+        assert len(priced) == len(leaves) or len(priced) >= REPRICED
+        return victim
+
+    for threshold, weight in moves:
+        leaves.looks = 0
+        leaves.order.switch_policy(moved(threshold, weight))
+        assert leaves.looks <= REPRICED + 1
+        for _ in range(decisions):
+            leaves.carry_out(decide())
+            if not leaves:
+                return
+    for _ in range(len(leaves) // REPRICED + 1):
+        decide()
+    assert len(leaves.order._pricings) == 1, "all leaves have been priced by the last policy"
+    victim = decide()
+    assert cost(victim.leaf) == min(map(cost, leaves.values())), "the cheapest of all"
+    expected = sum(
+        max(leaf.end - keep_within_budget(leaf.history, NEXT_PROMPT, threshold, PAGE), 0) for leaf in leaves.values()
+    )
+    assert leaves.order.over_budget == expected
+
+
+def test_a_return_model_that_comes_while_old_entries_are_in_front_finds_a_victim() -> None:
+    leaves = Leaves(LRU)
+    leaves.appear(1, Leaf(0, 100, 100, 0.0))
+    for last_access in range(1, 200):  # each use leaves an entry behind
+        leaf = leaves[1]
+        leaves.vanish(1)
+        leaves.appear(1, leaf._replace(last_access=float(last_access)))
+        leaves.order.advance_clock(float(last_access))
+    leaves.order.switch_policy(Policy(HintedReturns(Recency()), AnyPrompt(), THRESHOLD, median_weight=1.0))
+    assert leaves.evict(100)[0] == 1
+
+
+@pytest.mark.parametrize("moves", [1, 12])
+def test_of_many_leaves_a_decision_looks_at_64_however_many_are_dearer_than_before(moves: int) -> None:
+    """Each path has lost 3,000 tokens: at ξ = 4,000 another 900 are free (4,000 - 3,000 - 100), at 200 none."""
+    leaves = CountedLeaves(moved(4_000, 0.0))
+    for leaf_id in range(5_000):
+        end = 1_000 + leaf_id % 2_000
+        leaves.appear(leaf_id, Leaf(0, end, end + 3_000, last_access=leaf_id))
+    leaves.order.choose_victim(1)
+    for number in range(moves):
+        leaves.looks = 0
+        leaves.order.switch_policy(moved(200 - 5 * number, 0.0))
+        assert leaves.looks <= REPRICED + 1, "repriced, what was left of the last victim"
+        leaves.looks = 0
+        victim = leaves.order.choose_victim(1)
+        assert victim is not None
+        assert leaves.looks <= 2 * REPRICED + 1
+        leaves.carry_out(victim)
+    assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"

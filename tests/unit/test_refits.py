@@ -1,0 +1,84 @@
+"""When another model is in force: by the number of turns alone, a slice at each."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from random import Random
+
+import pytest
+
+from radix_tlru.learning.refits import Refits
+from radix_tlru.learning.turn_features import NOTHING_KNOWN
+from radix_tlru.learning.turn_log import TurnLog
+from tests.helpers.plain_hazards import random_features
+
+FIRST, FEWEST, MOST = 64, 32, 500
+SLICES = 30  # turns that a fit takes at most where one does a single slice
+
+
+def moments(seed: int, turns: int, returning: float = 0.5, rush: float = 1.0) -> list[int]:
+    """Numbers of the turns at which another model came into force, of a random stream."""
+    log, random, at = TurnLog(), Random(seed), 0.0
+    refits = Refits(log)
+    open_rows: list[int] = []
+    found = []
+    for number in range(1, turns + 1):
+        at += random.expovariate(rush)
+        if open_rows and random.random() < returning:
+            log.write_return(open_rows.pop(random.randrange(len(open_rows))), at)
+        open_rows.append(log.write_turn(random_features(random), at))
+        if refits.count_turn():
+            found.append(number)
+    return found
+
+
+def test_models_come_into_force_at_the_same_turns_whatever_was_seen() -> None:
+    found = moments(1, 6_000)
+    assert found == moments(2, 6_000) == moments(3, 6_000, returning=0.05) == moments(4, 6_000, rush=0.001)
+
+
+def test_the_first_fit_begins_at_64_turns_and_the_others_when_a_quarter_was_added() -> None:
+    found = moments(1, 12_000)
+    assert FIRST < found[0] <= FIRST + SLICES
+    for earlier, later in pairwise(found):
+        wait = min(max(earlier // 4, FEWEST), MOST)
+        assert abs(later - earlier - wait) <= SLICES
+    assert found[-1] > 12_000 - MOST - SLICES, "it goes on for ever"
+    assert all(later - earlier == MOST for earlier, later in pairwise(found) if earlier > 4 * MOST + SLICES)
+
+
+def test_a_fit_of_many_turns_is_spread_over_more_turns_than_one_of_few() -> None:
+    """Each turn does a slice. Where a slice is short a turn does four."""
+
+    def turns_taken(begin_at: int) -> int:
+        log, random = TurnLog(), Random(0)
+        refits = Refits(log)
+        refits._begin_at = begin_at
+        for number in range(1, begin_at + 100):
+            log.write_turn(random_features(random), float(number))
+            if refits.count_turn():
+                return number - begin_at + 1
+        raise AssertionError("no model came into force")
+
+    assert turns_taken(2_500) == pytest.approx(4 * turns_taken(100), abs=3)
+    assert turns_taken(100) > 1, "no turn does all of it"
+
+
+def test_the_model_in_force_is_replaced_and_was_fitted_to_what_was_known_when_its_fit_began() -> None:
+    log = TurnLog()
+    refits = Refits(log)
+    before = refits.model
+    models = []
+    for number in range(400):
+        serial = log.write_turn(NOTHING_KNOWN, 10.0 * number)
+        log.write_return(serial, 10.0 * number + 6.0)
+        if number == FIRST - 1:
+            *_, expected = before.fit(log.intervals())
+            assert expected is not None
+        is_new = refits.count_turn()
+        assert is_new == (refits.model is not (models[-1] if models else before))
+        if is_new:
+            models.append(refits.model)
+    assert len(models) > 3
+    assert models[0].base.tobytes() == expected.base.tobytes()
+    assert refits.model.hazards(NOTHING_KNOWN)[2] > before.hazards(NOTHING_KNOWN)[2], "all return after 6 s"
