@@ -31,6 +31,9 @@ PORTS = range(20_000, 32_000)
 PORT_TAKEN = "error while attempting to bind on address"
 """What a server logs when another process took its port."""
 
+ATTEMPTS = 3
+"""Ports that are tried: SGLang's own processes, too, take some while they load."""
+
 CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
 """For servers with `--device cpu`."""
 
@@ -69,6 +72,10 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
 
 class ServerError(RunError):
     """The server died, did not become healthy in time, or refused a control request."""
+
+
+class PortTakenError(ServerError):
+    """Another process took the server's port while it loaded."""
 
 
 def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
@@ -196,13 +203,19 @@ class Server(RunningServer):
         return self._process.pid
 
     def __enter__(self) -> Self:
-        try:
-            self.launch()
-            self.wait_until_healthy()
-        except BaseException:  # Python calls no __exit__ for a block that was never entered
-            self.stop()
-            raise
-        return self
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self.launch()
+                self.wait_until_healthy()
+                return self
+            except PortTakenError:
+                self.stop()
+                if attempt == ATTEMPTS:
+                    raise
+            except BaseException:  # Python calls no __exit__ for a block that was never entered
+                self.stop()
+                raise
+        raise AssertionError("the last attempt returns or raises")
 
     def launch(self) -> None:
         """Start it without waiting, for several servers that load at once. The caller has to call `stop`."""
@@ -263,7 +276,7 @@ class Server(RunningServer):
         if (status := self._process.poll()) is not None:
             raise self._failure(f"the server ended with status {status} before it was healthy")
         if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # SGLang does not end by itself then
-            raise self._failure(f"the port of {self.base_url} was taken while the server loaded")
+            raise PortTakenError(str(self._failure(f"the port of {self.base_url} was taken while the server loaded")))
 
     def _failure(self, what: str) -> ServerError:
         return ServerError(f"{what}; the end of {self.log_path}:\n{self.log_tail()}")

@@ -102,6 +102,16 @@ def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0) -> S
     return Server([], command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
 
 
+def test_a_server_whose_port_was_taken_is_started_on_another(tmp_path: Path) -> None:
+    first = (
+        f"import pathlib\nmark = pathlib.Path({str(tmp_path / 'mark')!r})\nis_first = not mark.exists()\nmark.touch()"
+    )
+    script = f"{first}\nexec({LATE!r} if is_first else {SCRIPTED!r})"
+    with stand_in(script) as server:
+        assert requests.get(f"{server.base_url}/health", timeout=10).ok
+    assert live_members(server.process_group) == []
+
+
 def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_process() -> None:
     server = stand_in(DYING)
     with pytest.raises(ServerError, match=r"ended with status 3 .*\n(.*\n)*no such model: /nowhere"), server:
@@ -109,7 +119,7 @@ def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_proc
     assert live_members(server.process_group) == []
 
 
-def test_a_server_whose_port_was_taken_meanwhile_is_given_up_at_once() -> None:
+def test_a_server_whose_port_is_taken_each_time_is_given_up() -> None:
     server = stand_in(LATE, startup_s=600.0)
     with pytest.raises(ServerError, match=r"the port of http://127.0.0.1:\d+ was taken.*\n.*already in use"), server:
         pytest.fail("the block must not be entered")

@@ -29,6 +29,7 @@ from tests.helpers.servers import (
     PAGE_SIZE,
     PAGED_POOL,
     POOL,
+    PRIORITY,
     THRESHOLD,
     assert_all_is_given_back,
 )
@@ -262,8 +263,8 @@ CACHE_OF = "Tree cache initialized: source={} impl={} "
 def test_the_log_says_which_cache_it_is(our_server: Server, paged_server: Server, stock_server: Server) -> None:
     ours, paged, stock = (s.log_path.read_text(errors="replace") for s in (our_server, paged_server, stock_server))
     prompts = f"next_prompt_estimate={NEXT_PROMPT} tokens, median_weight=0, trim_chunk=1 tokens"
-    settings = f"(threshold={THRESHOLD} tokens, {prompts})"
-    for log, page_size in ((ours, 1), (paged, PAGE_SIZE)):
+    for log, page_size, more in ((ours, 1, f", priority={PRIORITY}"), (paged, PAGE_SIZE, "")):
+        settings = f"(threshold={THRESHOLD} tokens, {prompts}{more})"
         assert CACHE_OF.format("registered('radix_tlru')", "TailRadixCache") in log
         assert f"radix_tlru: evicting by tlru {settings}, page size {page_size}" in log
     assert not our_server.server_info()["disable_overlap_schedule"]

@@ -236,7 +236,7 @@ def test_without_prefixes_lru_and_belady_hit_what_libcachesims_do() -> None:
         assert ours == libcachesim_hits(libcachesim.Belady, ids, capacity), f"{seed = }"
 
 
-@pytest.mark.parametrize(("asked", "chunk"), [(1, 1), (64, 64), (None, 1310)])
+@pytest.mark.parametrize(("asked", "chunk"), [(1, 1), (64, 64), (None, 1024)])
 @pytest.mark.parametrize("policy", ["lru", "tlru", "etlru"])
 def test_a_pool_is_trimmed_as_that_of_a_server_if_so_asked(policy: str, asked: int | None, chunk: int) -> None:
     cache = simulated_cache(policy, 131_072, threshold=1024, page_size=16, trim_chunk=asked)
