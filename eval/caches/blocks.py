@@ -1,4 +1,4 @@
-"""Caches of single pages: what the rules of other engines and of published rivals have in common."""
+"""Caches of single pages: what the rules of other engines and of published policies have in common."""
 
 from __future__ import annotations
 

@@ -18,6 +18,11 @@ from radix_tlru.learning.turn_log import Intervals
 
 RECENCY, EFFECT_PRIOR, BASE_PRIOR, SWEEPS, FEW = 0.3, 8.0, 2.0, 2, 0.25
 
+
+class TieError(ValueError):
+    """A category is expected to have exactly as many returns as are too few: rounding decides whether it counts."""
+
+
 Effects = list[list[list[float]]]
 """Log factors by feature, category and group of bands."""
 
@@ -111,6 +116,8 @@ def _shrunk(seen: Sequence[float], expected: Sequence[float]) -> list[float]:
     spread, told = 0.0, 0
     for returns, chance in zip(seen, expected, strict=True):
         by_chance = chance * sum(seen) / total
+        if abs(by_chance - FEW) < 1e-9:
+            raise TieError
         if by_chance > FEW:
             spread += (returns - by_chance) ** 2 / by_chance
             told += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -45,21 +46,22 @@ LATE = math.exp(1.645 * 0.05)
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@settings(max_examples=40, derandomize=True)  # of any seed a few are unlucky
-@given(alpha=st.floats(0.005, 1.0), overhead=st.floats(0.0, 300.0), seed=st.integers(0, 2**32))
-def test_19_of_20_prefills_of_what_is_said_to_be_quick_enough_are(
-    sizes: str, alpha: float, overhead: float, seed: int
-) -> None:
-    """β as long as up to 300 tokens take."""
-    truth, times, rng = Line(alpha, alpha * overhead), PrefillTimes(), random.Random(seed)
-    for _ in range(PrefillTimes.WINDOW):
-        times.add(measured(truth, SIZES[sizes], rng))
-    for tokens in (1_000, 2_500):
-        assert tokens_within(times, LATE * truth.ms(tokens)) == pytest.approx(tokens, rel=0.15)
+def test_19_of_20_prefills_of_what_is_said_to_be_quick_enough_are(sizes: str) -> None:
+    """On average to 1 %, nearly always to 8 %. β as long as up to 300 tokens take."""
+    errors, rng = [], random.Random(9)
+    for _ in range(60):
+        alpha, overhead, times = rng.uniform(0.005, 1.0), rng.uniform(0.0, 300.0), PrefillTimes()
+        truth = Line(alpha, alpha * overhead)
+        for _ in range(PrefillTimes.WINDOW):
+            times.add(measured(truth, SIZES[sizes], rng))
+        errors += [tokens_within(times, LATE * truth.ms(tokens)) / tokens - 1.0 for tokens in (1_000, 2_500)]
+    assert abs(fmean(errors)) < 0.01
+    assert sorted(map(abs, errors))[len(errors) * 19 // 20] < 0.08
+    assert max(map(abs, errors)) < 0.15
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@settings(max_examples=40, derandomize=True)  # of any seed a few are unlucky
+@settings(max_examples=40)
 @given(alpha=st.floats(0.005, 1.0), overhead=st.floats(0.0, 300.0), bad=st.floats(0.0, 0.3), seed=st.integers(0, 2**32))
 def test_where_a_third_of_the_prefills_waited_it_is_fewer_tokens_and_not_few(
     sizes: str, alpha: float, overhead: float, bad: float, seed: int

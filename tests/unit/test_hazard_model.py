@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 from radix_tlru.learning.age_bands import BANDS, GROUP_OF, GROUPS, MIDDLES
@@ -20,6 +20,7 @@ from radix_tlru.learning.turn_log import TurnLog
 from tests.helpers.plain_hazards import (
     Interval,
     PlainModel,
+    TieError,
     as_arrays,
     drawn,
     fitted,
@@ -48,14 +49,17 @@ def plain(model: HazardModel) -> PlainModel:
 # ---- as the formulas say ----
 
 
-@settings(max_examples=50, derandomize=True)  # where a sum is about to be too few, rounding decides
+@settings(max_examples=50)
 @given(st.integers(0, 10**6), st.integers(1, 40))
 def test_a_fit_is_what_loops_over_all_intervals_and_bands_find(seed: int, count: int) -> None:
     random = Random(seed)
     model, expected = HazardModel(), no_model()
     for _ in range(2):  # the second fit begins where the first ended
         intervals = [*random_intervals(random, count)]
-        model, expected = fit(intervals, model), fitted(expected, intervals)
+        try:
+            model, expected = fit(intervals, model), fitted(expected, intervals)
+        except TieError:
+            reject()
         assert model.base == pytest.approx(np.array(expected.base), abs=1e-6)
         for found, slow in zip(model.effects, expected.effects, strict=True):
             assert found == pytest.approx(np.array(slow), abs=1e-6)
