@@ -90,10 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--load",
         action=Several,
-        type=number(above=0, below=1),
+        type=number(above=0),
         default=[],
         metavar="SHARE",
-        help="of the time that lru prefills (default: 0.5 0.8 0.95)",
+        help="of the time that lru prefills; above 1 it cannot keep up (default: 0.5 0.8 0.95)",
     )
     add("--alpha", type=number(above=0), metavar="MS", help="a prefilled token, in place of --load")
     add("--beta", type=number(least=0), default=20.0, metavar="MS", help="of any prefill (default: %(default)s)")

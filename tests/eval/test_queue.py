@@ -137,7 +137,7 @@ def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytes
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ("--load 1", "--load 1: must be more than 0 and less than 1"),
+        ("--load 0", "--load 0: must be more than 0"),
         ("--beta -1", "--beta -1: must be 0 or more"),
         ("--beta 1e9", "--beta 1e+09: 21 requests are more than --load 0.5 by that alone"),
         ("--page-size 0", "--page-size 0: must be 1 or more"),
