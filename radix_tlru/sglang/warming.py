@@ -37,7 +37,10 @@ def install(config: Config) -> None:
         ConfigError: the file cannot be read, or this SGLang does not take the hook.
     """
     assert config.warm is not None, "or there is nothing to warm"
-    read_prompts(Path(config.warm))
+    try:
+        read_prompts(Path(config.warm))
+    except ConfigError as error:
+        raise ConfigError(f"{FLAGS['warm']} {error}") from None
     hook(HOOKED, start, f"{FLAGS['warm']}: prompts cannot be warmed")
 
 

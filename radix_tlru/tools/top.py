@@ -308,9 +308,8 @@ def _next(rank: Rank) -> Iterator[dict[str, float]]:
     )
     columns = {name: rank.by(f"next_victim_{name}", "position") for name in names}
     for position in sorted(columns["cached_tokens"], key=int):
-        victim = {name: column[position] for name, column in columns.items()}
-        if victim["cached_tokens"]:
-            yield victim
+        if columns["cached_tokens"][position]:  # else there is none, and a server that never had one says no more of it
+            yield {name: column[position] for name, column in columns.items()}
 
 
 # ---- what is kept warm ----
