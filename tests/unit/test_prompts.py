@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from radix_tlru.config import ConfigError
 from radix_tlru.tools.prompts import MOST_PROMPTS, Prompt, read_prompts
+from tests.helpers.paths import REPOSITORY
 
 MESSAGES = [{"role": "system", "content": "Be kind."}]
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -35,6 +36,13 @@ def test_a_file_has_a_prompt_in_each_row(tmp_path: Path) -> None:
         Prompt(f"{file}, row 2", "support", messages=MESSAGES, tools=TOOLS),
         Prompt(f"{file}, row 3", "prompts.jsonl:3", input_ids=[0, 7], lora_path="a", cache_salt="b"),
     )
+
+
+def test_the_example_of_the_readme_is_read(tmp_path: Path) -> None:
+    section = (REPOSITORY / "radix_tlru" / "sglang" / "README.md").read_text().partition("## Warm prompts")[2]
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(section.partition("```json\n")[2].partition("```")[0])
+    assert [prompt.name for prompt in read_prompts(file)] == ["support", "prompts.jsonl:2", "prompts.jsonl:3"]
 
 
 def test_rows_are_counted_as_an_editor_counts_them(tmp_path: Path) -> None:
