@@ -44,7 +44,7 @@ def install(config: Config) -> None:
     hook(HOOKED, start, f"{FLAGS['warm']}: prompts cannot be warmed")
 
 
-def start(_result: None, server_args: Any, **_kwargs: Any) -> None:
+def start(_result: None, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
     """The server is up: begin, in a thread that ends with the process."""
     config = config_of(server_args)
     if config is None or config.warm is None:
