@@ -131,9 +131,9 @@ def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, l
 
 
 def trade_in_p99(gains: int, losses: int) -> Turns:
-    """2,000 turns, 20 of them beyond p99 under lru. Under the candidate ``gains`` of these are not, ``losses`` others are.
+    """2,000 turns, 20 beyond p99 under lru; under the candidate ``gains`` of these are not, ``losses`` others are.
 
-    All of them are over ξ, and the candidate prefills less on the whole.
+    None of this is about ξ, and the candidate prefills less on the whole.
     """
     lru = [3 * number // 2 for number in range(1_980)] + [PROMPT] * 20
     own = [tokens - 10 if 1_050 <= tokens < 1_950 else tokens for tokens in lru]
