@@ -42,6 +42,7 @@ FLAGS = {
     "return_model": "--tlru-return-model",
     "highest_priority": "--tlru-priority",
     "state": "--tlru-state",
+    "warm": "--tlru-warm",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -129,6 +130,9 @@ class Config:
 
     state: str | None = None
     """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
+
+    warm: str | None = None
+    """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
@@ -235,10 +239,11 @@ class Config:
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
+        warm = "" if self.warm is None else f", warm={self.warm}"
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm})"
         )
 
 
