@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -108,6 +108,8 @@ class TailComponent(FullComponent):
         """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
         self.breaker = Breaker(self._fall_back)
+        self.call_tokens: Sequence[int] = ()
+        """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
 
     # ---- the tree ----
@@ -253,7 +255,7 @@ class TailComponent(FullComponent):
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints))
+            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints, self.call_tokens))
 
     def record_turn(self, node_id: NodeId, turn: Turn) -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
