@@ -43,11 +43,11 @@ __all__ = ["MOVED", "REPRICED", "EvictionOrder", "Phase", "Victim"]
 _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-REPRICED = 32
+REPRICED = 8
 """Leaves that get a new price at each decision after the policy has changed, and as many again if they come first by a
 price that was too low. 200,000 leaves take up to 6,250 decisions, each of a quarter of a millisecond."""
 
-MOVED = 32
+MOVED = 8
 """Leaves that get a new price at a decision because their group has expired, at most: after a pause all may have."""
 
 _COMPARED = 4
@@ -93,6 +93,7 @@ class EvictionOrder:
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
+        self._timed_by = policy.returns  # the last return model whose groups expired: expiries are in its time
 
     def __len__(self) -> int:
         """Evictable leaves."""
@@ -170,6 +171,8 @@ class EvictionOrder:
         level = pricing.level_of(leaf, self._page_size)
         group, expiry = pricing.group_of(leaf, self._now, level, math.inf if is_next else self._last_cost)
         safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
+        if expiry < math.inf:
+            self._timed_by = returns
         bucket = pricing.bucket(group, level)
         is_first = self._entries.add(leaf_id, bucket, returns.key(leaf), expiry, safe_tokens)
         if is_first and returns.timeless and not bucket.is_priced:
@@ -198,7 +201,6 @@ class EvictionOrder:
         self._pricings.append(Pricing(policy, before.number + 1))
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
-            # A leaf that expires by the time of the model before gets early the new price that it waits for anyway.
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
         self._reprice_some()
@@ -269,7 +271,7 @@ class EvictionOrder:
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
-        if self._entries.next_expiry <= self._now:
+        if self._entries.next_expiry <= self._now and self._timed_by == returns:
             self._move_expired()
         self._corrections = REPRICED
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
