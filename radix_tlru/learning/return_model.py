@@ -7,9 +7,9 @@ it has served. These models read it from there, as ``leaf.conversation``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
 
-from radix_tlru.learning.age_bands import AGES, age_step
+from radix_tlru.learning.age_bands import AGES
 from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Conversation, SharedPrefix
@@ -24,6 +24,7 @@ _QUEUED_RATE = 10.0  # of that group, 1 / s
 _STEPS = 8.0  # groups to a factor of e: rates that differ by less than an eighth are one group
 _LOWEST = -512  # group 0: rates of e^-64 / s and less
 _RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(640)]  # by group, 1 / s
+_FORGOTTEN = 8  # rows of a model before, at each turn: all at once, the next decisions would have all of them to make
 _FARTHEST = 8  # quarter-octaves of age, two octaves, that a leaf may keep a group that is too low for it
 
 
@@ -59,12 +60,27 @@ class LearnedReturns:
 
     def __init__(self) -> None:
         self._model = HazardModel()
-        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s
+        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s; the oldest first
+        self._outdated = 0  # rows, of a model before: the first of them
+
+    def __copy__(self) -> LearnedReturns:
+        """For a preview of the order, which may compute rows of its own."""
+        preview = LearnedReturns()
+        vars(preview).update(vars(self), _rows=dict(self._rows))
+        return preview
 
     def use_model(self, model: HazardModel) -> None:
-        """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
-        self._model = model
-        self._rows = {}
+        """Judge by another model: some features by each of the next turns (:meth:`count_turn`), new ones at once.
+
+        Leaves get their new price when they enter their next band of ages.
+        """
+        self._model, self._outdated = model, len(self._rows)
+
+    def count_turn(self) -> None:
+        """A turn was served: some features are judged by the last model from now on, when they are asked for."""
+        for _ in range(min(_FORGOTTEN, self._outdated)):
+            del self._rows[next(iter(self._rows))]
+            self._outdated -= 1
 
     @property
     def model(self) -> HazardModel:
@@ -83,29 +99,41 @@ class LearnedReturns:
     def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         conversation: Conversation | None = leaf.conversation
         if conversation is None:
-            return self._group(self._index(NOTHING_KNOWN), None, 0.0, now, least)
+            return self._group(NOTHING_KNOWN, None, 0.0, now, least)
         if now < conversation.queued_until:
             return Group(_QUEUED, conversation.queued_until)
         prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
-        return self._group(self._index(conversation.features), prefix, conversation.stamp, now, least)
+        return self._group(conversation.features, prefix, conversation.stamp, now, least)
 
     def _group(
-        self, index: Sequence[float], prefix: SharedPrefix | None, stamp: float, now: float, least: float
+        self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float
     ) -> Group:
-        """The group by an index and the time since ``stamp``, for as long as it is worth ``least`` (1 / s)."""
-        step = age_step(now - stamp)
+        """The group by features and the time since ``stamp``, for as long as it is worth ``least`` (1 / s).
+
+        Every price of a leaf asks for one: what it calls, it calls for a reason.
+        """
+        index = self._rows.get(features)
+        if index is None:
+            index = self._new_row(features)
+        step = bisect_right(AGES, now - stamp) - 1
+        if step < 0:
+            step = 0
         until = stamp + AGES[step + 1]
         if until <= now:  # by rounding
             step += 1
             until = stamp + AGES[step + 1]
         rate = index[step] if prefix is None else index[step] + reuse_rate(prefix, until)
-        for later in range(step + 1, min(step + _FARTHEST, len(index))):
-            further = stamp + AGES[later + 1]
-            lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
-            if min(lower, rate) < least:
-                break
-            rate, until = min(lower, rate), further
-        return Group(min(max(math.floor(_STEPS * math.log(rate)) - _LOWEST, 0), len(_RATES) - 1), until)
+        if rate >= least:
+            for later in range(step + 1, min(step + _FARTHEST, len(index))):
+                further = stamp + AGES[later + 1]
+                lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
+                if lower < rate:
+                    if lower < least:
+                        break
+                    rate = lower
+                until = further
+        number = math.floor(_STEPS * math.log(rate)) - _LOWEST
+        return Group(number if 0 <= number < len(_RATES) else min(max(number, 0), len(_RATES) - 1), until)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return _RATES[group] if group != _QUEUED else _QUEUED_RATE
@@ -121,10 +149,8 @@ class LearnedReturns:
                 floor = prefix.depth
         return floor
 
-    def _index(self, features: Features) -> list[float]:
-        row = self._rows.get(features)
-        if row is None:
-            row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
+    def _new_row(self, features: Features) -> list[float]:
+        row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
         return row
 
 
