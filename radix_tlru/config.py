@@ -42,6 +42,7 @@ FLAGS = {
     "return_model": "--tlru-return-model",
     "highest_priority": "--tlru-priority",
     "state": "--tlru-state",
+    "dry_run": "--tlru-dry-run",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -130,6 +131,9 @@ class Config:
     state: str | None = None
     """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
 
+    dry_run: bool = False
+    """Stock lru evicts, and the policy is only watched: what it would have saved, by shadow caches."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -154,6 +158,13 @@ class Config:
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         if self.state is not None and self.policy != "etlru":
             raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
+        if not isinstance(self.dry_run, bool):
+            raise _error("dry_run", self.dry_run, "true or false")
+        if self.dry_run and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
+        if self.dry_run and self.host_threshold is not None:
+            host = f"{FLAGS['host_threshold']} {self.host_threshold}"
+            raise ConfigError(f"{host}: not together with {FLAGS['dry_run']}: stock lru evicts from the host, too")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")

@@ -96,6 +96,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "a restarted server need not learn it anew. Refused if it is of another model, page size or release.",
         metavar="FILE",
     )
+    flag(
+        "dry_run",
+        "Evict by stock lru, and only watch: learn as otherwise, and tell at /metrics (radix-tlru top) what the policy "
+        "would have saved. Needs --enable-metrics.",
+        action="store_true",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 
@@ -122,8 +128,9 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
     values = {field: given.get(keyword(flag)) for field, flag in FLAGS.items()}
     if values["policy"] is None:
         for field, value in values.items():
-            if value is not None:
-                raise ConfigError(f"{FLAGS[field]} {value}: needs {FLAGS['policy']} tlru")
+            if value is not None and value is not False:
+                given_flag = FLAGS[field] if value is True else f"{FLAGS[field]} {value}"
+                raise ConfigError(f"{given_flag}: needs {FLAGS['policy']} tlru")
         return None
     return Config(**{field: _number(field, value) for field, value in values.items() if value is not None})
 

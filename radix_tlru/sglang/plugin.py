@@ -149,7 +149,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
-    logger.info("radix_tlru: evicting by %s, page size %d", cache.tail.config, context.params.page_size)
+    doing = "dry run: stock lru evicts, and watched is" if config.dry_run else "evicting by"
+    logger.info("radix_tlru: %s %s, page size %d", doing, cache.tail.config, context.params.page_size)
     return cache
 
 

@@ -195,6 +195,11 @@ def check_record(record: ServerArgs, config: Config) -> None:
     ):
         if wanted and (refusal := refused()):
             raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
+    if config.dry_run:
+        if not record.enable_metrics:
+            raise ConfigError(f"{FLAGS['dry_run']}: needs --enable-metrics, where what would be saved is told")
+        if refusal := rust_core_refusal():  # its paths tell the dry run what has children, on either core
+            raise ConfigError(f"{FLAGS['dry_run']}: not supported with SGLang {sglang_version()}: {refusal}")
     if config.host_threshold is not None:
         given = f"{FLAGS['host_threshold']} {config.host_threshold}"
         if not record.enable_hierarchical_cache:

@@ -89,11 +89,13 @@ PANELS = (
     ),
     Panel(
         "Policy in force",
-        "1 for the policy that evicts. Refused: the number of the figure in which one was worse than lru; 0: none.",
+        "1 for the policy that evicts; in a dry run for the one that would. Refused: the number of the figure in which "
+        "one was worse than lru; 0: none.",
         Short,
         (
             Query(_now("sglang:tlru_policy"), "{{policy}}"),
             Query(_now("sglang:tlru_refused"), "{{policy}}, refused"),
+            Query(_now("sglang:tlru_dry_run"), "dry run"),
         ),
     ),
     Panel(
@@ -103,6 +105,30 @@ PANELS = (
         (
             Query(
                 f"sum by (policy) ({_rate(_SHADOWS)}) / scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
+                "{{policy}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Beyond ξ in the shadow caches",
+        "Share of the same sampled requests. In force: whichever was, or in a dry run would have been.",
+        PercentUnit,
+        (
+            Query(
+                f"sum by (policy) ({_rate('sglang:tlru_shadow_violations_total')}) "
+                f"/ scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
+                "{{policy}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Hit ratio in the shadow caches",
+        "Cached tokens of the prompts of the same sampled requests.",
+        PercentUnit,
+        (
+            Query(
+                f"1 - sum by (policy) ({_rate('sglang:tlru_shadow_uncached_tokens_total')}) "
+                f"/ scalar(sum({_rate('sglang:tlru_shadow_prompt_tokens_total')}) > 0)",
                 "{{policy}}",
             ),
         ),

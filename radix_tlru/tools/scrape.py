@@ -65,6 +65,11 @@ class Rank:
         return {sample.labels[label]: sample.value for sample in self._samples.get(name, ())}
 
     @property
+    def is_dry_run(self) -> bool:
+        """Whether stock evicts, and the policy in force is only watched."""
+        return bool(self.value("dry_run"))
+
+    @property
     def policy(self) -> str | None:
         """Name of the policy in force; None if the server says none."""
         return next((name for name, in_force in self.by("policy", "policy").items() if in_force), None)
