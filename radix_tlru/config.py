@@ -43,6 +43,7 @@ FLAGS = {
     "highest_priority": "--tlru-priority",
     "state": "--tlru-state",
     "dry_run": "--tlru-dry-run",
+    "explain": "--tlru-explain",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -134,6 +135,9 @@ class Config:
     dry_run: bool = False
     """Stock lru evicts, and the policy is only watched: what it would have saved, by shadow caches."""
 
+    explain: bool = False
+    """Of the last requests it is kept what they lacked and who had it evicted, for ``radix-tlru explain``."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -158,8 +162,13 @@ class Config:
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         if self.state is not None and self.policy != "etlru":
             raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
-        if not isinstance(self.dry_run, bool):
-            raise _error("dry_run", self.dry_run, "true or false")
+        for field in ("dry_run", "explain"):
+            if not isinstance(getattr(self, field), bool):
+                raise _error(field, getattr(self, field), "true or false")
+        if self.explain and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['explain']}: not together with lru, which knows no conversations")
+        if self.explain and self.dry_run:
+            raise ConfigError(f"{FLAGS['explain']}: not together with {FLAGS['dry_run']}: stock tells nobody what goes")
         if self.dry_run and self.policy == "lru":
             raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
         if self.dry_run and self.host_threshold is not None:

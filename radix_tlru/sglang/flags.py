@@ -102,6 +102,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "would have saved. Needs --enable-metrics.",
         action="store_true",
     )
+    flag(
+        "explain",
+        "Keep of the last requests what they lacked and who had it evicted, when and at which price; ask for it by "
+        "radix-tlru explain URL RID.",
+        action="store_true",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 

@@ -207,6 +207,8 @@ def check_record(record: ServerArgs, config: Config) -> None:
         if record.hicache_host_memory_mode != "cache":
             raise ConfigError(f"{given}: needs --hicache-host-memory-mode cache")
     workers = getattr(record, "tokenizer_worker_num", 1)
+    if workers > 1 and config.explain:
+        raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
     if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
         raise conflict("--tokenizer-worker-num", workers, config)
 

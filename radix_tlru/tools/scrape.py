@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "read", "scrape"]
+__all__ = ["Rank", "ScrapeError", "Snapshot", "base_url", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
@@ -86,6 +86,12 @@ class Snapshot:
     ranks: tuple[Rank, ...]  # at least one, in the order of their numbers
 
 
+def base_url(url: str) -> str:
+    """The URL of a server, with ``http://`` and without ``/metrics``."""
+    base = url.rstrip("/").removesuffix("/metrics")
+    return base if "://" in base else f"http://{base}"
+
+
 def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     """Ask a server for its metrics. It has 10 s to answer.
 
@@ -96,9 +102,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     Raises:
         ScrapeError: nobody answers, the server has no metrics, or none of ours.
     """
-    base = url.rstrip("/").removesuffix("/metrics")
-    if "://" not in base:
-        base = f"http://{base}"
+    base = base_url(url)
     try:
         reply = (session or requests).get(f"{base}/metrics", timeout=_PATIENCE_S)
     except requests.ConnectionError:

@@ -158,6 +158,8 @@ class TailComponent(LearningComponent):
         if victim is not None:
             if self.journal is not None:
                 self.journal.record(victim)
+            if self.explainer is not None and not tier:
+                self.explainer.count_eviction(victim, order)
             self.counts[tier + victim.phase] += victim.leaf.end - victim.keep
             if victim.keep > victim.leaf.start:
                 self.counts[f"{tier}splits"] += 1

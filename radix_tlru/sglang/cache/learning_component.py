@@ -18,6 +18,7 @@ from radix_tlru.config import Config
 from radix_tlru.learning.learner import Learner
 from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.breaker import Breaker
+from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.sglang.requests.metadata import metadata_of
 from radix_tlru.sglang.requests.turns import is_health_check, turn_of
 from radix_tlru.sglang.state import StateKeeper
@@ -60,6 +61,8 @@ class LearningComponent(FullComponent):
             learned = None if self.state is None else self.state.load()
             watched = params.enable_metrics or self.config.dry_run
             self.learner = Learner(self.config, pool, self.page_size, watched, learned)
+        self.explainer = Explainer(self.config, pool, self.page_size) if self.config.explain else None
+        """Told of evictions and turns, if any is to be explained."""
         self.policy = policy_for(self.config)
         self.breaker = Breaker(self._fall_back)
         self._stamp = 0.0  # of the last request that was served, s
@@ -159,15 +162,18 @@ class LearningComponent(FullComponent):
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints))
+            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints), str(req.rid))
 
-    def record_turn(self, node_id: NodeId, turn: Turn) -> None:
+    def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
         if self.learner is None:
             return
         before = self.learner.in_force
         try:
-            self.write_use(node_id, self.learner.record_turn(turn, is_leaf=not self.has_children(node_id)))
+            conversation = self.learner.record_turn(turn, is_leaf=not self.has_children(node_id))
+            self.write_use(node_id, conversation)
+            if self.explainer is not None:
+                self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, before)
             if self.learner.in_force != before:
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
