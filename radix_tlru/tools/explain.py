@@ -70,7 +70,8 @@ def lines(told: Explanation) -> Iterator[str]:
     beyond = uncached - told.threshold
     judged = f"{beyond:,} beyond" if beyond > 0 else "within"
     prefilled = f"prefilled {uncached:,} of {told.prompt:,} prompt tokens"
-    yield f"request: {told.rid} {prefilled}, {judged} ξ = {told.threshold:,}; done at {_clock(told.finished_at)}"
+    done = f"done at {_clock(told.finished_at)} under {told.policy}"
+    yield f"request: {told.rid} {prefilled}, {judged} ξ = {told.threshold:,}; {done}"
     if not lacked:
         yield f"lacked:  nothing that was cached before; {uncached:,} tokens were new"
     else:
@@ -82,13 +83,13 @@ def lines(told: Explanation) -> Iterator[str]:
         yield f"evicted: {unknown}"
         yield "price:   –"
     else:
-        at = _clock(eviction.first_at)
-        if eviction.cuts > 1:
-            at += f" to {_clock(eviction.last_at)} in {eviction.cuts:,} cuts, the largest of {eviction.largest:,}"
-        yield f"evicted: {eviction.tokens:,} tokens at {at}, for {eviction.asker}"
+        at, until = _clock(eviction.first_at), _clock(eviction.last_at)
+        when = at if at == until else f"{at} to {until}"
+        cuts = f" in {eviction.cuts:,} cuts, {eviction.largest:,} of them" if eviction.cuts > 1 else ""
+        yield f"evicted: {eviction.tokens:,} tokens, {when}{cuts} for {eviction.asker}"
         yield (
-            f"price:   {eviction.cost:.2g} a token, then the lowest of all: λ {eviction.return_rate:.2g}, "
-            f"P(over ξ) {eviction.exceed_probability:.2f}, w {eviction.median_weight:g}; {told.policy} in force"
+            f"price:   {eviction.cost:.2g} a token of them, the lowest of all then: λ {eviction.return_rate:.2g}, "
+            f"P(over ξ) {eviction.exceed_probability:.2f}, w {eviction.median_weight:g}"
         )
     more = told.lru_cached - told.cached
     against = "as many" if not more else f"{abs(more):,} {'more' if more > 0 else 'fewer'}"

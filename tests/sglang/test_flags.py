@@ -202,6 +202,8 @@ REFUSED = {
     "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, or load",
     "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
     "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction tlru",
+    "--tlru-explain": "error: --tlru-explain: needs --radix-eviction tlru",
+    "--radix-eviction tlru --tlru-explain --tokenizer-worker-num 2": "not supported together with --tokenizer-worker-n",
     "--tlru-dry-run": "error: --tlru-dry-run: needs --radix-eviction tlru",
     "--radix-eviction etlru --tlru-dry-run": "error: --tlru-dry-run: needs --enable-metrics, where what would be saved",
     "--radix-eviction tlru --tlru-dry-run --tlru-host-threshold 300": "300: not together with --tlru-dry-run: stock",
