@@ -14,7 +14,7 @@ from typing import Any
 from radix_tlru.config import FLAGS
 from radix_tlru.sglang.explainer import MOST_REQUESTS, batch_asks
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.tools.explain import ROUTE
+from radix_tlru.tools.explanation import ROUTE
 
 __all__ = ["HOOKED", "add_route", "answer_question", "install", "room_is_made"]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from radix_tlru.config import Config
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.policy.policy import policy_for
-from radix_tlru.tools.explain import Eviction, Explanation
+from radix_tlru.tools.explanation import Eviction, Explanation
 
 if TYPE_CHECKING:
     from radix_tlru.learning.records import Conversation, Turn

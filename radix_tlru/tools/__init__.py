@@ -7,6 +7,7 @@ demo_model    a model to try                                a folder → a model
 scrape        what a server says of itself                  its URL → a snapshot of its metrics
 top           a live view                                   snapshots → a screen
 explain       why a request prefilled what it did           its id → five lines
+explanation   … as a server keeps it, and in words          fields → five lines
 dashboard     what Grafana and Prometheus need              names of metrics → JSON, YAML
 model_check   is a return model of one's own sound?         its name → nothing, or the first fault
 state_text    what a server has learned                     its file of --tlru-state → a few lines

@@ -10,7 +10,7 @@ from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import explainer
 from radix_tlru.sglang.explain_hooks import room_is_made
 from radix_tlru.sglang.explainer import Explainer
-from radix_tlru.tools.explain import Explanation, lines
+from radix_tlru.tools.explanation import Explanation, lines
 from tests.helpers.caches import Driver, our_cache
 
 pytestmark = pytest.mark.usefixtures("tree_core")
