@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         picture = draw(prometheus, start + RATE_S, time.time())
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)
-        picture.savefig(args.out, dpi=110)
+        picture.savefig(args.out, dpi=80)
     except (OSError, ValueError) as error:
         raise ValueError(f"--out {args.out}: {error}") from None
     print(args.out)
