@@ -250,8 +250,8 @@ def test_recency_by_turns_is_one_by_the_turns_served_since() -> None:
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason=f"needs the Mooncake conversation trace at {MOONCAKE}")
-@pytest.mark.parametrize(("threshold", "closed"), [(4096, 0.369), (16384, 0.399)])
-def test_the_gap_closed_on_the_second_half_of_a_real_trace(threshold: int, closed: float) -> None:
+@pytest.mark.parametrize("threshold", [4096, pytest.param(16384, marks=pytest.mark.long)])
+def test_more_than_a_third_of_the_gap_is_closed_on_the_second_half_of_a_real_trace(threshold: int) -> None:
     requests = open_trace(str(MOONCAKE), format="mooncake").requests
     later = len(requests) // 2
 
@@ -261,4 +261,4 @@ def test_the_gap_closed_on_the_second_half_of_a_real_trace(threshold: int, close
 
     optimum = {4096: 29_668_471, 16384: 11_575_650}[threshold]  # Tail-Optimized Belady
     lru = tel_of("lru")
-    assert round((lru - tel_of("etlru")) / (lru - optimum), 3) == closed
+    assert (lru - tel_of("etlru")) / (lru - optimum) > 1 / 3
