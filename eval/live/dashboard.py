@@ -18,11 +18,12 @@ from pathlib import Path
 from grafana_foundation_sdk.models.units import PercentUnit, Short
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from eval.arguments import whole
-from eval.live.prometheus import Prometheus
+from eval.live.prometheus import Prometheus, check_installed
 from eval.live.replay.client import Request, send, session
 from eval.live.server import Server, ServerError, cpu_flags, ensure_demo_model
 from eval.render.looks import MUTED, RC
@@ -51,9 +52,14 @@ def run(args: argparse.Namespace) -> int:
     """Serve, scrape, draw, write.
 
     Raises:
-        ValueError: the file cannot be written, or is of no format that matplotlib knows.
-        RunError: the server or Prometheus failed.
+        ValueError: the file is of no format that matplotlib knows.
+        OSError: it cannot be written.
+        RunError: Prometheus is not installed, or it or the server failed.
     """
+    if args.out.suffix[1:] not in FigureCanvasAgg.filetypes:
+        raise ValueError(f"--out {args.out}: must end in one of {', '.join(FigureCanvasAgg.filetypes)}")
+    check_installed()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
     flags = [*cpu_flags(ensure_demo_model(), POOL, PAGE_SIZE), "--radix-eviction", "etlru"]
     flags += ["--tlru-ttft-slo", str(SLO_MS)]
     with (
@@ -65,11 +71,7 @@ def run(args: argparse.Namespace) -> int:
         start = time.time()
         asyncio.run(use(server, args.seconds))
         picture = draw(prometheus, start + RATE_S, time.time())
-    try:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        picture.savefig(args.out, dpi=80)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--out {args.out}: {error}") from None
+    picture.savefig(args.out, dpi=80)
     print(args.out)
     return 0
 

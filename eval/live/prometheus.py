@@ -12,15 +12,22 @@ from typing import Any, Self
 
 import requests
 
+from eval.errors import RunError
 from eval.live.server import RunningServer, ServerError, free_port
 from radix_tlru.tools.dashboard import rules
 
-__all__ = ["COMMAND", "Prometheus", "Series"]
+__all__ = ["COMMAND", "Prometheus", "Series", "check_installed"]
 
 COMMAND = "prometheus"
 
 Series = tuple[dict[str, str], list[tuple[float, float]]]
 """Labels, and values by time (s since the epoch)."""
+
+
+def check_installed() -> None:
+    """Raise RunError unless it can be started."""
+    if shutil.which(COMMAND) is None:
+        raise RunError(f"{COMMAND} is not installed; Debian has it as a package")
 
 
 class Prometheus:
@@ -30,12 +37,10 @@ class Prometheus:
         folder: an empty one, for its settings and data.
 
     Raises:
-        ServerError: it is not installed, or ends by itself.
+        ServerError: it ends by itself, or does not know what it is asked.
     """
 
     def __init__(self, folder: Path, server: RunningServer) -> None:
-        if shutil.which(COMMAND) is None:
-            raise ServerError(f"{COMMAND} is not installed; Debian has it as a package")
         port = free_port()
         self._url = f"http://127.0.0.1:{port}/api/v1"
         (folder / "rules.yml").write_text(rules())

@@ -14,7 +14,7 @@ from tests.helpers.talk import Conversation
 
 pytestmark = pytest.mark.live
 
-CONVERSATIONS, TURNS = 12, 5
+CONVERSATIONS, TURNS = 9, 6
 """More turns than the shadow caches wait for (50), of contexts of which the pool holds a few."""
 
 EVICTED = "sglang:evicted_tokens_total"
@@ -31,7 +31,7 @@ def test_stock_evicts_and_what_would_have_been_saved_is_told(
         on_stock, on_ours = ([Conversation(seed) for seed in range(CONVERSATIONS)] for _ in range(2))
         for _ in range(TURNS):
             for stock, ours in zip(on_stock, on_ours, strict=True):
-                assert ours.turn(server, 200) == stock.turn(stock_server, 200)
+                assert ours.turn(server, 130) == stock.turn(stock_server, 130)
                 assert ours.history == stock.history
         assert server.get_metrics()[EVICTED] == stock_server.get_metrics()[EVICTED] - before > 0
         (rank,) = scrape(server.base_url).ranks
