@@ -72,7 +72,7 @@ def test_a_dry_run_evicts_what_stock_evicts(core: Core) -> None:
     assert isinstance(dry.cache, DryRunCache)
     assert type(dry.cache.tree_core) is (RustUnifiedTreeCore if core == "rust" else UnifiedTreeCore)
     talk, evictions = Talk(stock, dry), 0
-    for number in range(250):
+    for number in range(500):
         cached, watched = talk.turn()
         assert cached == watched, number
         if number % 50 == 49:  # beside those of allocations
@@ -96,12 +96,12 @@ def test_its_shadows_say_what_those_of_a_server_that_evicts_would(core: Core) ->
     """Within 2 %: whose request waits, a cache knows only of what it still has of a conversation."""
     dry, ours = cache_of(core, ETLRU), cache_of(core, replace(ETLRU, dry_run=False))
     talk = Talk(dry, ours)
-    for _ in range(300):
+    for _ in range(600):
         talk.turn()
     watched, evicting = (cache.cache.tail.learner for cache in talk.caches)
     for name, tally in watched.selector.served.items():
         assert asdict(tally) == pytest.approx(asdict(evicting.selector.served[name]), rel=0.02), name
-    assert watched.selector.sampled > 200
+    assert watched.selector.sampled > 500
 
 
 def test_a_flush_leaves_nothing_of_the_conversations_behind() -> None:
