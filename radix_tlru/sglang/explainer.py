@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["MOST_REQUESTS", "Explainer"]
 
 MOST_REQUESTS = 4_096
-"""Requests that can be explained, the newest: half a kilobyte each."""
+"""Requests that can be explained, the newest: 0.9 kB each."""
 
 _MOST_EVICTIONS = 8_192
-"""Conversations, and prefixes, whose evictions are known: 0.4 kB each. One that is silent for longer is not."""
+"""Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
 
 logger = logging.getLogger(__name__)
 

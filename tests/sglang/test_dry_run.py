@@ -17,7 +17,8 @@ from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.dry_run import DryRunCache
 from radix_tlru.sglang.cache.learning_cache import LearningCache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params, stock_cache_of
-from radix_tlru.sglang.support import rust_core_refusal
+from radix_tlru.sglang.support import host_tier_refusal, rust_core_refusal
+from tests.helpers.tiers import TieredDriver
 
 if refusal := rust_core_refusal():
     pytest.skip(refusal, allow_module_level=True)
@@ -102,6 +103,39 @@ def test_its_shadows_say_what_those_of_a_server_that_evicts_would(core: Core) ->
     for name, tally in watched.selector.served.items():
         assert asdict(tally) == pytest.approx(asdict(evicting.selector.served[name]), rel=0.02), name
     assert watched.selector.sampled > 500
+
+
+def test_a_fault_leaves_stock_which_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    stock, dry = cache_of("python", None), cache_of("python", ETLRU)
+    talk = Talk(stock, dry)
+    for _ in range(60):
+        talk.turn()
+    dry.cache.tail.breaker.is_armed = True
+
+    def broken(*_args: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(dry.cache.tail, "has_children", broken)
+    for number in range(100):
+        cached, watched = talk.turn()
+        assert cached == watched, number
+    assert dry.cache.tail.breaker.has_tripped
+    assert dry.cache.tail.learner is None
+
+
+@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
+def test_with_a_host_tier_it_is_stock_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND", "python")
+    stock, dry = (TieredDriver(CAPACITY, 2 * CAPACITY, ours=ours, page_size=PAGE) for ours in (None, ETLRU))
+    talk = Talk(stock, dry)
+    for number in range(150):
+        cached, watched = talk.turn()
+        assert cached == watched, number
+        for tiered in (stock, dry):
+            tiered.cache.check_hicache_events()
+        assert (stock.allocator.available_size(), stock.host_free) == (dry.allocator.available_size(), dry.host_free)
+    assert dry.cache.tail.learner.selector.sampled > 50
+    dry.audit()
 
 
 def test_a_flush_leaves_nothing_of_the_conversations_behind() -> None:

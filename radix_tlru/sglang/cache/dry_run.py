@@ -59,7 +59,14 @@ class DryRunComponent(LearningComponent):
     def match_ended(self, node_id: NodeId) -> None:
         """A match ended at that node: if nothing continues it, its conversation is back."""
         conversation = self._written.get(node_id)
-        if conversation is not None and not self.has_children(node_id):
+        if conversation is None or self.learner is None:
+            return
+        try:
+            is_leaf = not self.has_children(node_id)
+        except Exception as error:
+            self.breaker.trip("to look up whose request waits", error)
+            return
+        if is_leaf:
             self.mark_queued(conversation)
 
     def forget(self) -> None:
