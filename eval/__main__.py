@@ -37,6 +37,9 @@ COMMANDS = {
     "unseen": Command("studies.unseen", "the old name of compare --suite, with other traces"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
+    "warm": Command(
+        "studies.warm", "what prompts that are kept warm gain for who begins with them, and cost the others"
+    ),
     "features": Command("studies.features", "what each thing that is known of a turn is worth to the learned rates"),
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),

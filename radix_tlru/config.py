@@ -44,6 +44,7 @@ FLAGS = {
     "state": "--tlru-state",
     "dry_run": "--tlru-dry-run",
     "explain": "--tlru-explain",
+    "warm": "--tlru-warm",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -137,6 +138,9 @@ class Config:
 
     explain: bool = False
     """Of the last requests it is kept what they lacked and who had it evicted, for ``radix-tlru explain``."""
+
+    warm: str | None = None
+    """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
 
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
@@ -255,10 +259,11 @@ class Config:
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
+        warm = "" if self.warm is None else f", warm={self.warm}"
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm})"
         )
 
 

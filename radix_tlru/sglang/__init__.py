@@ -8,6 +8,7 @@ flags          flags → ``Config``
 record         the ``ServerArgs`` record that carries the Config to every process
 support        what is supported; every refusal is made here
 state          what was learned, kept in a file from one run to the next
+warming        prompts that are prefilled once the server is up, and kept warm
 hooks          functions of SGLang that are hooked
 metrics        what an operator sees at ``/metrics``
 explainer      what single requests lacked, and who had it evicted

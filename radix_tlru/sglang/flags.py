@@ -108,6 +108,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "radix-tlru explain URL RID.",
         action="store_true",
     )
+    flag(
+        "warm",
+        "Prompts that conversations begin with, a JSONL file or a folder: they are prefilled once the server is up and "
+        "kept warm, in a quarter of the pool at most.",
+        metavar="FILE",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 

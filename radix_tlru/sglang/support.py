@@ -222,6 +222,12 @@ def check_record(record: ServerArgs, config: Config) -> None:
     workers = getattr(record, "tokenizer_worker_num", 1)
     if workers > 1 and config.explain:
         raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
+    for flag, refused_with in (
+        (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
+        ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone
+    ):
+        if config.warm is not None and refused_with:
+            raise ConfigError(f"{FLAGS['warm']} {config.warm}: not supported together with {flag}")
     if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
         raise conflict("--tokenizer-worker-num", workers, config)
 

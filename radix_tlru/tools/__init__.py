@@ -9,6 +9,8 @@ top           a live view                                   snapshots → a scre
 explain       why a request prefilled what it did           its id → five lines
 explanation   … as a server keeps it, and in words          fields → five lines
 dashboard     what Grafana and Prometheus need              names of metrics → JSON, YAML
+prompts       what is to be warm                            a file or folder → prompts
+warm          prompts that are prefilled and kept warm      a server's URL, prompts → what was cached of them
 model_check   is a return model of one's own sound?         its name → nothing, or the first fault
 state_text    what a server has learned                     its file of --tlru-state → a few lines
 ============  ============================================  ======================================

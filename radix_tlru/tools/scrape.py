@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "base_url", "read", "scrape"]
+__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
+
+_WARM = f"{OURS}warm_"  # those of warm prompts, which are no rank's
 
 _PATIENCE_S = 10.0
 
@@ -75,6 +78,14 @@ class Rank:
         return next((name for name, in_force in self.by("policy", "policy").items() if in_force), None)
 
 
+class WarmPrompt(NamedTuple):
+    """A prompt that the server keeps warm."""
+
+    name: str
+    tokens: float
+    cached: float  # tokens of it, when it was asked for last
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A server at one moment."""
@@ -84,6 +95,7 @@ class Snapshot:
     model: str
     hit_ratio: float | None  # cached by all prompt tokens, 0 to 1, since the start; None before the first
     ranks: tuple[Rank, ...]  # at least one, in the order of their numbers
+    warm: tuple[WarmPrompt, ...] = ()
 
 
 def base_url(url: str) -> str:
@@ -133,7 +145,7 @@ def read(text: str, url: str) -> Snapshot:
     samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
     ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}
     for sample in samples:
-        if sample.name.startswith(OURS):
+        if sample.name.startswith(OURS) and not sample.name.startswith(_WARM):
             key = tuple(sorted((name, value) for name, value in sample.labels.items() if name.endswith("_rank")))
             ranks.setdefault(key, []).append(sample)
     if not ranks:
@@ -150,6 +162,18 @@ def read(text: str, url: str) -> Snapshot:
         next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
         total("cached_tokens_total") / prompt if prompt else None,
         tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
+        _warm(samples),
+    )
+
+
+def _warm(samples: Iterable[_Sample]) -> tuple[WarmPrompt, ...]:
+    by_name: dict[str, dict[str, float]] = {}
+    for sample in samples:
+        if sample.name.startswith(_WARM) and "prompt" in sample.labels:
+            by_name.setdefault(sample.labels["prompt"], {})[sample.name.removeprefix(_WARM)] = sample.value
+    return tuple(
+        WarmPrompt(name, values.get("tokens", 0.0), values.get("cached_tokens", 0.0))
+        for name, values in by_name.items()
     )
 
 

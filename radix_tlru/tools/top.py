@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import requests
 from rich.console import Console, Group, RenderableType
@@ -19,11 +19,12 @@ from rich.text import Text
 
 from radix_tlru.learning.guard import FIGURES
 from radix_tlru.learning.selector import IN_FORCE
-from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, scrape
+from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, WarmPrompt, scrape
 
 __all__ = ["frame", "watch"]
 
 _MOST_RANKS = 6  # columns on a screen
+_MOST_WARM = 10  # warm prompts on a screen
 _SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, predicted or seen, before that can be told
@@ -72,7 +73,7 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
 
 
 def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
-    """A screen: what is in force and what it did, shadow caches, returns, the next victims.
+    """A screen: what is in force and what it did, shadow caches, returns, the next victims, warm prompts.
 
     Args:
         now: the server as it is. Shadows, returns and victims are those of its first rank.
@@ -89,7 +90,8 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
         lower = (shadows, Text(), returns)
     if first.is_dry_run:
         return Group(_title(now), Text(), _dry_run(first), Text(), _state(now, before), Text(), *lower)
-    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first))
+    warm = (Text(), _warm(now.warm)) if now.warm else ()
+    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm)
 
 
 def _title(now: Snapshot) -> Text:
@@ -340,6 +342,20 @@ def _next(rank: Rank) -> Iterator[dict[str, float]]:
     )
     columns = {name: rank.by(f"next_victim_{name}", "position") for name in names}
     for position in sorted(columns["cached_tokens"], key=int):
-        victim = {name: column[position] for name, column in columns.items()}
-        if victim["cached_tokens"]:
-            yield victim
+        if columns["cached_tokens"][position]:  # else there is none, and a server that never had one says no more of it
+            yield {name: column[position] for name, column in columns.items()}
+
+
+# ---- what is kept warm ----
+
+
+def _warm(prompts: Sequence[WarmPrompt]) -> Table:
+    table = _table("Warm prompts")
+    for name in ("", "tokens", "were cached"):
+        table.add_column(name, justify="left" if not name else "right", no_wrap=True)
+    for prompt in prompts[:_MOST_WARM]:
+        table.add_row(Text(prompt.name), _whole(prompt.tokens), _whole(prompt.cached))
+    more = len(prompts) - _MOST_WARM
+    table.caption = "tokens; as found when they were asked for last" + (f"; and {more} more" if more > 0 else "")
+    table.caption_justify = "left"
+    return table

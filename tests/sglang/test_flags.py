@@ -102,6 +102,8 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
         with pytest.raises(ConfigError):
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
+    with pytest.raises(ConfigError, match=r"^--tlru-warm FILE: must be left out of an Engine"):
+        Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_warm="FILE")
 
 
 def test_a_return_model_that_breaks_its_contract_ends_the_launch(
@@ -219,6 +221,9 @@ REFUSED = {
     "--radix-eviction tlru --smg-grpc-mode": "together with --smg-grpc-mode",
     "--radix-eviction tlru --grpc-mode": "grpc-mode",
     "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
+    "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
+    "--radix-eviction tlru --tlru-warm . --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
+    "--radix-eviction tlru --tlru-warm . --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -162,6 +163,43 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "tp 1" in together(second)
     assert "RANKS DIFFER" not in together(second)
     assert "RANKS DIFFER" in together(differs)
+
+
+def test_victims_that_a_server_never_had_are_not_asked_about() -> None:
+    """Metrics of several processes leave out a gauge that was never set."""
+    watched = Watched("etlru")
+    watched.request(watched.fresh(100), 100, 1.0)
+    watched._metrics._victims._look()
+    unset = re.compile(r'sglang:tlru_next_victim_(?!cached_tokens).*position="[2-5]"')
+    text = "".join(line + "\n" for line in watched.text().splitlines() if not unset.match(line))
+    snapshot = read(text, "http://server")
+    counts = [len(snapshot.ranks[0].by(f"next_victim_{name}", "position")) for name in ("cached_tokens", "cost")]
+    assert counts == [5, 1]
+    assert "lowest cost goes first" in shown(snapshot), "the caption of a table with a row"
+
+
+WARM = """
+# TYPE sglang:tlru_warm_tokens gauge
+sglang:tlru_warm_tokens{{prompt="support"}} 1200.0
+sglang:tlru_warm_tokens{{prompt="[bold]"}} {more}
+# TYPE sglang:tlru_warm_cached_tokens gauge
+sglang:tlru_warm_cached_tokens{{prompt="support"}} 1199.0
+# TYPE sglang:tlru_warm_prefilled_tokens counter
+sglang:tlru_warm_prefilled_tokens_total 1201.0
+"""
+
+
+def test_prompts_that_are_kept_warm_are_listed_and_are_no_ranks(
+    snapshots: tuple[Watched, Snapshot, Snapshot],
+) -> None:
+    watched, _, without = snapshots
+    snapshot = read(watched.text() + WARM.format(more=7.0), "http://server")
+    assert len(snapshot.ranks) == 1
+    assert snapshot.warm == (("support", 1_200, 1_199), ("[bold]", 7, 0))
+    told = [line.split() for line in shown(snapshot).splitlines()]
+    assert ["support", "1,200", "1,199"] in told
+    assert ["[bold]", "7", "0"] in told
+    assert "Warm prompts" not in shown(without)
 
 
 def test_tlru_predicts_nothing_and_says_so() -> None:

@@ -58,6 +58,8 @@ SEAMS = (
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
     ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
+    ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
+    ("sglang.srt.entrypoints.http_server:_wait_and_warmup", "server_args"),
 )
 
 # SGLang's test fixtures: our tests stand on them, a server does not.
