@@ -142,6 +142,7 @@ def _check_server_args(_result: None, arguments: ServerArgs) -> None:
 def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
     from radix_tlru.sglang.cache.radix_cache import build_cache
+    from radix_tlru.sglang.requests.tool_calls import call_tokens
     from radix_tlru.sglang.scheduler import batches
 
     config = record.config_of(context.server_args)
@@ -154,6 +155,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))
     cache.tail.breaker.is_armed = True
+    tokenizer = getattr(context.tp_worker, "tokenizer", None)
+    cache.tail.call_tokens = call_tokens(context.server_args.tool_call_parser, tokenizer)
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,8 @@ class LearningComponent(FullComponent):
         """Told of evictions and turns, if any is to be explained."""
         self.policy = policy_for(self.config)
         self.breaker = Breaker(self._fall_back)
+        self.call_tokens: Sequence[int] = ()
+        """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
 
     # ---- the tree ----
@@ -162,7 +165,8 @@ class LearningComponent(FullComponent):
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            self.record_turn(node_id, turn_of(req, insert_params.key, self._stamp, hints), str(req.rid))
+            turn = turn_of(req, insert_params.key, self._stamp, hints, self.call_tokens)
+            self.record_turn(node_id, turn, str(req.rid))
 
     def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
