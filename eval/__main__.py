@@ -33,13 +33,18 @@ COMMANDS = {
     "tune": Command("studies.tune", "which policy, ξ and w to serve a trace with, what to expect, the flags to paste"),
     "later": Command("studies.later", "policies on the later part of a trace, after they learned on the earlier part"),
     "queue": Command("studies.queue", "the time to first token where requests wait for each other, policy by policy"),
+    "queue-check": Command("studies.queue_check", "the model of `queue --itl` against what clients measured"),
     "unseen": Command("studies.unseen", "the old name of compare --suite, with other traces"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
+    "warm": Command(
+        "studies.warm", "what prompts that are kept warm gain for who begins with them, and cost the others"
+    ),
     "features": Command("studies.features", "what each thing that is known of a turn is worth to the learned rates"),
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),
     "picture": Command("render.picture", "the picture of the README, from what the real caches keep"),
+    "dashboard": Command("live.dashboard", "the panels of the Grafana dashboard as a picture, of a server under load"),
     "bench": Command("cost.command", "what an eviction and a request cost, as ratios to stock of one run"),
     "soak": Command("soak.command", "a cache that is audited after each of a million random steps"),
 }

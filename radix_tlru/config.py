@@ -42,6 +42,9 @@ FLAGS = {
     "return_model": "--tlru-return-model",
     "highest_priority": "--tlru-priority",
     "state": "--tlru-state",
+    "dry_run": "--tlru-dry-run",
+    "explain": "--tlru-explain",
+    "warm": "--tlru-warm",
 }
 
 # Two ways to say what ξ is, of which one may be used.
@@ -130,6 +133,15 @@ class Config:
     state: str | None = None
     """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
 
+    dry_run: bool = False
+    """Stock lru evicts, and the policy is only watched: what it would have saved, by shadow caches."""
+
+    explain: bool = False
+    """Of the last requests it is kept what they lacked and who had it evicted, for ``radix-tlru explain``."""
+
+    warm: str | None = None
+    """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -154,6 +166,18 @@ class Config:
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         if self.state is not None and self.policy != "etlru":
             raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
+        for field in ("dry_run", "explain"):
+            if not isinstance(getattr(self, field), bool):
+                raise _error(field, getattr(self, field), "true or false")
+        if self.explain and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['explain']}: not together with lru, which knows no conversations")
+        if self.explain and self.dry_run:
+            raise ConfigError(f"{FLAGS['explain']}: not together with {FLAGS['dry_run']}: stock tells nobody what goes")
+        if self.dry_run and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
+        if self.dry_run and self.host_threshold is not None:
+            host = f"{FLAGS['host_threshold']} {self.host_threshold}"
+            raise ConfigError(f"{host}: not together with {FLAGS['dry_run']}: stock lru evicts from the host, too")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
@@ -235,10 +259,11 @@ class Config:
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
+        warm = "" if self.warm is None else f", warm={self.warm}"
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm})"
         )
 
 

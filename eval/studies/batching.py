@@ -1,13 +1,11 @@
-"""Serving with continuous batching: requests that decode hold KV, and share the steps of those that prefill.
+"""Serving with continuous batching: requests that decode hold KV, and wait for those that prefill.
 
-The engine works in steps. A step prefills up to ``chunk`` tokens of requests that wait, first come, first served, and
-decodes one token of every request that runs. It takes
-
-    [β + α · tokens, if any are prefilled] + [ITL + slope · (running − 1), if any run].
+The engine works in steps, as SGLang's does without ``--enable-mixed-chunk``. A step that prefills takes up to ``chunk``
+tokens of requests that wait, first come, first served, in β + α · tokens. If nobody can be prefilled, a step decodes
+one token of every request that runs, in ITL + slope · (running − 1).
 
 A prompt that is longer than what is left of a chunk goes on in the next step. With its last chunk comes the first token
-of its answer, so an answer alone takes (output − 1) · ITL from there. This is SGLang's ``--enable-mixed-chunk``;
-without it, prefills stop all decoding, and ITL is longer and TTFT shorter.
+of its answer, so an answer alone takes (output − 1) · ITL from there.
 
 From its first chunk to its last token a request holds its whole context, answer included. What is held cannot be
 evicted: the cache has the rest of the pool. A request that does not fit beside what is held waits, and so do all
@@ -59,9 +57,10 @@ class Engine:
     most_running: int = 256
 
     def seconds(self, prefilled: int | None, running: int) -> float:
-        """Of one step; ``prefilled`` is None if it prefills nothing."""
-        decoding = (self.itl_ms + self.slope_ms * (running - 1)) / 1000.0 if running else 0.0
-        return decoding if prefilled is None else decoding + self.line.seconds(prefilled)
+        """Of one step, which decodes if ``prefilled`` is None."""
+        if prefilled is not None:
+            return self.line.seconds(prefilled)
+        return (self.itl_ms + self.slope_ms * (running - 1)) / 1000.0 if running else 0.0
 
 
 class Batched(NamedTuple):
@@ -140,7 +139,7 @@ def serve_batches(cache: HoldingCache, requests: Sequence[Request], engine: Engi
             cache.count_prefill(load)
         count = 1 if started else _steps(state, coming, requests, engine, bool(queue))
         state.pass_steps(count, engine.seconds(tokens if started else None, len(state.running)))
-        state.step += count if state.running else 0
+        state.step += 0 if started else count
         for one in done:
             ttft[one.number] = state.now - requests[one.number].arrival_s
             last = state.step + max(requests[one.number].output_tokens, 1) - 1

@@ -9,8 +9,8 @@ requests behind it. Here a server prefills one request after the other, first co
 α is chosen so that lru is busy with prefills for a given share of the time (``--load``); all policies are on the same
 server. ``--alpha`` gives it instead. Arrivals are those of the trace: a user who waits longer does not come back later.
 
-With ``--itl`` answers take time, too: continuous batching as of ``batching.py``. Requests that run hold KV, so the
-cache has the rest of the pool, and share the steps of those that prefill. The table then has ITL and tokens per second
+With ``--itl`` answers take time, too: continuous batching as of ``batching.py``. Requests that run hold KV, which the
+cache cannot evict, and wait while others prefill. The table then has ITL and tokens per second
 as well. Only policies of the simulator can be run so.
 
 Without ``--itl``, what is cached of the prompts in the queue counts as used under stock lru and radix-tlru, not under

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from eval.live.server import Server, cpu_flags, ensure_demo_model
@@ -38,7 +39,7 @@ def server() -> Iterator[Server]:
 
 def thresholds(server: Server) -> set[float]:
     """In force, of each rank that reports one."""
-    families = text_string_to_metric_families(server._get("/metrics").text)
+    families = text_string_to_metric_families(requests.get(f"{server.base_url}/metrics", timeout=30).text)
     found = [
         sample.value
         for family in families

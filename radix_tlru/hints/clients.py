@@ -11,12 +11,15 @@ field of a request             defined by                                  becom
 ``nvext.agent_hints``          NVIDIA Dynamo                               ``priority``, as above
 =============================  ==========================================  ==========================================
 
+Where what is between client and server passes none of them on, a header has them (``HEADERS``), as a body would.
+
 What the field of another system allows and this one does not is bounded: a duration to an hour, a number of seconds of
 0, or none, for "as long as possible", to an hour, too. What it does not allow is refused, by the name of the field.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,10 +40,13 @@ from radix_tlru.hints.schema import (
     read_range,
 )
 
-__all__ = ["FIELDS", "Request", "read_hints", "scaled_priority"]
+__all__ = ["FIELDS", "HEADERS", "Request", "read_header", "read_hints", "scaled_priority"]
 
 FIELDS = ("tlru", "retention_seconds", "retention", "kv_cache_retention_config", "nvext")
 """Fields of a request that hold hints, but for ``priority``, which SGLang reads itself."""
+
+HEADERS = ("x-tlru", "x-request-id-tlru")
+"""Names of the header, of which the second is one that SGLang's router (0.3.2) passes on."""
 
 _TENSORRT = "kv_cache_retention_config"
 _TENSORRT_FIELDS = ("token_range_retention_configs", "decode_retention_priority", "decode_duration_ms")
@@ -82,6 +88,24 @@ def read_hints(given: Mapping[str, Any], request: Request, highest: int | None =
     whole = _whole_context(given, priority, highest)
     found = replace(hints, retention=(*(each for found in ranges.values() for each in found), *whole))
     return found if "tlru" in given or found.retention else None
+
+
+def read_header(text: str) -> dict[str, Any]:
+    """The fields in a header, to be given to :func:`read_hints`: as JSON, since the values of most are no plain text.
+
+    Raises:
+        HintsError: it is no JSON object, or has a field that is not among ``FIELDS``.
+    """
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise HintsError("text", text, f"a JSON object with any of {', '.join(FIELDS)}")
+    for field in given:
+        if field not in FIELDS:
+            raise HintsError(field, given[field], f"left out; known are {', '.join(FIELDS)}")
+    return {field: value for field, value in given.items() if value is not None}
 
 
 def scaled_priority(priority: int, highest: int) -> int:

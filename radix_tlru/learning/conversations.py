@@ -147,6 +147,7 @@ class Conversations:
         """A first turn: it shares a prefix with others, and may leave the path of one of them."""
         fork = self._users.fork_of(context)
         left, shared = fork if fork is not None else (None, 0)
+        conversation.left = 0 if left is None else left.number
         self._supersede(conversation, left, shared)
         shared = max(shared, conversation.shared_len)
         prefixes = [*prefixes]

@@ -8,15 +8,17 @@ in any of
 - turns over ξ;
 
 each with a margin, in standard errors of its paired difference from lru, added: half of one, and none if it is in
-force. A candidate that sees a threshold trades the median for the tail, so its margin is the same in force, and wider
-while few turns were seen. So what few turns cannot tell is not risked, and where shadows serve but a sample of the
-conversations, or seldom anything is evicted, the margin is wider. Of those admitted the one with the least tail excess
-latency is preferred.
+force. Beyond p99 are but 20 of 2,000 turns, and chance alone moves their number: a candidate in force has to be worse
+there by one standard error. One that sees a threshold trades the median for the tail, so its margin is the same in
+force, and wider while few turns were seen. So what few turns cannot tell is not risked, and where shadows serve but a
+sample of the conversations, or seldom anything is evicted, the margin is wider. Of those admitted the one with the
+least tail excess latency is preferred.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +26,11 @@ from numpy.typing import NDArray
 __all__ = ["FIGURES", "Guard"]
 
 _WINDOW = 2_000  # turns of the shadows that are looked at
-_EVERY = 100  # turns, after which they are looked at again
+_EVERY = 50  # turns, after which they are looked at again
 _FIRST = 200  # turns before the first look
 _TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
 _ERRORS = 0.5  # standard errors of the margin
+_RARE_ERRORS = 1.0  # standard errors by which a candidate in force has to be worse in p99 to be refused
 _FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
 _GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
 _PERCENTILES = (50, 90, 95, 99)
@@ -83,25 +86,33 @@ class Guard:
             self.preferred = self._names[best]
 
 
-def _margin(number: int, is_in_force: bool, turns: int) -> float:
+class _Margin(NamedTuple):
     """Standard errors that are added to what a candidate is worse by."""
+
+    usual: float
+    rare: float  # in p99
+
+
+def _margin(number: int, is_in_force: bool, turns: int) -> _Margin:
     if number:
-        return _ERRORS * (1.0 + _FEW / turns)
-    return 0.0 if is_in_force else _ERRORS
+        wide = _ERRORS * (1.0 + _FEW / turns)
+        return _Margin(wide, wide)
+    return _Margin(0.0, -_RARE_ERRORS) if is_in_force else _Margin(_ERRORS, _ERRORS)
 
 
 def _worse_in(
-    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, errors: float
+    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, margin: _Margin
 ) -> str | None:
-    """The first figure in which uncached tokens of turns are worse than lru's, with so many standard errors added."""
+    """The first figure in which uncached tokens of turns are worse than lru's, with the margin added."""
     worse = own - lru
     allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
-    if worse.sum() + errors * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
+    if worse.sum() + margin.usual * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
         return FIGURES[0]
     over = own > threshold, lru > threshold
-    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), errors):
+    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), margin.usual):
         return FIGURES[1]
     for figure, bound in zip(FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
+        errors = margin.rare if figure == FIGURES[-1] else margin.usual
         if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
             return figure
     return None

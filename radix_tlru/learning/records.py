@@ -89,6 +89,8 @@ class Conversation:
     """Tokens of the prompt and answer that could not be cached: the next prompt repeats them for certain."""
     reusable_len: int = _ALL
     """Tokens of its context that the next prompt begins with. Beyond them nothing that is cached will be used."""
+    left: int = field(default=0, init=False)
+    """Number of the conversation whose path this first turn left; 0: none, or no first turn."""
     prompt_len: int = field(default=0, init=False)
     answer_len: int = field(default=0, init=False)
     thought_len: int = field(default=0, init=False)

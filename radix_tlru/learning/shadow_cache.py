@@ -45,6 +45,7 @@ class ShadowCache:
         self._page_size = page_size
         self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
         self._fronts: dict[int, _Front] = {}  # by number of the prefix
+        self._front_of: dict[int, _Front] = {}  # by conversation, of lines that begin with one
         self._fronts_alone: dict[int, _Front] = {}  # fronts without a line, by id in the order
         self._last_id = 0
         self._served = 0
@@ -59,7 +60,7 @@ class ShadowCache:
             start, held = leaf.start, min(leaf.end, leaf.conversation.reusable_len)
             self._resident -= (leaf.end - held) * self._one_in  # what no prompt repeats goes with it
         elif conversation.prefix is not None and start:
-            front = self._take_up(conversation.prefix.number)
+            front = self._take_up(conversation, conversation.prefix.number, start)
             held = min(front.end, start)
         context = max(min(turn.context_len, start + self.capacity // self._one_in), start, held)
         room = max(start - held, 0) + (context - max(start, held)) * self._one_in
@@ -83,16 +84,35 @@ class ShadowCache:
         if leaf is not None:
             self._ids[conversation.number] = self._offer(leaf)
 
-    def _take_up(self, number: int) -> _Front:
-        """The front of a prefix. Another line begins with it."""
+    def _take_up(self, conversation: Conversation, number: int, start: int) -> _Front:
+        """The front of a prefix. The conversation's line begins behind its ``start`` tokens."""
         front = self._fronts.get(number)
         if front is None:
             front = self._fronts[number] = _Front(number)
+            self._share_line(conversation.left, front, start)
         elif not front.lines:
             self._withdraw(front.leaf_id)
             del self._fronts_alone[front.leaf_id]
-        front.lines += 1
+        self._begin_line(conversation.number, front)
         return front
+
+    def _begin_line(self, number: int, front: _Front) -> None:
+        front.lines += 1
+        self._front_of[number] = front
+
+    def _share_line(self, number: int, front: _Front, start: int) -> None:
+        """Another conversation left the path of this one after ``start`` tokens: both begin with the front."""
+        leaf = self._leaves.get(self._ids.get(number, 0))
+        if leaf is None or leaf.start >= start:
+            return
+        self._withdraw(self._ids.pop(number))
+        self._end_line(leaf)
+        front.end = min(leaf.end, start)
+        alone = max(leaf.end - start, 0)
+        self._resident += front.end + (alone - (leaf.end - leaf.start)) * self._one_in
+        if alone:
+            self._begin_line(number, front)
+            self._ids[number] = self._offer(leaf._replace(start=start))
 
     def _offer(self, leaf: Leaf) -> int:
         self._last_id += 1
@@ -132,10 +152,9 @@ class ShadowCache:
 
     def _end_line(self, leaf: Leaf) -> None:
         """Nothing is left of a line but what it shares with others."""
-        conversation: Conversation = leaf.conversation
-        if conversation.prefix is None or not leaf.start:
+        front = self._front_of.pop(leaf.conversation.number, None)
+        if front is None:
             return
-        front = self._fronts[conversation.prefix.number]
         front.lines -= 1
         front.history = max(front.history, leaf.history)
         if not front.lines:

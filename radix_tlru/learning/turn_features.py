@@ -6,15 +6,15 @@ feature                   categories                                            
 ``ENDING``                how the answer ended: unknown, end of turn, tool       a tool answers in seconds
                           call, cut off; or one of eight frequent last tokens
 ``TURN``                  turns of the conversation before this one              who came back, comes back
-``CONTEXT``               length of the context                                  a grown task goes on
 ``ANSWER``                length of the answer                                   it takes that long to read
 ``NEW``                   what the prompt added                                  a document is asked about
 ``WAIT``, ``WAIT_BEFORE`` the last wait and the one before                       who is fast stays fast
 ``SUPERSEDED``            whether a later turn left the path before its end      a compacted branch is dead
 ========================  =====================================================  ===========================
 
-Each was kept because predictions are worse without it on real chats and agent sessions (``eval features``). The kind of
-input (user text or tool results), who is a subagent and how many calls of a session run at once added nothing.
+Each was kept because on real chats or agent sessions less of the gap is closed without it (``eval features``). The
+length of the context made rates worse. The kind of input (user text or tool results), who is a subagent and how many
+calls of a session run at once added nothing.
 """
 
 from __future__ import annotations
@@ -41,15 +41,14 @@ class Feature(IntEnum):
 
     ENDING = 0
     TURN = 1
-    CONTEXT = 2
-    ANSWER = 3
-    NEW = 4
-    WAIT = 5
-    WAIT_BEFORE = 6
-    SUPERSEDED = 7
+    ANSWER = 2
+    NEW = 3
+    WAIT = 4
+    WAIT_BEFORE = 5
+    SUPERSEDED = 6
 
 
-SIZES = (12, 10, 10, 8, 7, 13, 13, len(Supersession))
+SIZES = (12, 10, 8, 7, 13, 13, len(Supersession))
 """Categories of each feature."""
 
 NOTHING_KNOWN: Features = (0,) * len(SIZES)
@@ -71,7 +70,6 @@ def features_of(conversation: Conversation) -> Features:
     return (
         conversation.ending,
         turn if turn < 4 else min(1 + turn.bit_length(), 9),
-        _octaves(conversation.context_len, 1_024, 9),
         _octaves(conversation.answer_len, 32, 7),
         (_octaves(conversation.new_len, 64, 12) + 1) // 2,
         _wait(conversation.wait),

@@ -9,16 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "read", "scrape"]
+__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
+
+_WARM = f"{OURS}warm_"  # those of warm prompts, which are no rank's
 
 _PATIENCE_S = 10.0
 
@@ -65,9 +68,22 @@ class Rank:
         return {sample.labels[label]: sample.value for sample in self._samples.get(name, ())}
 
     @property
+    def is_dry_run(self) -> bool:
+        """Whether stock evicts, and the policy in force is only watched."""
+        return bool(self.value("dry_run"))
+
+    @property
     def policy(self) -> str | None:
         """Name of the policy in force; None if the server says none."""
         return next((name for name, in_force in self.by("policy", "policy").items() if in_force), None)
+
+
+class WarmPrompt(NamedTuple):
+    """A prompt that the server keeps warm."""
+
+    name: str
+    tokens: float
+    cached: float  # tokens of it, when it was asked for last
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +95,13 @@ class Snapshot:
     model: str
     hit_ratio: float | None  # cached by all prompt tokens, 0 to 1, since the start; None before the first
     ranks: tuple[Rank, ...]  # at least one, in the order of their numbers
+    warm: tuple[WarmPrompt, ...] = ()
+
+
+def base_url(url: str) -> str:
+    """The URL of a server, with ``http://`` and without ``/metrics``."""
+    base = url.rstrip("/").removesuffix("/metrics")
+    return base if "://" in base else f"http://{base}"
 
 
 def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
@@ -91,9 +114,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     Raises:
         ScrapeError: nobody answers, the server has no metrics, or none of ours.
     """
-    base = url.rstrip("/").removesuffix("/metrics")
-    if "://" not in base:
-        base = f"http://{base}"
+    base = base_url(url)
     try:
         reply = (session or requests).get(f"{base}/metrics", timeout=_PATIENCE_S)
     except requests.ConnectionError:
@@ -124,7 +145,7 @@ def read(text: str, url: str) -> Snapshot:
     samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
     ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}
     for sample in samples:
-        if sample.name.startswith(OURS):
+        if sample.name.startswith(OURS) and not sample.name.startswith(_WARM):
             key = tuple(sorted((name, value) for name, value in sample.labels.items() if name.endswith("_rank")))
             ranks.setdefault(key, []).append(sample)
     if not ranks:
@@ -141,6 +162,18 @@ def read(text: str, url: str) -> Snapshot:
         next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
         total("cached_tokens_total") / prompt if prompt else None,
         tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
+        _warm(samples),
+    )
+
+
+def _warm(samples: Iterable[_Sample]) -> tuple[WarmPrompt, ...]:
+    by_name: dict[str, dict[str, float]] = {}
+    for sample in samples:
+        if sample.name.startswith(_WARM) and "prompt" in sample.labels:
+            by_name.setdefault(sample.labels["prompt"], {})[sample.name.removeprefix(_WARM)] = sample.value
+    return tuple(
+        WarmPrompt(name, values.get("tokens", 0.0), values.get("cached_tokens", 0.0))
+        for name, values in by_name.items()
     )
 
 

@@ -30,12 +30,12 @@ def cache(capacity: int) -> SimulatedCache:
     return SimulatedCache(policy_for(Config("lru")), capacity)
 
 
-def test_a_step_prefills_one_request_and_decodes_another() -> None:
+def test_a_prefill_stops_decoding() -> None:
     served = serve_batches(cache(10_000), [request(0.0, 1, 900, 11), request(0.5, 2, 400, 3)], ENGINE)
     # 1.00 s: 100 + 900 ms, the first token of the first answer. Ten are left.
-    # 1.51 s: 100 + 400 ms for the second prompt and 10 ms for a token of the first.
-    # 1.54 s: two steps of 15 ms with both, and the second answer ends. 1.61 s: seven of 10 ms, and the first ends.
-    assert served.ttft_s.tolist() == pytest.approx([1.0, 1.51 - 0.5])
+    # 1.50 s: 100 + 400 ms for the second prompt.
+    # 1.53 s: two steps of 15 ms with both, and the second answer ends. 1.61 s: eight of 10 ms, and the first ends.
+    assert served.ttft_s.tolist() == pytest.approx([1.0, 1.5 - 0.5])
     assert served.itl_s.tolist() == pytest.approx([(1.61 - 1.0) / 10, 0.015])
     assert served.tokens_per_s == pytest.approx(14 / 1.61)
     assert served.busy == pytest.approx(1.0)

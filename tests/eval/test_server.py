@@ -13,8 +13,7 @@ import requests
 
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
-from eval.live.replay.play import NOT_SENT, Api, Loop, Pace, ReplayError, Sent, play
-from eval.live.replay.probe import warm_up
+from eval.live.replay.play import NOT_SENT, Loop, Pace, ReplayError, Sent, play
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, ServerError, live_members
 
@@ -292,28 +291,3 @@ def test_a_server_that_says_nothing_more_is_given_up_after_the_timeout() -> None
     with stand_in(SCRIPTED) as server:
         (sent,) = play(server.base_url, load, Pace(), timeout_s=0.5)
     assert "Timeout" in (sent.result.error or "")
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("api", ["generate", "chat"])
-def test_a_real_server_plays_two_turns_and_reuses_the_first(stock_server: Server, api: Api) -> None:
-    turns = (Turn((Segment(1, 200),), False, 8, 0.0), Turn((Segment(2, 50),), False, 8, 0.1))
-    warm_up(stock_server.base_url)
-    stock_server.flush_cache()
-    sent = play(stock_server.base_url, Load((Conversation(0, 0.0, turns),), seed=5), Pace(), api=api)
-    first, second = (one.result for one in sent)
-    assert (first.error, second.error) == (None, None)
-    assert first.cached_tokens == 0, "the cache was not flushed after the warm-up"
-    assert (first.output_tokens, second.output_tokens) == (8, 8)
-    if api == "generate":
-        assert (first.prompt_tokens, second.prompt_tokens) == (200, 200 + 8 + 50)
-        assert second.cached_tokens == 200 + 8 - 1  # the last answer token was never an input
-    else:
-        assert second.cached_tokens >= 200, "the first question is in the second prompt"
-    assert all(0 < (result.ttft_ms or 0) <= result.e2e_ms for result in (first, second))
-    assert all(result.itl_ms and min(result.itl_ms) > 0 for result in (first, second))
-
-    too_long = (Turn((Segment(3, 5000),), False, 8, 0.0), turns[1])
-    failed, not_sent = play(stock_server.base_url, Load((Conversation(1, 0.0, too_long),)), Pace(), api=api)
-    assert "50" in (failed.result.error or "")
-    assert not_sent.result.error == NOT_SENT

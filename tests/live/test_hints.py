@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 import time
@@ -23,12 +24,14 @@ pytestmark = pytest.mark.live
 ANSWER = 4
 
 
-def generate(server: Server, prompt: Sequence[int], custom_params: Any = None, **top: Any) -> requests.Response:
+def generate(
+    server: Server, prompt: Sequence[int], custom_params: Any = None, headers: Any = None, **top: Any
+) -> requests.Response:
     params = {"max_new_tokens": ANSWER, "ignore_eos": True, "temperature": 0}
     if custom_params is not None:
         params["custom_params"] = custom_params
     body = {"input_ids": list(prompt), "sampling_params": params, **top}
-    return requests.post(f"{server.base_url}/generate", json=body, timeout=120)
+    return requests.post(f"{server.base_url}/generate", json=body, headers=headers, timeout=120)
 
 
 SEEDS = itertools.count()
@@ -72,17 +75,48 @@ def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, 
         assert named in str(error.value).replace('\\"', '"')
 
 
-@pytest.mark.parametrize("openai_client", [False, True])
-def test_a_conversation_that_has_ended_gives_way_to_an_older_one(our_server: Server, openai_client: bool) -> None:
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("forever", 'header x-tlru: text "forever"'),
+        ('{"forever": true}', "header x-tlru: forever true"),
+        ('{"retention_seconds": -1}', "header x-tlru: retention_seconds -1"),
+    ],
+)
+def test_a_wrong_header_is_a_bad_request_that_names_the_field(our_server: Server, text: str, named: str) -> None:
+    wrong = {"X-TLRU": text}
+    native = generate(our_server, [1, 2, 3], headers=wrong)
+    assert native.status_code == 400
+    assert named in native.text.replace('\\"', '"')
+    client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError) as error:
+            client.chat.completions.create(
+                model="default",
+                messages=[{"role": "user", "content": "a"}],
+                max_tokens=ANSWER,
+                stream=stream,
+                extra_headers=wrong,
+            )
+        assert named in str(error.value).replace('\\"', '"')
+
+
+@pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
+@pytest.mark.parametrize("openai_client", [False, True], ids=["requests", "openai"])
+def test_a_conversation_that_has_ended_gives_way_to_an_older_one(
+    our_server: Server, openai_client: bool, in_header: bool
+) -> None:
     requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
     older, ended, newer = new_prompts(*[POOL * 2 // 5] * 3)
     generate(our_server, older)
     hints = {"tlru": {"conversation_ends": True}}
+    headers = {"X-TLRU": json.dumps(hints)} if in_header else None
     if openai_client:
         client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
-        client.completions.create(model="default", prompt=ended, max_tokens=ANSWER, extra_body=hints)
+        said = {"extra_headers": headers} if in_header else {"extra_body": hints}
+        client.completions.create(model="default", prompt=ended, max_tokens=ANSWER, **said)
     else:
-        generate(our_server, ended, hints)
+        generate(our_server, ended, None if in_header else hints, headers)
     generate(our_server, newer)
     assert cached(generate(our_server, older)) >= len(older) - 1
     assert cached(generate(our_server, ended)) < len(ended) * 3 // 4
@@ -139,7 +173,7 @@ def test_the_examples_of_the_readme_run(our_server: Server) -> None:
     text = (REPOSITORY / "radix_tlru" / "sglang" / "README.md").read_text()
     section = text.partition("## Hints")[2].partition("\n## ")[0]
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert [block.split()[:2] for block in blocks] == [["import", "openai"], ["import", "requests"]]
+    assert [block.split()[:2] for block in blocks] == [["import", "openai"], ["import", "requests"], ["said", "="]]
     names: dict[str, Any] = {}
     for block in blocks:
         exec(block.replace("http://127.0.0.1:30000", our_server.base_url), names)  # each raises what a server refuses

@@ -14,6 +14,7 @@ import unittest
 from pathlib import Path
 
 import pytest
+import requests
 from sglang.test.kits import radix_cache_server_kit
 from sglang.test.kits.abort_timeout_kit import AbortAllMixin
 from sglang.test.kits.basic_api_contract_kit import BasicAPIContractMixin
@@ -133,6 +134,7 @@ class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
         self.base_url, self.process = self.server.base_url, self.server._process
 
     def tearDown(self) -> None:
+        requests.post(f"{self.base_url}/continue_generation", json={}, timeout=60)  # a test may have failed in a pause
         assert_all_is_given_back(self.server, self.pool)
         log = self.server.log_path.read_text(errors="replace")
         assert not [complaint for complaint in COMPLAINTS if complaint in log]

@@ -268,6 +268,11 @@ def test_conversations_behind_the_router_hit_on_two_workers_with_our_eviction(we
             said = requests.post(f"{router.base_url}/generate", json=body, timeout=60).json()["meta_info"]
             assert said["cached_tokens"] == expected
 
+        # Of the headers of a client the router passes on a few, and one of them is for hints.
+        for header, status in (("X-TLRU", 200), ("X-Request-Id-TLRU", 400)):
+            said = requests.post(f"{router.base_url}/generate", json=body, headers={header: "no JSON"}, timeout=60)
+            assert said.status_code == status, said.text
+
         each = [worker.get_metrics() for worker in router.workers]
         assert [metrics["sglang:tlru_threshold_tokens"] for metrics in each] == [THRESHOLD, THRESHOLD]
         leaves = [metrics["sglang:tlru_evictable_leaves"] for metrics in each]

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from eval.live.server import Server, free_port
+from radix_tlru.cli import main
 from tests.helpers.kv_subscriber import Subscriber
 from tests.helpers.models import QWEN, write_adapter, write_weighted_model
 from tests.helpers.servers import (
@@ -120,6 +121,21 @@ def test_adapters_share_nothing_and_answer_as_on_stock(adapted: list[Server]) ->
     assert evicted(adapted[0]) > before
     for server in adapted:
         assert_unharmed(server, PAGED_POOL)
+
+
+def test_a_prompt_is_warm_for_its_adapter_alone(
+    adapted: list[Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server, same = adapted[0], Conversation(31).ask(640)
+    server.flush_cache()
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"input_ids": same, "lora_path": ADAPTERS[1]}))
+    assert main(["warm", server.base_url, str(file)]) == 0
+    found = [cached(ask(server, [body(same, **who)])[0]) for who in ({}, *({"lora_path": name} for name in ADAPTERS))]
+    assert found == [0, 0, 640 - PAGE_SIZE]
+    file.write_text(json.dumps({"input_ids": same, "lora_path": "three"}))
+    assert main(["warm", server.base_url, str(file)]) == 2
+    assert "row 1: lora_path three: must be one of one, two" in capsys.readouterr().err
 
 
 def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted: list[Server]) -> None:

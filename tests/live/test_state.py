@@ -13,7 +13,11 @@ import pytest
 import requests
 
 from eval.live.server import Server, cpu_flags, ensure_demo_model, start_process
-from radix_tlru.learning.state_file import read_state
+from radix_tlru.learning.state_file import Origin, StateFile, read_state
+from radix_tlru.sglang.offline import cache_params
+from tests.helpers.caches import Driver, our_cache_with_state
+
+pytestmark = pytest.mark.live
 
 POOL, PAGE, CONVERSATIONS, TURNS = 8_192, 16, 30, 4
 
@@ -42,12 +46,38 @@ def served(file: Path, name: str, seed: int) -> str:
         return server.log_path.read_text(errors="replace")
 
 
-@pytest.mark.live
-def test_a_server_that_is_started_again_begins_with_what_it_had_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # SGLang finds its schedulers by their titles when it shuts down, which processes that are forked do not have.
+@pytest.fixture
+def shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang finds its schedulers by their titles when it shuts down, which processes that are forked do not have."""
     monkeypatch.setattr(Server, "start_process", staticmethod(start_process))
+
+
+def taught(path: Path) -> int:
+    """Turns of a cache in this process, which keeps its state in the file."""
+    file = StateFile(path, Origin(str(ensure_demo_model()), PAGE))
+    file.check("2026-11-25 10:00:00+00:00")
+    cache = our_cache_with_state(cache_params(POOL, PAGE), file, saves=True)
+    driver = Driver(cache)
+    for number in range(60):
+        history = driver.histories.setdefault(f"{number % 20}", [])
+        history += driver.fresh(50)
+        driver.request(history, prompt=len(history) - 5, stamp=2.0 * number)
+    cache.release_host_resources()
+    return read_state(path).state.seen.turns
+
+
+@pytest.mark.usefixtures("shuts_down")
+def test_a_server_begins_with_what_its_file_holds_and_adds_to_it(tmp_path: Path) -> None:
+    file = tmp_path / "state.npz"
+    turns = taught(file)
+    log = served(file, "test-state", 1)
+    assert f"begins with what {turns} turns taught" in log
+    assert read_state(file).state.seen.turns == turns + CONVERSATIONS * TURNS
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("shuts_down")
+def test_a_server_that_is_started_again_begins_with_what_it_had_learned(tmp_path: Path) -> None:
     file = tmp_path / "state.npz"
     assert "begins with what 0 turns taught" in served(file, "test-state-first", 0)
     first = read_state(file)

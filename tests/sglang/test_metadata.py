@@ -111,6 +111,46 @@ def test_fields_at_the_top_of_an_openai_request_are_moved_to_where_they_are_read
     assert moved(twice, manager()) == "refused: retention: must be given once, not in custom_params as well"
 
 
+def said_by(headers: dict[str, str], custom_params: Any = None, mode: str = "null") -> Any:
+    """The hints that a scheduler is told of a request with these headers and custom parameters."""
+    raw = Request({"type": "http", "headers": [(name.encode(), text.encode()) for name, text in headers.items()]})
+
+    def tokenize(manager: Any, asked: Any, _request: Any) -> Any:
+        metadata.add_metadata(asked, manager)
+        return metadata.metadata_of(asked).hints
+
+    return metadata.note_header(tokenize, manager(mode), tokenized(custom_params, stream=True), raw)
+
+
+HELD = json.dumps({"retention_seconds": 60})
+
+
+def test_a_header_says_what_a_body_without_hints_does_not() -> None:
+    assert said_by({"x-tlru": HELD}, {"mine": 1}).retention == (Range(0, None, HIGHEST, 60.0),)
+    assert said_by({"x-request-id-tlru": HELD}).retention == (Range(0, None, HIGHEST, 60.0),)
+    assert said_by({"x-tlru": "{}"}) is None
+    assert said_by({}) is None, "the header of the request before is not that of this one"
+
+
+def test_of_a_body_and_a_header_the_body_is_believed() -> None:
+    for text in (HELD, "not JSON"):
+        assert said_by({"x-tlru": text}, {"tlru": {"conversation_ends": True}}).retention == ()
+
+
+def test_a_wrong_header_is_refused_by_name_where_a_client_can_be_told() -> None:
+    wrong = {"x-tlru": json.dumps({"retention_seconds": "long"})}
+    with pytest.raises(ValueError, match=r'^header x-tlru: retention_seconds "long": must be a number of seconds'):
+        said_by(wrong)
+    assert said_by(wrong, mode="prefill") is None
+
+
+def test_what_comes_from_within_the_process_or_by_grpc_has_no_header() -> None:
+    for raw in (None, _GrpcRequest()):
+        asked = tokenized(stream=True)
+        metadata.note_header(lambda manager, obj, _request: metadata.add_metadata(obj, manager), manager(), asked, raw)
+        assert metadata.metadata_of(asked).hints is None
+
+
 BESIDE_ANOTHER = """
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from radix_tlru.sglang.requests import metadata

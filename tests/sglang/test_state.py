@@ -6,6 +6,7 @@ import logging
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -95,25 +96,25 @@ def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pyte
     assert file.load().seen.turns == SAVE_EVERY
 
 
-def ranks(tmp_path: Path, *files: Path) -> list[str]:
-    """What two real ranks say that begin with these files."""
+def ranks(tmp_path: Path, *files: Sequence[Path]) -> list[list[str]]:
+    """What each of two real ranks says that begins with one of its files after the other."""
     command = [sys.executable, "-m", "tests.helpers.state_rank"]
     both = [
         subprocess.Popen(
-            [*command, str(number), str(tmp_path / "meet"), str(file)],
+            [*command, str(number), str(tmp_path / "meet"), *map(str, of_rank)],
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for number, file in enumerate(files)
+        for number, of_rank in enumerate(files)
     ]
     said = []
     try:
-        for process in both:
+        for process, of_rank in zip(both, files, strict=True):
             printed, log = process.communicate(timeout=240)
             assert process.returncode == 0, log
-            said.append(printed.strip().splitlines()[-1])
+            said.append(printed.strip().splitlines()[-len(of_rank) :])
     finally:
         for process in both:
             process.kill()
@@ -126,10 +127,10 @@ def test_ranks_that_read_one_file_begin_alike_and_those_that_read_two_refuse(fil
     cache.release_host_resources()
     kept = len(file.load().turns)
     assert kept > 10
-    assert ranks(tmp_path, file.path, file.path) == [f"{kept}", f"{kept}"]
     other = StateFile(tmp_path / "other.npz", file.origin)
     other.save(LearnedState(), NOW)
-    (tmp_path / "second").mkdir()
-    assert ranks(tmp_path / "second", file.path, other.path) == [
-        f"--tlru-state {path}: must be the same file on every rank, and is not" for path in (file.path, other.path)
+    refusal = "--tlru-state {}: must be the same file on every rank, and is not"
+    assert ranks(tmp_path, (file.path, file.path), (file.path, other.path)) == [
+        [f"{kept}", refusal.format(file.path)],
+        [f"{kept}", refusal.format(other.path)],
     ]

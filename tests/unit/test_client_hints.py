@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.hints.clients import FIELDS, Request, read_hints, scaled_priority
+from radix_tlru.hints.clients import FIELDS, Request, read_header, read_hints, scaled_priority
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints, HintsError, Range
 
 PROMPT = 1_000
@@ -144,6 +145,32 @@ def test_what_is_said_wrongly_is_named_by_its_field(said: dict[str, Any], messag
     assert "\n" not in str(error.value)
 
 
+def test_a_header_has_the_fields_that_a_body_would_have() -> None:
+    said = {"tlru": {"returns_in_s": 20}, "retention_seconds": 60, "nvext": None}
+    fields = read_header(json.dumps(said))
+    assert fields == {"tlru": {"returns_in_s": 20}, "retention_seconds": 60}
+    assert retention(**fields) == retention(retention_seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", 'text "": must be a JSON object with any of tlru, retention_seconds'),
+        ("retention_seconds=60", 'text "retention_seconds=60": must be a JSON object'),
+        ("[1]", 'text "[1]": must be a JSON object'),
+        ("[" * 100_000, 'text "[[[['),
+        ('{"tlru": {}}, {"tlru": {}}', "text"),  # as a proxy joins a header that came twice
+        ('{"retention_secs": 60}', "retention_secs 60: must be left out; known are tlru, retention_seconds"),
+        ('{"priority": 5}', "priority 5: must be left out; known are"),
+    ],
+)
+def test_a_header_that_is_something_else_is_refused(text: str, message: str) -> None:
+    with pytest.raises(HintsError) as error:
+        read_header(text)
+    assert str(error.value).startswith(message)
+    assert "\n" not in str(error.value)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
@@ -160,3 +187,15 @@ def test_whatever_is_sent_is_read_or_refused(said: Any, priority: int | None, hi
         refused = str(error)
     assert not refused or refused.startswith(FIELDS)
     assert hints is None or Hints.loads(hints.dumps()) == hints
+
+
+@given(st.text() | JSON.map(json.dumps) | st.dictionaries(st.sampled_from(FIELDS), JSON).map(json.dumps))
+def test_whatever_a_header_has_is_read_or_refused(text: str) -> None:
+    fields: dict[str, Any] = {}
+    refused = ""
+    try:
+        fields = read_header(text)
+    except HintsError as error:
+        refused = str(error)
+    assert not refused or refused.startswith("text ") or "must be left out" in refused
+    assert set(fields) <= set(FIELDS)

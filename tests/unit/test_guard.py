@@ -130,6 +130,34 @@ def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, l
     assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
 
 
+def trade_in_p99(gains: int, losses: int) -> Turns:
+    """2,000 turns, 20 beyond p99 under lru; under the candidate ``gains`` of these are not, ``losses`` others are.
+
+    None of this is about ξ, and the candidate prefills less on the whole.
+    """
+    lru = [3 * number // 2 for number in range(1_980)] + [PROMPT] * 20
+    own = [tokens - 10 if 1_050 <= tokens < 1_950 else tokens for tokens in lru]
+    own[1_980 : 1_980 + gains] = [2_960] * gains
+    own[1_940 : 1_940 + losses] = [PROMPT] * losses
+    turns = list(zip(own, lru, strict=True))
+    Random(0).shuffle(turns)
+    return iter(turns)
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "stays"),
+    [(8, 12, True), (4, 8, False)],  # 4 more of 20 turns beyond p99; √20 = 4.5, √12 = 3.5
+)
+def test_who_is_in_force_stays_unless_p99_is_worse_by_more_than_chance(gains: int, losses: int, stays: bool) -> None:
+    newcomer = Guard(["etlru", "lru"])
+    assert shown(newcomer, trade_in_p99(gains, losses), 2_000) == "lru"
+    assert newcomer.refused == {"etlru": "p99"}
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(better), 2_000) == "etlru"
+    assert shown(guard, trade_in_p99(gains, losses), 2_000) == ("etlru" if stays else "lru")
+    assert guard.refused == ({} if stays else {"etlru": "p99"})
+
+
 uncached = st.lists(st.tuples(*[st.integers(0, PROMPT)] * 3), min_size=1, max_size=40)
 
 

@@ -23,6 +23,7 @@ from tests.helpers.random_traces import tel
 from tests.helpers.turns import PAGE, Words, conversation, new_conversations, told
 
 AGENTS = "agents:runs=1200,arrival_span_s=900,templates=12"
+REWINDS = "rewind:sessions=150,span_s=1440"
 
 
 def run(stamp: float, name: int, *, cached: int, template: int = 1, own: int = 1_000) -> Turn:
@@ -182,9 +183,27 @@ def test_a_shadow_holds_once_what_lines_share(one_in: int) -> None:
     shadow = ShadowCache(tlru(), 100_000, 1, one_in)
     turns = [run(float(name), name, cached=1_024 if name else 0) for name in range(9)]
     found = served(shadow, new_conversations(), turns)
-    # The first line is taken to be its own, the second brings what all others find.
-    assert found == [0, 0, *[1_024] * 7]
-    assert shadow._resident == one_in * 2_024 + 1_024 + one_in * 8 * 1_000
+    assert found == [0, *[1_024] * 8]
+    assert shadow._resident == 1_024 + one_in * 9 * 1_000
+
+
+@pytest.mark.parametrize("kept", [1_700, 1_024, 600])
+def test_who_leaves_a_path_finds_what_a_shadow_still_holds_of_it(kept: int) -> None:
+    """A conversation of 2,024 tokens is cut to ``kept``. Another leaves its path after 1,024 tokens and adds 1,000."""
+    shadow, conversations = ShadowCache(tlru(), 100_000, 1), new_conversations()
+    first, other = run(0.0, 1, cached=0), run(1.0, 2, cached=1_024)
+    served(shadow, conversations, [first])
+    shadow._evict(shadow._ids[1], kept)
+    assert served(shadow, conversations, [other]) == [min(kept, 1_024)]
+    assert shadow._resident == max(kept, 1_024) + 1_000
+
+
+def test_in_a_shadow_both_go_on_after_one_left_the_path_of_the_other() -> None:
+    shadow, conversations = ShadowCache(tlru(), 100_000, 1), new_conversations()
+    turns = [run(0.0, 1, cached=0), run(1.0, 2, cached=1_024)]
+    grown = [turn._replace(stamp=2.0, prompt_len=3_000, context_len=3_000) for turn in turns]
+    assert served(shadow, conversations, [*turns, *grown]) == [0, 1_024, 2_024, 2_024]
+    assert shadow._resident == 1_024 + 2 * (3_000 - 1_024)
 
 
 def test_a_shadow_evicts_what_lines_share_when_none_of_them_is_left_and_then_it_is_missed() -> None:
@@ -202,9 +221,9 @@ def test_a_shadow_evicts_what_lines_share_when_none_of_them_is_left_and_then_it_
     assert shadow._resident <= shadow.capacity
 
 
-@pytest.mark.parametrize("capacity", [100_000, 300_000])
-def test_a_shadow_of_lru_pays_what_lru_pays_where_templates_are_shared(capacity: int) -> None:
-    requests = open_trace(AGENTS).requests
+@pytest.mark.parametrize(("trace", "capacity"), [(AGENTS, 100_000), (AGENTS, 300_000), (REWINDS, 120_000)])
+def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, capacity: int) -> None:
+    requests = open_trace(trace).requests
     cache = etlru(capacity)
     tel_of_lru = tel(requests, simulate(lru(capacity), requests), 2_048)
     simulate(cache, requests)
@@ -212,7 +231,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_templates_are_shared(capacity:
     assert learner is not None
     assert learner.selector is not None
     assert learner.selector.one_in == 1
-    assert learner.selector.excess["lru"] == pytest.approx(tel_of_lru, rel=0.01)
+    assert learner.selector.served["lru"].excess == pytest.approx(tel_of_lru, rel=0.01)
 
 
 def test_where_templates_are_shared_etlru_has_less_tel_than_lru_and_where_little_fits_less_than_tlru() -> None:
@@ -233,7 +252,7 @@ def test_what_a_shadow_pays_does_not_depend_on_what_the_policy_in_force_holds(on
         turns = [run(float(name), name, cached=cached if name else 0) for name in range(40)]
         return [shadow.serve(conversations.record_turn(turn, is_leaf=True), turn) for turn in turns]
 
-    assert served(cached=1_024) == served(cached=0) == [0, 0, *[1_024] * 38]
+    assert served(cached=1_024) == served(cached=0) == [0, *[1_024] * 39]
 
 
 def test_a_run_finds_its_template_unless_the_cache_was_too_small_for_it() -> None:

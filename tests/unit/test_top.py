@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -32,9 +33,15 @@ class Watched(Driver):
     """A real cache in use, and what it says of itself: as rank 0, or as another."""
 
     def __init__(
-        self, policy: PolicyName, rank: int = 0, threshold: int = THRESHOLD, median_weight: MedianWeight = 0.0
+        self,
+        policy: PolicyName,
+        rank: int = 0,
+        threshold: int = THRESHOLD,
+        median_weight: MedianWeight = 0.0,
+        dry_run: bool = False,
     ) -> None:
         config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
+        config["dry_run"] = dry_run
         config["next_prompt_estimate"] = NEXT_PROMPT
         super().__init__(our_cache(CAPACITY, PAGE, **config))
         self.tail, self.served = self.cache.tail, 0
@@ -60,7 +67,8 @@ class Watched(Driver):
             self.request(history, prompt, self._now)
             self.served += 1
         self._metrics.report()
-        self._metrics._victims._look()  # whether or not it is time to
+        if self._metrics._victims is not None:  # there are none in a dry run
+            self._metrics._victims._look()  # whether or not it is time to
         return read(self.text(), "http://server")
 
     def text(self) -> str:
@@ -88,7 +96,10 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     served = [rank.value(f"{name}_total") for name in ("requests", "violations", "excess_tokens")]
     assert served == [learner.served.requests, learner.served.violations, learner.served.excess]
     assert watched.served == served[0] > (served[1] or 0) > 0
-    assert rank.by("shadow_excess_tokens_total", "policy") == learner.selector.excess
+    for name, field in (("excess_tokens", "excess"), ("violations", "violations"), ("uncached_tokens", "uncached")):
+        told = {policy: getattr(tally, field) for policy, tally in learner.selector.served.items()}
+        assert rank.by(f"shadow_{name}_total", "policy") == told
+    assert rank.value("shadow_prompt_tokens_total") == learner.selector.prompt_tokens
     assert sum(rank.by("returns_total", "silent").values()) > 100
     assert rank.by("continued_total", "answer") == {"as_cached": learner.answers[True], "otherwise": 0.0}
     assert learner.answers[True] > 100
@@ -154,11 +165,65 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "RANKS DIFFER" in together(differs)
 
 
+def test_victims_that_a_server_never_had_are_not_asked_about() -> None:
+    """Metrics of several processes leave out a gauge that was never set."""
+    watched = Watched("etlru")
+    watched.request(watched.fresh(100), 100, 1.0)
+    watched._metrics._victims._look()
+    unset = re.compile(r'sglang:tlru_next_victim_(?!cached_tokens).*position="[2-5]"')
+    text = "".join(line + "\n" for line in watched.text().splitlines() if not unset.match(line))
+    snapshot = read(text, "http://server")
+    counts = [len(snapshot.ranks[0].by(f"next_victim_{name}", "position")) for name in ("cached_tokens", "cost")]
+    assert counts == [5, 1]
+    assert "lowest cost goes first" in shown(snapshot), "the caption of a table with a row"
+
+
+WARM = """
+# TYPE sglang:tlru_warm_tokens gauge
+sglang:tlru_warm_tokens{{prompt="support"}} 1200.0
+sglang:tlru_warm_tokens{{prompt="[bold]"}} {more}
+# TYPE sglang:tlru_warm_cached_tokens gauge
+sglang:tlru_warm_cached_tokens{{prompt="support"}} 1199.0
+# TYPE sglang:tlru_warm_prefilled_tokens counter
+sglang:tlru_warm_prefilled_tokens_total 1201.0
+"""
+
+
+def test_prompts_that_are_kept_warm_are_listed_and_are_no_ranks(
+    snapshots: tuple[Watched, Snapshot, Snapshot],
+) -> None:
+    watched, _, without = snapshots
+    snapshot = read(watched.text() + WARM.format(more=7.0), "http://server")
+    assert len(snapshot.ranks) == 1
+    assert snapshot.warm == (("support", 1_200, 1_199), ("[bold]", 7, 0))
+    told = [line.split() for line in shown(snapshot).splitlines()]
+    assert ["support", "1,200", "1,199"] in told
+    assert ["[bold]", "7", "0"] in told
+    assert "Warm prompts" not in shown(without)
+
+
 def test_tlru_predicts_nothing_and_says_so() -> None:
     watched = Watched("tlru")
     text = shown(watched.serve(100))
     assert "nothing is predicted" in text
     assert "1 / uses of the cache" in text
+
+
+def test_a_dry_run_says_in_words_what_would_have_been_saved() -> None:
+    watched = Watched("tlru", dry_run=True)
+    early = shown(watched.serve(10))
+    assert "stock lru evicts; tlru would be in force now. So far nothing in the shadow caches went beyond ξ" in early
+    snapshot = watched.serve(300)
+    text = shown(snapshot, width=200)
+    (rank,) = snapshot.ranks
+    excess = rank.by("shadow_excess_tokens_total", "policy")
+    saved = f"TEL {100 * (excess['tlru'] / excess['lru'] - 1):+.1f} %"
+    assert rank.policy == "tlru"
+    assert excess["in force"] == excess["tlru"] < excess["lru"]
+    assert f"With what would have been in force so far: {saved}, requests beyond ξ " in text
+    assert "Next to go" not in text, "stock does not tell what goes next"
+    assert "evictable leaves" not in text
+    assert rank.value("requests_total") == watched.served
 
 
 # ---- over HTTP ----

@@ -14,11 +14,6 @@ from tests.helpers.turns import conversation
 
 EXAMPLES: list[tuple[Feature, str, dict[float, int]]] = [
     (Feature.TURN, "turn", {0: 0, 1: 1, 2: 2, 3: 3, 4: 4, 7: 4, 8: 5, 15: 5, 16: 6, 64: 8, 127: 8, 128: 9, 10**6: 9}),
-    (
-        Feature.CONTEXT,
-        "context_len",
-        {0: 0, 1_023: 0, 1_024: 1, 2_047: 1, 2_048: 2, 262_143: 8, 262_144: 9, 10**9: 9},
-    ),
     (Feature.ANSWER, "answer_len", {0: 0, 31: 0, 32: 1, 63: 1, 64: 2, 2_047: 6, 2_048: 7, 10**6: 7}),
     # Two octaves each.
     (
@@ -56,7 +51,7 @@ def test_each_feature_has_a_place_and_a_number_of_categories() -> None:
 
 @given(
     turn=st.integers(0, 10**6),
-    lengths=st.tuples(*[st.integers(0, 10**8)] * 3),
+    lengths=st.tuples(*[st.integers(0, 10**8)] * 2),
     waits=st.tuples(*[st.just(-1.0) | st.floats(0.0, 1e9)] * 2),
     superseded=st.sampled_from(Supersession),
     finish=st.sampled_from([None, "stop", "tool_calls", "length", "abort"]),
@@ -64,7 +59,7 @@ def test_each_feature_has_a_place_and_a_number_of_categories() -> None:
 )
 def test_whatever_is_counted_is_one_of_the_categories(
     turn: int,
-    lengths: tuple[int, int, int],
+    lengths: tuple[int, int],
     waits: tuple[float, float],
     superseded: Supersession,
     finish: str | None,
@@ -73,9 +68,8 @@ def test_whatever_is_counted_is_one_of_the_categories(
     row = features_of(
         conversation(
             turn=turn,
-            context_len=lengths[0],
-            answer_len=lengths[1],
-            new_len=lengths[2],
+            answer_len=lengths[0],
+            new_len=lengths[1],
             wait=waits[0],
             wait_before=waits[1],
             superseded=superseded,

@@ -4,6 +4,7 @@
 |---|---|---|
 | `turns.py` | what is sent: turns, their units, their tokens | – |
 | `load.py` | what a trace has sent, and what each turn waits for | a trace → conversations of turns |
+| `shrink.py` | shorter contexts of the same shape | requests → requests |
 | `prompts.py` | the prompt of each turn, with the real answers | turns, results → `Request` |
 | `schedule.py` | when each turn is sent | turns, ends of answers → turns that are due |
 | `client.py` | one request, with the clock at the client | tokens or messages → `RequestResult` |

@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
     add = parser.add_argument
     add("--conversations", type=whole(1), metavar="N", help="the first N only; a session with its subagents is one")
+    add("--shrink", type=whole(1), default=1, metavar="N", help="all lengths of the trace, divided by N (default: 1)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the tokens that are drawn (default: %(default)s)")
     add("--token-ids", type=whole(1), default=256, metavar="N", help="tokens are drawn from ids 0 to N-1 (256)")
 

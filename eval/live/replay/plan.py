@@ -19,6 +19,7 @@ from eval.live.replay.hosts import Launch, disaggregated, launched, routed
 from eval.live.replay.load import first_conversations, load_from
 from eval.live.replay.play import Pace
 from eval.live.replay.rows import Run
+from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Load
 from eval.trace_arguments import trace_source
 
@@ -66,7 +67,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if any(request.thought_tokens for request in trace.requests):
         raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
     played = first_conversations(trace.requests, args.conversations) if args.conversations else trace.requests
-    load = load_from(played, args.seed, args.token_ids)
+    load = load_from(shrunk(played, args.shrink), args.seed, args.token_ids)
     if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
         raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
     common: list[str] = []
@@ -77,7 +78,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         arms=arms,
         common=common,
         run=run_of(
-            trace.name,
+            trace.name if args.shrink == 1 else f"{trace.name}, lengths / {args.shrink}",
             load,
             arms,
             common,

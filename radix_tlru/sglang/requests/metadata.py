@@ -8,8 +8,8 @@ process takes all requests in.
 
 *What the client says of it* (``radix_tlru.hints``): ``"tlru": {…}``, or a field that other systems have. It is among
 the custom parameters, of ``sampling_params`` at ``/generate`` and at the top of a request to the OpenAI-compatible
-endpoints (``extra_body``). Hints are checked here, where an error still is an answer, HTTP 400, and the client's own. A
-prefill server goes on without wrong ones.
+endpoints (``extra_body``), or in a header of a request whose body has no hints. Hints are checked here, where an error
+still is an answer, HTTP 400, and the client's own. A prefill server goes on without wrong ones.
 
 All of it rides in ``sampling_params.custom_params``, which SGLang hands on as they are, through every path there is.
 """
@@ -20,10 +20,11 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from radix_tlru.config import FLAGS, Config, one_line
-from radix_tlru.hints.clients import FIELDS, Request, read_hints
+from radix_tlru.hints.clients import FIELDS, HEADERS, Request, read_header, read_hints
 from radix_tlru.hints.schema import Hints
 from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.hooks import hook
@@ -39,15 +40,17 @@ __all__ = [
     "install",
     "metadata_of",
     "move_hints",
+    "note_header",
     "tokenizer_worker_class",
 ]
 
 HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
     "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
 )
 """Functions of SGLang that are hooked. The first turns a client's request into what schedulers get. The second is given
-the requests of the OpenAI-compatible endpoints."""
+the requests of the OpenAI-compatible endpoints, the third all of them, with their headers."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,17 @@ _FIRST_TOKENS = "_radix_tlru_first_tokens"
 """Attribute of a TokenizerManager: the FirstTokens of its requests."""
 
 
+class _Header(NamedTuple):
+    """A header with hints."""
+
+    name: str
+    text: str
+
+
+_header: ContextVar[_Header | None] = ContextVar("radix_tlru_header", default=None)
+"""The one of the request that this task serves."""
+
+
 def install() -> None:
     """Have requests stamped and hints taken in this process, if its server evicts by this order.
 
@@ -66,6 +80,7 @@ def install() -> None:
     """
     hook(HOOKED[0], add_metadata, f"{FLAGS['policy']}: requests cannot be stamped")
     hook(HOOKED[1], move_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
+    hook(HOOKED[2], note_header, f"{FLAGS['policy']}: hints cannot be taken from headers", "around")
 
 
 def tokenizer_worker_class() -> type:
@@ -131,11 +146,13 @@ def _custom_params(custom_params: Any, record: Any) -> Mapping[str, Any]:
 def _read_hints(given: Mapping[str, Any], tokenized: Any, config: Config, record: Any) -> Hints | None:
     """The hints of a client; None where wrong ones are ignored, else ValueError."""
     request = Request(len(getattr(tokenized, "input_ids", None) or ()), getattr(tokenized, "priority", None))
+    header = None if given else _header.get()
     try:
-        return read_hints(given, request, config.highest_priority)
+        return read_hints(given if header is None else read_header(header.text), request, config.highest_priority)
     except ValueError as error:
-        if not _serves_without_hints(error, record):
-            raise
+        told = str(error) if header is None else f"header {header.name}: {error}"
+        if not _serves_without_hints(told, record):
+            raise ValueError(told) from error
         return None
 
 
@@ -180,3 +197,14 @@ async def move_hints(original: Callable[..., Any], serving: Any, request: Any, r
         else:
             request.custom_params = {**custom, field: top[field]}
     return await original(serving, request, raw_request)
+
+
+def note_header(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None) -> Any:
+    """Note the header with hints of ``request``, for :func:`add_metadata`, which is called by the same task.
+
+    Around ``TokenizerManager.generate_request``, which sees no header of a request from within the process.
+    """
+    headers = getattr(request, "headers", {})
+    found = [_Header(name, text) for name in HEADERS if (text := headers.get(name)) is not None]
+    _header.set(found[0] if found else None)
+    return original(manager, obj, request)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from sglang.srt.managers.utils import is_health_check_generate_req
 from xxhash import xxh3_64_intdigest
 
 from radix_tlru.learning.records import Turn
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
     from radix_tlru.hints.schema import Hints
@@ -26,8 +29,12 @@ def is_health_check(req: Any) -> bool:
     return isinstance(req.rid, str) and bool(is_health_check_generate_req(req))
 
 
-def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -> Turn:
-    """The turn that ``req`` was, with the ``key`` of what was cached of it in the end; ``stamp`` in s."""
+def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, call_tokens: Sequence[int] = ()) -> Turn:
+    """The turn that ``req`` was, with the ``key`` of what was cached of it in the end; ``stamp`` in s.
+
+    Args:
+        call_tokens: ids that begin a call of a tool (:mod:`~radix_tlru.sglang.requests.tool_calls`).
+    """
     prompt_len = len(req.origin_input_ids)
     return Turn(
         stamp=stamp,
@@ -41,14 +48,17 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None) -
         answer_ids=req.output_ids,
         thought_len=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
         session=req.session_id or (req.session and req.session.session_id),
-        finish=_finish_of(req),
+        finish=_finish_of(req, call_tokens),
     )
 
 
-def _finish_of(req: Any) -> str | None:
-    """``length`` if the answer was cut off; else None. What SGLang's scheduler calls a stop may be a tool call."""
-    reason = req.finished_reason
-    return "length" if reason is not None and reason.to_json()["type"] == "length" else None
+def _finish_of(req: Any, call_tokens: Sequence[int]) -> str | None:
+    """OpenAI's ``finish_reason``; None: unknown. What SGLang's scheduler calls a stop may be a call of a tool."""
+    kind = None if req.finished_reason is None else req.finished_reason.to_json()["type"]
+    if kind != "stop" or not call_tokens:
+        return "length" if kind == "length" else None
+    ids = np.asarray(req.output_ids)
+    return "tool_calls" if any((ids == token).any() for token in call_tokens) else "stop"
 
 
 def fingerprint_of(key: RadixKey) -> Fingerprint:

@@ -1,0 +1,171 @@
+"""`python -m eval queue-check`: does the model of `queue --itl` say what clients measured?
+
+In go folders of `replay`, played at several loads on one machine. From the one that is given to ``--calibrate``, in
+which requests seldom wait, come the times of the engine: β and α of a prefill, and of a decoding step. With them the
+model serves what was sent in each folder: when it was sent, with as many uncached tokens as the server had to prefill,
+and answers as long. So times are judged alone; `replay` itself holds the cache against the simulator.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from rich.table import Table
+
+from eval.arguments import whole
+from eval.caches.simulator import Hold
+from eval.live.replay.predict import fitted_line
+from eval.live.replay.rows import Folder, FolderError, Row
+from eval.simulate.timing import Point
+from eval.studies.batching import Batched, Engine, serve_batches
+from eval.studies.queue_model import Line
+from eval.terminal import show, table
+from eval.traces.request import Path as Units
+from eval.traces.request import Request
+from radix_tlru.objective.load_weight import PrefillLoad
+
+__all__ = ["add_arguments", "engine_of", "modelled", "run"]
+
+COLUMNS = ("TTFT p50", "p95", "p99", "ITL p50", "p95", "tokens/s")
+"""ITL is the mean of a request; all but the last in ms."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The folders, and what a step of their servers takes at most."""
+    add = parser.add_argument
+    add("folders", nargs="+", type=Path, metavar="DIR", help="of `replay --loop open --out DIR`")
+    add("--calibrate", type=Path, required=True, metavar="DIR", help="one in which requests seldom wait")
+    add("--chunk", type=whole(1), default=2048, metavar="TOKENS", help="prefilled in a step (default: %(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table.
+
+    Raises:
+        FolderError: a folder holds no finished run, or none that times can be learned from.
+    """
+    calibrated = _parts(Folder(args.calibrate))
+    engine = engine_of([row for rows in calibrated.values() for row in rows], args.chunk)
+    show(_table([Folder(path) for path in args.folders], engine))
+    return 0
+
+
+def engine_of(rows: Sequence[Row], chunk: int) -> Engine:
+    """Times of the engine that answered ``rows``, of which few waited.
+
+    β and α are the line of TTFT over uncached tokens. A decoding step is the line of the median ITL of an answer over
+    how many others were decoded meanwhile. Both lines are of repeated medians, so those that waited do not matter.
+
+    Raises:
+        FolderError: neither rises, or no answer has two tokens.
+    """
+    line = fitted_line([Point(row.uncached_tokens, row.ttft_ms) for row in rows if row.ttft_ms is not None])
+    decoded = [row for row in rows if row.itl_ms]
+    if line is None or not decoded:
+        raise FolderError("--calibrate: must hold requests of several lengths whose answers have two tokens or more")
+    medians = np.array([np.median(row.itl_ms) for row in decoded])
+    others = _others(decoded)
+    step = np.median(medians)
+    slope = 0.0
+    if others.max() > others.min():
+        from scipy.stats import siegelslopes
+
+        slope, step = siegelslopes(medians, others)
+    return Engine(Line(line.alpha, line.beta), float(step), max(float(slope), 0.0), chunk)
+
+
+def _others(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """How many other answers were decoded while each of these was, on average over its time."""
+    starts = np.array([1000 * row.sent_s + (row.ttft_ms or 0.0) for row in rows])
+    ends = np.array([1000 * row.sent_s + row.e2e_ms for row in rows])
+    shared = np.minimum(ends[:, None], ends[None, :]) - np.maximum(starts[:, None], starts[None, :])
+    together = np.maximum(shared, 0.0).sum(axis=1) - (ends - starts)
+    counted: np.ndarray[tuple[int], np.dtype[np.float64]] = together / np.maximum(ends - starts, 1e-9)
+    return counted
+
+
+class _Measured:
+    """Stands for the cache of a server: of each request it has what that server had."""
+
+    def __init__(self, cached: dict[int, int]) -> None:
+        self._cached = cached  # tokens, by the unit of a prompt
+
+    def request(self, request: Request) -> int:
+        return self._cached[request.prompt.ids[0]]
+
+    def fits(self, request: Request) -> bool:
+        """A full pool is the cache's part."""
+        return True
+
+    def hold(self, request: Request) -> Hold:
+        return Hold(None)
+
+    def release(self, held: Hold) -> None:
+        pass
+
+    def touch(self, request: Request) -> None:
+        pass
+
+    def count_prefill(self, load: PrefillLoad) -> None:
+        pass
+
+
+def modelled(rows: Sequence[Row], engine: Engine) -> Batched:
+    """What the model says of the requests that were sent."""
+    prompts = [Units((number,), (row.prompt_tokens,)) for number, row in enumerate(rows)]
+    requests = [
+        Request(row.sent_s, None, prompt, prompt, row.prompt_tokens, row.output_tokens)
+        for prompt, row in zip(prompts, rows, strict=True)
+    ]
+    return serve_batches(_Measured({number: row.cached_tokens for number, row in enumerate(rows)}), requests, engine)
+
+
+def _parts(folder: Folder) -> dict[str, list[Row]]:
+    """The requests that succeeded, by part: its arm and repeat."""
+    parts = {
+        f"{part.arm} #{part.repeat + 1}": [row for row in folder.rows(part.arm, part.repeat) if row.error is None]
+        for part in folder.parts
+    }
+    found = {name: rows for name, rows in parts.items() if rows}
+    if not found:
+        raise FolderError(f"{folder.path}: no part of a run was played to its end")
+    return found
+
+
+def _table(folders: Sequence[Folder], engine: Engine) -> Table:
+    title = (
+        f"prefill {engine.line.beta_ms:.1f} ms + {engine.line.alpha_ms:.4f} ms a token, "
+        f"decoding {engine.itl_ms:.2f} ms + {engine.slope_ms:.2f} ms for each other request"
+    )
+    result = table(title, ("run", "part", "busy", *(name for column in COLUMNS for name in (column, "model"))), texts=2)
+    for folder in folders:
+        for name, rows in _parts(folder).items():
+            served = modelled(rows, engine)
+            pairs = zip(_live(rows), _figures(served), strict=True)
+            shown = [text for live, model in pairs for text in (f"{live:,.4g}", f"{model / live - 1:+.0%}")]
+            result.add_row(folder.path.name, name, f"{served.busy:.0%}", *shown)
+        result.add_section()
+    return result
+
+
+def _live(rows: Sequence[Row]) -> tuple[float, ...]:
+    """The columns, as clients measured them."""
+    ttft = [row.ttft_ms for row in rows if row.ttft_ms is not None]
+    itl = [float(np.mean(row.itl_ms)) for row in rows if row.itl_ms]
+    seconds = max(row.sent_s + row.e2e_ms / 1000 for row in rows) - rows[0].sent_s
+    return (
+        *np.percentile(ttft, [50, 95, 99]).tolist(),
+        *(np.percentile(itl, [50, 95]).tolist() if itl else (float("nan"),) * 2),
+        sum(row.output_tokens for row in rows) / seconds,
+    )
+
+
+def _figures(served: Batched) -> tuple[float, ...]:
+    return (
+        *(1000 * np.percentile(served.ttft_s, [50, 95, 99])).tolist(),
+        *(1000 * np.nanpercentile(served.itl_s, [50, 95])).tolist(),
+        served.tokens_per_s,
+    )

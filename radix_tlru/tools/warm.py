@@ -1,0 +1,215 @@
+"""``radix-tlru warm``: prompts that conversations begin with are prefilled on a running server, and kept warm.
+
+In come a URL and the prompts of a file (:mod:`~radix_tlru.tools.prompts`). The server itself turns them into tokens.
+Each is then asked for one token of answer. That is a use like any other, so a prompt that is asked for again and again
+stays cached as one that conversations begin with that often, and comes back after a flush or new weights.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import requests
+
+from radix_tlru.config import ConfigError, one_line
+from radix_tlru.tools.prompts import Prompt, read_prompts
+
+__all__ = ["SHARE", "WarmError", "Warmed", "Warmer", "warm"]
+
+SHARE = 1 / 4
+"""Of the pool, that warm prompts may fill: as much as the claims of clients."""
+
+_PATIENCE_S = 600.0  # for an answer
+_MOST_SAID = 200  # characters of what a server says is wrong
+
+
+class WarmError(RuntimeError):
+    """The server does not do it; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class Warmed(NamedTuple):
+    """A prompt that was asked for."""
+
+    name: str
+    tokens: int
+    cached: int  # tokens of it that were found; where there are several replicas, on the one that had fewest
+
+
+class _Ready(NamedTuple):
+    """A prompt as it is asked for."""
+
+    name: str
+    body: dict[str, Any]
+    tokens: int
+
+
+class Warmer:
+    """Keeps prompts warm on a server.
+
+    Args:
+        url: of the server; ``http://`` may be left out.
+        prompts: at least one.
+        api_key: of the server, if it has one.
+        verify: as ``requests`` takes it, for a server with a certificate of its own.
+
+    Raises:
+        WarmError: the server does not answer, does not know an adapter, or cannot make tokens of a prompt; a prompt is
+            too long for it; all of them are more than a quarter of its pool. No prompt was asked for by then.
+
+    Attributes:
+        pool: of each replica, tokens.
+        tokens: of all prompts; what they share counts for each of them.
+    """
+
+    def __init__(
+        self, url: str, prompts: Sequence[Prompt], api_key: str | None = None, verify: bool | str = True
+    ) -> None:
+        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._session = requests.Session()
+        self._session.verify = verify
+        if api_key is not None:
+            self._session.headers["Authorization"] = f"Bearer {api_key}"
+        info = self._ask("server_info")
+        try:
+            self.pool, longest = int(info["max_total_num_tokens"]), int(info["max_req_input_len"])
+            self._replicas, self._page_size = int(info["dp_size"]), int(info["page_size"])
+        except (KeyError, TypeError, ValueError):
+            raise WarmError(f"{self._url}: is no SGLang server; of a router, give the URL of each worker") from None
+        self._check_adapters(prompts)
+        self._ready: list[_Ready] = []
+        self.tokens = 0
+        for prompt in prompts:
+            ready = _Ready(prompt.name, *self._body(prompt))
+            if ready.tokens > longest:
+                raise WarmError(f"{prompt.where}: {ready.tokens:,} tokens: must be at most {longest:,}")
+            self._ready.append(ready)
+            self.tokens += ready.tokens
+            if self.tokens > SHARE * self.pool:
+                most = f"{int(SHARE * self.pool):,}, {SHARE:.0%} of the pool"
+                raise WarmError(f"{prompt.where}: {self.tokens:,} tokens of prompts up to here: must be at most {most}")
+
+    def warm(self) -> list[Warmed]:
+        """Ask for each prompt, one after the other, on each replica.
+
+        Raises:
+            WarmError: the server does not answer as asked.
+        """
+        return [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in self._ready]
+
+    def gone(self, found: Sequence[Warmed]) -> int:
+        """Tokens that had to be prefilled again. The last page of a prompt always is, in part."""
+        missing = (each.tokens - each.cached for each in found)
+        return sum(tokens for tokens in missing if tokens > self._page_size)
+
+    def _cached(self, body: dict[str, Any]) -> list[int]:
+        ranks = [{"routed_dp_rank": rank} for rank in range(self._replicas)] if self._replicas > 1 else [{}]
+        return [int(self._ask("generate", {**body, **rank})["meta_info"]["cached_tokens"]) for rank in ranks]
+
+    def _check_adapters(self, prompts: Sequence[Prompt]) -> None:
+        named = [prompt for prompt in prompts if prompt.lora_path is not None]
+        known = {model["id"] for model in self._ask("v1/models")["data"] if model.get("parent")} if named else set()
+        for prompt in named:
+            if prompt.lora_path not in known:
+                allowed = f"one of {', '.join(sorted(known))}" if known else "left out: the server has no adapters"
+                raise WarmError(f"{prompt.where}: lora_path {prompt.lora_path}: must be {allowed}")
+
+    def _body(self, prompt: Prompt) -> tuple[dict[str, Any], int]:
+        """The request for a prompt, and its tokens."""
+        if prompt.input_ids is not None:
+            ids = prompt.input_ids
+            self._check_vocabulary(prompt)
+        else:
+            ids = self._tokens_of(prompt)
+        options = {"lora_path": prompt.lora_path, "cache_salt": prompt.cache_salt}
+        given = {field: value for field, value in options.items() if value is not None}
+        return {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0.0}, **given}, len(ids)
+
+    def _check_vocabulary(self, prompt: Prompt) -> None:
+        """Ask something else of the greatest id: SGLang 0.5.23 dies of a prompt with one that the model has not."""
+        ids = prompt.input_ids or []
+        asked = {"input_ids": ids[:1], "sampling_params": {"max_new_tokens": 0}, "token_ids_logprob": [max(ids)]}
+        self._ask("generate", asked, f"{prompt.where}: input_ids: ")
+
+    def _tokens_of(self, prompt: Prompt) -> list[int]:
+        """What the server makes of a prompt. What a chat template adds for the answer is no part of it."""
+        asked: dict[str, Any] = {"prompt": prompt.text}
+        if prompt.messages is not None:
+            tools = {} if prompt.tools is None else {"tools": prompt.tools}
+            asked = {"messages": prompt.messages, "add_generation_prompt": False, **tools}
+        field = "text" if prompt.messages is None else "messages"
+        tokens: list[int] = self._ask("v1/tokenize", asked, f"{prompt.where}: {field}: ")["tokens"]
+        return tokens
+
+    def _ask(self, path: str, body: dict[str, Any] | None = None, about: str = "") -> Any:
+        """What the server answers; ``about``: what a refusal begins with."""
+        url = f"{self._url}/{path}"
+        try:
+            reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=_PATIENCE_S)
+        except requests.ConnectionError:
+            raise WarmError(f"no server answers at {self._url}") from None
+        except requests.RequestException as error:
+            raise WarmError(f"{url}: {error}") from None
+        if not reply.ok:
+            raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
+        try:
+            return reply.json()
+        except ValueError:
+            raise WarmError(f"{url}: is no SGLang server") from None
+
+
+def _message_of(reply: requests.Response) -> str:
+    """What a server says is wrong."""
+    try:
+        said = reply.json()
+        error = said.get("error") or said
+        return str(error.get("message") or error)[:_MOST_SAID]
+    except (ValueError, AttributeError):
+        return reply.text[:_MOST_SAID] or reply.reason
+
+
+def warm(url: str, file: Path, *, every_s: float | None = None, api_key: str | None = None) -> int:
+    """Warm the prompts of a file on a server, once or until the user interrupts; returns an exit status.
+
+    Args:
+        every_s: seconds from one round to the next; None: one round.
+
+    Returns:
+        0; or 2 if the first round could not be done, after one line on standard error that says why.
+    """
+    try:
+        warmer = Warmer(url, read_prompts(file), api_key)
+        _print(warmer.warm(), warmer)
+    except (ConfigError, WarmError) as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    try:
+        while every_s is not None:
+            time.sleep(every_s)
+            print(_again(warmer), flush=True)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _again(warmer: Warmer) -> str:
+    """What there is to say of a further round. A server that is restarted may answer the next one."""
+    try:
+        gone = warmer.gone(warmer.warm())
+    except WarmError as error:
+        return f"radix-tlru: error: {error}"
+    return f"{gone:,} of {warmer.tokens:,} tokens were gone and are prefilled again"
+
+
+def _print(found: Sequence[Warmed], warmer: Warmer) -> None:
+    width = max(len(each.name) for each in found)
+    print(f"{'prompt':{width}}  {'tokens':>9}  {'cached before':>13}")
+    for each in found:
+        print(f"{each.name:{width}}  {each.tokens:9,}  {each.cached:13,}")
+    print(f"{warmer.tokens:,} tokens, {warmer.tokens / warmer.pool:.1%} of the pool", flush=True)

@@ -1,0 +1,60 @@
+"""`python -m eval warm`: prompts that are kept warm, on traces that can be worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from eval.__main__ import main
+from eval.studies.warm import WarmPath, serve, warm_paths
+from eval.traces.request import Path, Request
+
+SYSTEM, QUESTION, CAPACITY = 1_000, 500, 4_000
+CONVERSATIONS, LONG_S = 9, 100.0
+
+
+def conversation(number: int, begins_with: int) -> Request:
+    """A single call, each 100 s: a beginning of 1,000 tokens, and 500 of its own."""
+    path = Path((begins_with, 100 + number), (SYSTEM, SYSTEM + QUESTION))
+    return Request(LONG_S * (1 + number), str(number), path, path, len(path), 1)
+
+
+# Every fourth one begins with the prompt 1, the others with what nobody else does: 3 · 1,500 tokens come between.
+REQUESTS = [conversation(number, 1 if number % 4 == 0 else 50 + number) for number in range(CONVERSATIONS)]
+SIZES = CAPACITY, 600, 1
+
+
+def test_what_several_begin_with_is_warm_the_most_seldom_used_first() -> None:
+    prompt = WarmPath(Path((1,), (SYSTEM,)), 3)
+    assert warm_paths(REQUESTS, 2, SYSTEM) == [prompt]
+    assert warm_paths(REQUESTS, 4, SYSTEM) == []
+    assert warm_paths(REQUESTS, 2, SYSTEM - 1) == []
+    seldom = [conversation(10, 2), conversation(11, 2)]
+    assert warm_paths([*REQUESTS, *seldom], 2, 2 * SYSTEM) == [WarmPath(Path((2,), (SYSTEM,)), 2), prompt]
+    assert warm_paths([*REQUESTS, *seldom], 2, 2 * SYSTEM - 1) == [WarmPath(Path((2,), (SYSTEM,)), 2)]
+
+
+@pytest.mark.parametrize(
+    ("every_s", "found", "prefilled"),
+    [
+        (None, [0, 0, 0], 0),
+        (math.inf, [SYSTEM, 0, 0], SYSTEM),  # 4,500 tokens later it is gone
+        (LONG_S, [SYSTEM] * 3, SYSTEM),  # it is used again before 2,500 tokens came
+        (4.5 * LONG_S, [SYSTEM] * 3, 3 * SYSTEM),  # it is gone each time, and back before somebody asks
+    ],
+)
+def test_a_warm_prompt_is_found_by_who_begins_with_it(every_s: float | None, found: list[int], prefilled: int) -> None:
+    served = serve(REQUESTS, "lru", warm_paths(REQUESTS, 2, SYSTEM), every_s, *SIZES)
+    assert len(served.cached) == CONVERSATIONS
+    assert [served.cached[number] for number in (0, 4, 8)] == found
+    assert served.prefilled == prefilled
+
+
+def test_the_command_prints_a_row_for_each_policy_and_time(capsys: pytest.CaptureFixture[str]) -> None:
+    trace = ["--trace", "agents:runs=60,templates=3", "--capacity", "60k", "--threshold", "2048", "--uses", "2"]
+    assert main(["warm", *trace, "--policy", "lru", "etlru", "--every", "60"]) == 0
+    told = capsys.readouterr().out
+    assert [told.count(row) for row in ("none", "at the start", "each 60 s")] == [2, 2, 2]
+    assert main(["warm", *trace, "--uses", "61"]) == 2
+    assert "--uses 61: must be at most the conversations that begin alike" in capsys.readouterr().err
