@@ -89,9 +89,7 @@ class LearnedReturns:
         prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
         return self._group(conversation.features, prefix, conversation.stamp, now, least)
 
-    def _group(
-        self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float
-    ) -> Group:
+    def _group(self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float) -> Group:
         """The group by features and the time since ``stamp``, for as long as it is worth ``least`` (1 / s).
 
         Every price of a leaf asks for one: what it calls, it calls for a reason.

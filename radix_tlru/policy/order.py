@@ -45,7 +45,8 @@ _MOST_PENDING = 64
 
 REPRICED = 4
 """Leaves that get a new price at each decision after the policy has changed, and as many corrections of prices that
-were too low. 200,000 leaves take up to 50,000 decisions. With twice as many the longest evictions take twice as long."""
+were too low. 200,000 leaves take up to 50,000 decisions. With twice as many the longest evictions take twice as
+long."""
 
 MOVED = 4
 """Leaves that get a new price at a decision because their group has expired, at most: after a pause all may have."""

@@ -33,7 +33,9 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
         length = 2 * TOKENS
         leaves[number] = Leaf(0, length, length, float(number), conversation)
         order.add_leaf(number)
-    assert learner.in_force == "etlru", "what it was asked to use, once no worse than lru in 200 turns: half are sampled"
+    assert learner.in_force == "etlru", (
+        "what it was asked to use, once no worse than lru in 200 turns: half are sampled"
+    )
     order.switch_policy(learner.policy)
     gone = []
     while len(gone) < 60:
