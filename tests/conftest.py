@@ -112,7 +112,7 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def our_server(weighted_model: Path) -> Iterator[Server]:
     """Ours, by command-line flags: page size 1."""
-    with serve(weighted_model, "ours", *OURS, "--tlru-priority", str(PRIORITY)) as server:
+    with serve(weighted_model, "ours", *OURS, "--tlru-priority", str(PRIORITY), "--tlru-explain") as server:
         yield server
 
 

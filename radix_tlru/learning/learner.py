@@ -268,7 +268,7 @@ class Learner:
             if self._turns < _ENOUGH or not (self._chooses or self._watched):
                 return
             self.selector = self._new_selector()
-        self.selector.replay_turn(conversation, turn)
+        self.selector.replay_turn(conversation, turn, self.in_force)
         if self._chooses:
             self.in_force = self.selector.preferred
 

@@ -231,7 +231,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, c
     assert learner is not None
     assert learner.selector is not None
     assert learner.selector.one_in == 1
-    assert learner.selector.excess["lru"] == pytest.approx(tel_of_lru, rel=0.01)
+    assert learner.selector.served["lru"].excess == pytest.approx(tel_of_lru, rel=0.01)
 
 
 def test_where_templates_are_shared_etlru_has_less_tel_than_lru_and_where_little_fits_less_than_tlru() -> None:
