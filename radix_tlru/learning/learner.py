@@ -41,7 +41,7 @@ from radix_tlru.policy.tel import Tally
 __all__ = ["Learner"]
 
 _ENOUGH = 50  # turns, before which nothing is compared
-_FEWEST_SHADOWED = 400  # contexts that fit into a shadow, unless the cache itself holds fewer
+_FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were

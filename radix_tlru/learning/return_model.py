@@ -7,9 +7,9 @@ it has served. These models read it from there, as ``leaf.conversation``.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from bisect import bisect_right
 
-from radix_tlru.learning.age_bands import AGES, age_step
+from radix_tlru.learning.age_bands import AGES
 from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Conversation, SharedPrefix
@@ -83,29 +83,39 @@ class LearnedReturns:
     def lasting_group(self, leaf: Leaf, now: float, least: float) -> Group:
         conversation: Conversation | None = leaf.conversation
         if conversation is None:
-            return self._group(self._index(NOTHING_KNOWN), None, 0.0, now, least)
+            return self._group(NOTHING_KNOWN, None, 0.0, now, least)
         if now < conversation.queued_until:
             return Group(_QUEUED, conversation.queued_until)
         prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
-        return self._group(self._index(conversation.features), prefix, conversation.stamp, now, least)
+        return self._group(conversation.features, prefix, conversation.stamp, now, least)
 
-    def _group(
-        self, index: Sequence[float], prefix: SharedPrefix | None, stamp: float, now: float, least: float
-    ) -> Group:
-        """The group by an index and the time since ``stamp``, for as long as it is worth ``least`` (1 / s)."""
-        step = age_step(now - stamp)
+    def _group(self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float) -> Group:
+        """The group by features and the time since ``stamp``, for as long as it is worth ``least`` (1 / s).
+
+        Every price of a leaf asks for one: what it calls, it calls for a reason.
+        """
+        index = self._rows.get(features)
+        if index is None:
+            index = self._new_row(features)
+        step = bisect_right(AGES, now - stamp) - 1
+        if step < 0:
+            step = 0
         until = stamp + AGES[step + 1]
         if until <= now:  # by rounding
             step += 1
             until = stamp + AGES[step + 1]
         rate = index[step] if prefix is None else index[step] + reuse_rate(prefix, until)
-        for later in range(step + 1, min(step + _FARTHEST, len(index))):
-            further = stamp + AGES[later + 1]
-            lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
-            if min(lower, rate) < least:
-                break
-            rate, until = min(lower, rate), further
-        return Group(min(max(math.floor(_STEPS * math.log(rate)) - _LOWEST, 0), len(_RATES) - 1), until)
+        if rate >= least:
+            for later in range(step + 1, min(step + _FARTHEST, len(index))):
+                further = stamp + AGES[later + 1]
+                lower = index[later] if prefix is None else index[later] + reuse_rate(prefix, further)
+                if lower < rate:
+                    if lower < least:
+                        break
+                    rate = lower
+                until = further
+        number = math.floor(_STEPS * math.log(rate)) - _LOWEST
+        return Group(number if 0 <= number < len(_RATES) else min(max(number, 0), len(_RATES) - 1), until)
 
     def rate(self, group: int, key: float, now: float) -> float:
         return _RATES[group] if group != _QUEUED else _QUEUED_RATE
@@ -121,10 +131,8 @@ class LearnedReturns:
                 floor = prefix.depth
         return floor
 
-    def _index(self, features: Features) -> list[float]:
-        row = self._rows.get(features)
-        if row is None:
-            row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
+    def _new_row(self, features: Features) -> list[float]:
+        row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
         return row
 
 

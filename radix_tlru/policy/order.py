@@ -43,12 +43,20 @@ __all__ = ["MOVED", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"
 _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-REPRICED = 32
-"""Leaves that get a new price at each decision after the policy has changed, and as many again if they come first by a
-price that was too low. 200,000 leaves take up to 6,250 decisions, each of a quarter of a millisecond."""
+REPRICED = 4
+"""Leaves that get a new price at each decision after the policy has changed, and as many corrections of prices that
+were too low. 200,000 leaves take up to 50,000 decisions. With twice as many the longest evictions take twice as
+long."""
 
-MOVED = 32
+MOVED = 4
 """Leaves that get a new price at a decision because their group has expired, at most: after a pause all may have."""
+
+_AHEAD = 1.5
+"""Times the cost of the last victim: a leaf that costs more is in a group that holds for long. With 1 more leaves come
+first by a price that was too low, with 2 more groups expire: a fifth more work on long prompts either way."""
+
+_AHEAD_AGAIN = 2.0
+"""The same for a leaf that came first by a price that was too low, times that price."""
 
 _COMPARED = 4
 """Policies whose prices are compared, the newest. Leaves that have not had a new price for longer wait for one."""
@@ -102,6 +110,7 @@ class EvictionOrder:
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
+        self._timed_by = policy.returns  # the last return model whose groups expired: expiries are in its time
 
     def __len__(self) -> int:
         """Evictable leaves."""
@@ -166,29 +175,34 @@ class EvictionOrder:
         assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
         return leaf
 
-    def push(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
+    def push(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
         """Price a leaf, put it into its bucket, and count its use as the newest if it is.
 
         Args:
-            is_next: whether the leaf would be the next victim, so that its price has to be that of the moment.
+            least_cost: of a token, from which on the leaf's group may be one that lasts, at a price that is too low.
+                None: what is well above the last victim.
         """
         pricing = self._pricings[-1]
         returns, stamp = pricing.policy.returns, pricing.policy.returns.stamp(leaf)
         if stamp > self._now or self._newest is None:
             self._now, self._newest = max(stamp, self._now), leaf
         level = pricing.level_of(leaf, self._page_size)
-        group, expiry = pricing.group_of(leaf, self._now, level, math.inf if is_next else self._last_cost)
+        if least_cost is None:
+            least_cost = _AHEAD * self._last_cost
+        group, expiry = pricing.group_of(leaf, self._now, level, least_cost)
         safe_tokens = pricing.tel_safe_tokens(leaf, self._page_size) if level <= pricing.last_free else 0
+        if expiry < math.inf:
+            self._timed_by = returns
         bucket = pricing.bucket(group, level)
         is_first = self._entries.add(leaf_id, bucket, returns.key(leaf), expiry, safe_tokens)
         if is_first and returns.timeless and not bucket.is_priced:
             bucket.is_priced = True
             heappush(self._prices, bucket.price(self._now))
 
-    def _push_again(self, leaf_id: int, leaf: Leaf, is_next: bool = False) -> None:
+    def _push_again(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
         self._entries.forget(leaf_id)
-        self.push(leaf_id, leaf, is_next)
+        self.push(leaf_id, leaf, least_cost)
 
     # ---- prices ----
 
@@ -207,7 +221,6 @@ class EvictionOrder:
         self._pricings.append(Pricing(policy, before.number + 1))
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
-            # A leaf that expires by the time of the model before gets early the new price that it waits for anyway.
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
         self._reprice_some()
@@ -278,7 +291,7 @@ class EvictionOrder:
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
-        if self._entries.next_expiry <= self._now:
+        if self._entries.next_expiry <= self._now and self._timed_by == returns:
             self._move_expired()
         self._corrections = REPRICED
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
@@ -370,7 +383,8 @@ class EvictionOrder:
             ):
                 return leaf_id, leaf
             self._corrections -= 1
-            self._push_again(leaf_id, leaf, is_next=True)  # used since, or worth more by now
+            # Used since, or worth more by now. What costs nothing has the price of the moment.
+            self._push_again(leaf_id, leaf, _AHEAD_AGAIN * bucket.cost(self._now) or math.inf)
         while bucket.first is not None and not entries.is_current(bucket, *bucket.first):
             entries.pop(bucket)
         return None

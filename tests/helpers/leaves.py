@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -35,3 +40,12 @@ class Leaves(dict[int, Leaf]):
         if victim.keep > victim.leaf.start:
             self._remainders += 1
             self.appear(self._remainders, victim.leaf._replace(end=victim.keep))
+
+
+@contextmanager
+def unbounded_decisions() -> Iterator[None]:
+    """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go."""
+    with pytest.MonkeyPatch.context() as changed:
+        for bound in ("REPRICED", "MOVED"):
+            changed.setattr(f"radix_tlru.policy.order.{bound}", 1_000)
+        yield

@@ -18,10 +18,11 @@ from radix_tlru.policy.models import FixedPrompt, Leaf, ReturnModel
 from radix_tlru.policy.order import MOVED, REPRICED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.leaves import unbounded_decisions
 
 PAGE, NEXT_PROMPT = 16, 100
 MOST = 32
-"""Leaves, which all have a new price at once when ξ moves."""
+"""Leaves."""
 
 STEPS = ("appear", "use", "look up", "queue", "advance", "ξ", "w", "evict", "evict")
 
@@ -39,7 +40,13 @@ def test_the_victim_is_the_cheapest_leaf_whatever_moves(
     steps: list[tuple[str, int, float]],
     threshold: int,
 ) -> None:
-    policy = wrapper(Policy(returns(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0))
+    with unbounded_decisions():
+        take_steps(wrapper(Policy(returns(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0)), steps)
+
+
+def take_steps(policy: Policy, steps: list[tuple[str, int, float]]) -> None:
+    """Carry out the steps, and hold each victim against a look at all leaves."""
+    in_seconds = getattr(policy.returns, "in_seconds", False)
     leaves: dict[int, Leaf] = {}
     order = EvictionOrder(policy, PAGE, leaves.get)
     now, clock, last_id = 0.0, 0, 0
@@ -82,7 +89,7 @@ def test_the_victim_is_the_cheapest_leaf_whatever_moves(
                 conversation.queued_until = max(conversation.queued_until, now + seconds)
             case "advance":  # something elsewhere was used
                 now += seconds
-                order.advance_clock(now if returns is LearnedReturns else float(clock))
+                order.advance_clock(now if in_seconds else float(clock))
             case "ξ":
                 order.switch_policy(replace(order.policy, threshold=120 + number % 4_000))
             case "w":

@@ -71,9 +71,9 @@ def test_what_is_in_force_is_kept_as_which_candidate_it_is() -> None:
 def test_two_that_are_told_the_same_evict_the_same() -> None:
     requests = synthetic(1500, ",turn_rate_sigma=1")
     one, other, lru = (
-        learning(100_000),
-        learning(100_000),
-        simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE),
+        learning(50_000),
+        learning(50_000),
+        simulated_cache("lru", 50_000, threshold=1024, page_size=PAGE),
     )
     found = simulate(one, requests)
     assert found == simulate(other, requests) != simulate(lru, requests)

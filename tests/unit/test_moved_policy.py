@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radix_tlru.hints.models import HintedReturns
+from radix_tlru.learning.records import Conversation
+from radix_tlru.learning.return_model import LearnedReturns
+from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.order import REPRICED, Victim
 from radix_tlru.policy.policy import Policy
@@ -96,8 +99,34 @@ def test_a_return_model_that_comes_while_old_entries_are_in_front_finds_a_victim
     assert leaves.evict(100)[0] == 1
 
 
+def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> None:
+    """300 leaves, one each second, and a clock of lookups that is slow or fast. As it counts, nothing depends on it."""
+
+    def decided(lookups_a_second: float) -> list[tuple[int, list[int]]]:
+        """The victims under lru after a minute of learned rates; and each time the leaves that have a new price."""
+        leaves = Leaves(Policy(LearnedReturns(), AnyPrompt(), THRESHOLD, median_weight=1.0), PAGE)
+        for leaf_id in range(300):
+            conversation = Conversation(float(leaf_id), leaf_id, 0, 1_000, 0)
+            conversation.features = NOTHING_KNOWN
+            leaves.appear(leaf_id, Leaf(0, 960, 960, leaf_id * lookups_a_second, conversation))
+        leaves.evict(PAGE)
+        leaves.order.switch_policy(LRU)
+        found = []
+        for _ in range(20):
+            victim = leaves.order.choose_victim(1_000)
+            assert victim is not None
+            leaves.carry_out(victim)
+            priced, order = leaves.order._entries.bucket, leaves.order
+            found.append(
+                (victim.leaf_id, [each for each, bucket in priced.items() if bucket.pricing is order._pricings[-1]])
+            )
+        return found
+
+    assert decided(0.01) == decided(1.0) == decided(100.0)
+
+
 @pytest.mark.parametrize("moves", [1, 12])
-def test_of_many_leaves_a_decision_looks_at_64_however_many_are_dearer_than_before(moves: int) -> None:
+def test_of_many_leaves_a_decision_looks_at_few_however_many_are_dearer_than_before(moves: int) -> None:
     """Each path has lost 3,000 tokens: at ξ = 4,000 another 900 are free (4,000 - 3,000 - 100), at 200 none."""
     leaves = CountedLeaves(moved(4_000, 0.0))
     for leaf_id in range(5_000):

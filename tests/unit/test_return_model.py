@@ -24,6 +24,7 @@ from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.leaves import unbounded_decisions
 from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_conversations, turn
 
 KINDS = [(0, kind, *NOTHING_KNOWN[2:]) for kind in range(3)]
@@ -258,7 +259,11 @@ def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
     curves: list[list[float]], steps_taken: list[tuple[str, int, float]]
 ) -> None:
     """At any time, whatever was used, queued or evicted before, and whichever policies were in force."""
-    cache = Cache(curves)
+    with unbounded_decisions():
+        take_steps(Cache(curves), steps_taken)
+
+
+def take_steps(cache: Cache, steps_taken: list[tuple[str, int, float]]) -> None:
     for what, number, wait in steps_taken:
         chosen = sorted(cache.leaves)[number % len(cache.leaves)] if cache.leaves else None
         if what == "serve" or chosen is None:

@@ -124,8 +124,8 @@ def test_a_leaf_that_is_shared_is_worth_what_the_conversation_promises_and_other
     half_a_group = math.exp(1 / 16) - 1
     by_others = reuse_rate(prefix, latest.stamp + 4.0)  # when the price is looked at again
     assert by_others == pytest.approx(0.5 / 4, rel=0.01)
-    assert rate(shared) == pytest.approx(by_others + returns._index(latest.features)[0], rel=half_a_group)
-    assert rate(own) == pytest.approx(returns._index(latest.features)[0], rel=half_a_group)
+    assert rate(shared) == pytest.approx(by_others + returns._rows[latest.features][0], rel=half_a_group)
+    assert rate(own) == pytest.approx(returns._rows[latest.features][0], rel=half_a_group)
     assert returns.floor(own) == 1_024, "the two go apart"
     assert returns.floor(shared) == 0
 

@@ -76,6 +76,8 @@ CONSTANTS = (
     Constant("policy.order", "REPRICED", "leaves", "repriced at each decision after another policy"),
     Constant("policy.order", "_COMPARED", "policies", "whose prices are compared, the newest"),
     Constant("policy.order", "MOVED", "leaves", "repriced at a decision as their group expired"),
+    Constant("policy.order", "_AHEAD", "times", "the last victim's cost, from which groups last"),
+    Constant("policy.order", "_AHEAD_AGAIN", "times", "a price that was too low, from which groups last"),
     Constant("objective.calibration", "EVERY", "batches", "from one estimate of ξ to the next", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_GROUP_OF", "prefills", "of about a size, at least", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_ENOUGH_NEAR", "prefills", "that say how late one is", unmeasured=_LIVE),
