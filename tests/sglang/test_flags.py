@@ -25,6 +25,7 @@ from radix_tlru.sglang.support import (
     check_version,
     host_tier_refusal,
     hybrid_refusal,
+    rust_core_refusal,
     sessions_refusal,
 )
 from radix_tlru.tools.demo_model import write_demo_model
@@ -83,10 +84,17 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config(threshold=4096, median_weight=0.5)
     file.write_text("radix-eviction: tlru\ntlru-ttft-slo: 150\n")
     assert config_of(parse(model, "--config", str(file))) == Config(ttft_slo_ms=150)
-    file.write_text("radix-eviction: tlru\ntlru-dry-run: true\nenable-metrics: true\n")
-    assert config_of(parse(model, "--config", str(file))) == Config(dry_run=True)
     file.write_text("radix-eviction: etlru\ntlru-ttft-slo: 99.9\n")
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
+
+
+@pytest.mark.skipif(bool(rust_core_refusal()), reason=f"no dry run: {rust_core_refusal()}")
+def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("radix-eviction: tlru\ntlru-dry-run: true\nenable-metrics: true\n")
+    assert config_of(parse(model, "--config", str(file))) == Config(dry_run=True)
+    dry_run = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_dry_run=True, enable_metrics=True)
+    assert config_of(dry_run) == Config(dry_run=True)
 
 
 def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
@@ -95,8 +103,6 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     assert record == server_args(Config(threshold=4096), model_path=model)
     slo = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_ttft_slo=100)
     assert config_of(slo) == Config(ttft_slo_ms=100)
-    dry_run = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_dry_run=True, enable_metrics=True)
-    assert config_of(dry_run) == Config(dry_run=True)
     assert config_of(Engine.server_args_class(model_path=model, tlru_dry_run=False)) is None
     assert config_of(Engine.server_args_class(model_path=model)) is None
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
