@@ -44,6 +44,7 @@ COMMANDS = {
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),
     "picture": Command("render.picture", "the picture of the README, from what the real caches keep"),
+    "dashboard": Command("live.dashboard", "the panels of the Grafana dashboard as a picture, of a server under load"),
     "bench": Command("cost.command", "what an eviction and a request cost, as ratios to stock of one run"),
     "soak": Command("soak.command", "a cache that is audited after each of a million random steps"),
 }

@@ -1,7 +1,8 @@
 """The console script ``radix-tlru``.
 
 ``demo-model DIR`` writes a model to try, ``doctor`` says what is in place, ``top URL`` shows what a server evicts,
-``state FILE`` says what one has learned, ``dashboard`` prints a Grafana dashboard, ``warm URL FILE`` prefills prompts.
+``explain URL RID`` says what one request lacked, ``state FILE`` says what one has learned, ``dashboard`` prints a
+Grafana dashboard, ``warm URL FILE`` prefills prompts.
 """
 
 from __future__ import annotations
@@ -52,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
+    why = commands.add_parser("explain", help="say why a request had to prefill what it did: five lines")
+    why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
+    why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
+    why.add_argument("--api-key", metavar="KEY", help="of the server, if it has one")
     grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
     grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
     state = commands.add_parser("state", help="say what is in a file of --tlru-state")
@@ -82,6 +87,8 @@ def _run(given: argparse.Namespace) -> int:
         return _dashboard(given.rules)
     if given.command == "state":
         return _state(given.file)
+    if given.command == "explain":
+        return _explain(given.url, given.rid, given.api_key)
     if given.command == "warm":
         return _warm(given.url, given.file, given.every, given.api_key)
     return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
@@ -132,6 +139,15 @@ def _top(url: str, interval_s: float, once: bool) -> int:
         print(f"radix-tlru: error: top needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
         return 2
     return watch(url, interval_s, once=once)
+
+
+def _explain(url: str, rid: str, api_key: str | None) -> int:
+    try:
+        from radix_tlru.tools.explain import explain
+    except ModuleNotFoundError as error:
+        print(f"radix-tlru: error: explain needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
+        return 2
+    return explain(url, rid, api_key)
 
 
 def _warm(url: str, file: Path, every_s: float | None, api_key: str | None) -> int:

@@ -42,6 +42,8 @@ FLAGS = {
     "return_model": "--tlru-return-model",
     "highest_priority": "--tlru-priority",
     "state": "--tlru-state",
+    "dry_run": "--tlru-dry-run",
+    "explain": "--tlru-explain",
     "warm": "--tlru-warm",
 }
 
@@ -131,6 +133,12 @@ class Config:
     state: str | None = None
     """With ``etlru``: a file that what was learned is loaded from at the start, and saved to again while serving."""
 
+    dry_run: bool = False
+    """Stock lru evicts, and the policy is only watched: what it would have saved, by shadow caches."""
+
+    explain: bool = False
+    """Of the last requests it is kept what they lacked and who had it evicted, for ``radix-tlru explain``."""
+
     warm: str | None = None
     """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
 
@@ -158,6 +166,18 @@ class Config:
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         if self.state is not None and self.policy != "etlru":
             raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
+        for field in ("dry_run", "explain"):
+            if not isinstance(getattr(self, field), bool):
+                raise _error(field, getattr(self, field), "true or false")
+        if self.explain and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['explain']}: not together with lru, which knows no conversations")
+        if self.explain and self.dry_run:
+            raise ConfigError(f"{FLAGS['explain']}: not together with {FLAGS['dry_run']}: stock tells nobody what goes")
+        if self.dry_run and self.policy == "lru":
+            raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
+        if self.dry_run and self.host_threshold is not None:
+            host = f"{FLAGS['host_threshold']} {self.host_threshold}"
+            raise ConfigError(f"{host}: not together with {FLAGS['dry_run']}: stock lru evicts from the host, too")
         for field in ("ttft_slo_ms", "host_threshold"):
             if self.policy == "lru" and getattr(self, field) is not None:
                 raise _error(field, getattr(self, field), "left out for lru, which has no threshold")

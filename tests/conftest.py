@@ -39,15 +39,18 @@ NodeManager.EXIT_TIMEOUT = 60  # s, instead of 10: a process that is interrupted
 
 ON_SERVERS = "tests/live/"
 
+ALONE = ("dashboard", "endings", "gpu", "hybrids", "ranks", "router", "slo", "state", "thoughts", "warm")
+"""Files of tests on servers that share none with others."""
+
 LONG = ("test_overlay", "test_doctor", "test_flags", "test_simulate")
 """Files without a server that start processes which import much."""
 
 
 class Scheduling(LoadScopeScheduling):
-    """With `--numprocesses`, one process has all tests on servers, and each other file is in one.
+    """With `--numprocesses`, one process has all tests that share servers, and each other file is in one.
 
     So servers are started once, no more of them run than memory holds, and while one of them loads or answers, the
-    other process has the second core. Tests on servers take about as long as all others, so they are first.
+    other process has the second core. They are first, and files with servers of their own last, for whoever is free.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -55,7 +58,16 @@ class Scheduling(LoadScopeScheduling):
         config.option.loadscopereorder = False  # in the order that `pytest_collection_modifyitems` made
 
     def _split_scope(self, nodeid: str) -> str:
-        return ON_SERVERS if nodeid.startswith(ON_SERVERS) else nodeid.split("::", 1)[0]
+        file = nodeid.split("::", 1)[0]
+        return ON_SERVERS if place_of(file) == 0 else file
+
+
+def place_of(file: str) -> int:
+    """When the tests of a file are run, 0 first; ``file`` is its path from the root."""
+    name = Path(file).stem
+    if file.startswith(ON_SERVERS):
+        return 3 if name.removeprefix("test_") in ALONE else 0
+    return 1 if name in LONG else 2
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,7 +82,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In a process of xdist; the order within a file stays."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: (not item.nodeid.startswith(ON_SERVERS), item.path.stem not in LONG))
+        items.sort(key=lambda item: place_of(item.nodeid.split("::", 1)[0]))
 
 
 def pytest_collection_finish() -> None:
@@ -112,7 +124,7 @@ def weighted_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def our_server(weighted_model: Path) -> Iterator[Server]:
     """Ours, by command-line flags: page size 1."""
-    with serve(weighted_model, "ours", *OURS, "--tlru-priority", str(PRIORITY)) as server:
+    with serve(weighted_model, "ours", *OURS, "--tlru-priority", str(PRIORITY), "--tlru-explain") as server:
         yield server
 
 

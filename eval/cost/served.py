@@ -34,6 +34,8 @@ CANDIDATES = {
     "tlru, ξ and Q̂ pinned": Config("tlru", next_prompt_estimate=NEXT_PROMPT),
     "tlru": Config("tlru"),
     "etlru": Config("etlru"),
+    "etlru, explained": Config("etlru", explain=True),
+    "etlru, dry run": Config("etlru", dry_run=True),
 }
 """Configurations of radix-tlru by the name of a row; each with the ξ of the setting."""
 

@@ -6,5 +6,7 @@
 | `router.py`, `disaggregated.py` | replicas behind SGLang's router; a prefill and a decode server | flags → base URL |
 | `calibrate.py` | α and β of a running server | URL → `Timing` |
 | `replay/` | `python -m eval replay`: conversations against several servers | trace, arms → rows, table, page |
+| `prometheus.py` | a Prometheus that scrapes a server | server → answers to queries |
+| `dashboard.py` | `python -m eval dashboard`: the panels of the Grafana dashboard | a server under load → PNG |
 | `demo.py`, `gpu.py` | `replay` with everything chosen: without and with a GPU | – |
 """

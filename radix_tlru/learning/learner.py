@@ -242,7 +242,6 @@ class Learner:
 
     def _learn(self) -> None:
         """Do a slice of estimating rates, and now and then look at lengths."""
-        self._returns.count_turn()
         if self._refits is not None and self._refits.count_turn():
             self._returns.use_model(self._refits.model)
         if self._learns_prompts and self._turns % _PROMPTS_EVERY == 0:
@@ -269,7 +268,7 @@ class Learner:
             if self._turns < _ENOUGH or not (self._chooses or self._watched):
                 return
             self.selector = self._new_selector()
-        self.selector.replay_turn(conversation, turn)
+        self.selector.replay_turn(conversation, turn, self.in_force)
         if self._chooses:
             self.in_force = self.selector.preferred
 

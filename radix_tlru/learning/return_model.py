@@ -24,7 +24,6 @@ _QUEUED_RATE = 10.0  # of that group, 1 / s
 _STEPS = 8.0  # groups to a factor of e: rates that differ by less than an eighth are one group
 _LOWEST = -512  # group 0: rates of e^-64 / s and less
 _RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(640)]  # by group, 1 / s
-_FORGOTTEN = 8  # rows of a model before, at each turn: all at once, the next decisions would have all of them to make
 _FARTHEST = 8  # quarter-octaves of age, two octaves, that a leaf may keep a group that is too low for it
 
 
@@ -60,27 +59,12 @@ class LearnedReturns:
 
     def __init__(self) -> None:
         self._model = HazardModel()
-        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s; the oldest first
-        self._outdated = 0  # rows, of a model before: the first of them
-
-    def __copy__(self) -> LearnedReturns:
-        """For a preview of the order, which may compute rows of its own."""
-        preview = LearnedReturns()
-        vars(preview).update(vars(self), _rows=dict(self._rows))
-        return preview
+        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s
 
     def use_model(self, model: HazardModel) -> None:
-        """Judge by another model: some features by each of the next turns (:meth:`count_turn`), new ones at once.
-
-        Leaves get their new price when they enter their next band of ages.
-        """
-        self._model, self._outdated = model, len(self._rows)
-
-    def count_turn(self) -> None:
-        """A turn was served: some features are judged by the last model from now on, when they are asked for."""
-        for _ in range(min(_FORGOTTEN, self._outdated)):
-            del self._rows[next(iter(self._rows))]
-            self._outdated -= 1
+        """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
+        self._model = model
+        self._rows = {}
 
     @property
     def model(self) -> HazardModel:
@@ -105,9 +89,7 @@ class LearnedReturns:
         prefix = _shared_at(leaf.end, conversation) if conversation.prefix is not None else None
         return self._group(conversation.features, prefix, conversation.stamp, now, least)
 
-    def _group(
-        self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float
-    ) -> Group:
+    def _group(self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float) -> Group:
         """The group by features and the time since ``stamp``, for as long as it is worth ``least`` (1 / s).
 
         Every price of a leaf asks for one: what it calls, it calls for a reason.

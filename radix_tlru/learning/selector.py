@@ -10,9 +10,12 @@ from typing import Protocol
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.policy.policy import Policy
-from radix_tlru.policy.tel import excess
+from radix_tlru.policy.tel import Tally
 
-__all__ = ["Rule", "Selector"]
+__all__ = ["IN_FORCE", "Rule", "Selector"]
+
+IN_FORCE = "in force"
+"""Name among the candidates of the one that was in force at each turn, whichever that was."""
 
 
 class Rule(Protocol):
@@ -50,25 +53,32 @@ class Selector:
         self._shadows = {
             name: ShadowCache(self._scaled(policy), size, page_size, one_in) for name, policy in candidates.items()
         }
-        self.sampled = 0
-        """Turns that the shadows have served."""
-        self.excess = dict.fromkeys(candidates, 0)
-        """Tail excess latency of these turns under each candidate since the start, in tokens."""
+        self.prompt_tokens = 0
+        """Of the turns that the shadows have served."""
+        self.served = {name: Tally() for name in (*candidates, IN_FORCE)}
+        """What these turns had to prefill under each candidate since the start."""
 
     @property
     def preferred(self) -> str:
         """Name of the candidate that should be in force."""
         return self._rule.preferred
 
-    def replay_turn(self, conversation: Conversation, turn: Turn) -> None:
-        """A turn was served: so it is by the shadows, if its conversation is sampled."""
+    @property
+    def sampled(self) -> int:
+        """Turns that the shadows have served."""
+        return self.served[IN_FORCE].requests
+
+    def replay_turn(self, conversation: Conversation, turn: Turn, in_force: str) -> None:
+        """A turn was served while that candidate was in force: so it is by the shadows, if they sample it."""
         if conversation.number % self.one_in:
             return
-        self.sampled += 1
+        self.prompt_tokens += turn.prompt_len
         uncached = [turn.prompt_len - shadow.serve(conversation, turn) for shadow in self._shadows.values()]
         threshold = next(iter(self._shadows.values())).order.policy.threshold
-        for name, tokens in zip(self.excess, uncached, strict=True):
-            self.excess[name] += excess(tokens, threshold)
+        for name, tokens in zip(self._shadows, uncached, strict=True):
+            self.served[name].count(tokens, threshold)
+            if name == in_force:
+                self.served[IN_FORCE].count(tokens, threshold)
         self._rule.count_turn(turn.prompt_len, uncached, threshold)
 
     def replace_candidate(self, name: str, policy: Policy) -> None:

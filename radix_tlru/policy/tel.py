@@ -33,6 +33,7 @@ class Tally:
     """TEL so far, and of how many requests."""
 
     requests: int = 0
+    uncached: int = 0  # their uncached tokens
     violations: int = 0  # requests beyond the threshold ξ
     excess: int = 0  # their tokens beyond it
 
@@ -40,6 +41,7 @@ class Tally:
         """One more request, and the threshold it is judged by, in tokens."""
         over = excess(uncached_tokens, threshold)
         self.requests += 1
+        self.uncached += uncached_tokens
         self.violations += over > 0
         self.excess += over
 

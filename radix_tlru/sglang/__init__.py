@@ -1,23 +1,25 @@
 """The only place that imports SGLang: the plugin, the cache with the order in it, hooks in the scheduler.
 
-==========  ========================================================================================
-file        its job
-==========  ========================================================================================
-plugin      makes ``--radix-eviction`` a flag of an unmodified SGLang
-flags       flags → ``Config``
-record      the ``ServerArgs`` record that carries the Config to every process
-support     what is supported; every refusal is made here
-state       what was learned, kept in a file from one run to the next
-warming     prompts that are prefilled once the server is up, and kept warm
-hooks       functions of SGLang that are hooked
-metrics     what an operator sees at ``/metrics``
-cache/      the radix cache with the order in it, on either tree core
-scheduler/  prefills and queues, shown to the cache
-requests/   from the request of a client to the turn that is learned from
-offline/    real caches without a server
-doctor/     what is installed, what fits, what a server would accept
-cpu/        SGLang on a CPU, for tests and the demo
-==========  ========================================================================================
+=============  ======================================================================================
+file           its job
+=============  ======================================================================================
+plugin         makes ``--radix-eviction`` a flag of an unmodified SGLang
+flags          flags → ``Config``
+record         the ``ServerArgs`` record that carries the Config to every process
+support        what is supported; every refusal is made here
+state          what was learned, kept in a file from one run to the next
+warming        prompts that are prefilled once the server is up, and kept warm
+hooks          functions of SGLang that are hooked
+metrics        what an operator sees at ``/metrics``
+explainer      what single requests lacked, and who had it evicted
+explain_hooks  how a server is asked for that
+cache/         the radix cache with the order in it, on either tree core
+scheduler/     prefills and queues, shown to the cache
+requests/      from the request of a client to the turn that is learned from
+offline/       real caches without a server
+doctor/        what is installed, what fits, what a server would accept
+cpu/           SGLang on a CPU, for tests and the demo
+=============  ======================================================================================
 
 >>> from radix_tlru import Config
 >>> from radix_tlru.sglang import build_cache        # the one way to obtain the cache

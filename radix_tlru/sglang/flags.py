@@ -97,6 +97,18 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
     )
     flag(
+        "dry_run",
+        "Evict by stock lru, and only watch: learn as otherwise, and tell at /metrics (radix-tlru top) what the policy "
+        "would have saved. Needs --enable-metrics.",
+        action="store_true",
+    )
+    flag(
+        "explain",
+        "Keep of the last requests what they lacked and who had it evicted, when and at which price; ask for it by "
+        "radix-tlru explain URL RID.",
+        action="store_true",
+    )
+    flag(
         "warm",
         "Prompts that conversations begin with, a JSONL file or a folder: they are prefilled once the server is up and "
         "kept warm, in a quarter of the pool at most.",
@@ -128,8 +140,9 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
     values = {field: given.get(keyword(flag)) for field, flag in FLAGS.items()}
     if values["policy"] is None:
         for field, value in values.items():
-            if value is not None:
-                raise ConfigError(f"{FLAGS[field]} {value}: needs {FLAGS['policy']} tlru")
+            if value is not None and value is not False:
+                given_flag = FLAGS[field] if value is True else f"{FLAGS[field]} {value}"
+                raise ConfigError(f"{given_flag}: needs {FLAGS['policy']} tlru")
         return None
     return Config(**{field: _number(field, value) for field, value in values.items() if value is not None})
 

@@ -3,7 +3,8 @@
 ===============  =======================================================================  ============================
 class            says                                                                     brought up to date
 ===============  =======================================================================  ============================
-TailMetrics      what was evicted and could be; ξ in force, and the line it comes from    at every report
+TailMetrics      ξ in force, and the line it comes from                                   at every report
+_OrderMetrics    what was evicted and could be; nothing in a dry run, where stock evicts  at every report
 _LearnerMetrics  TEL so far, what it would be under other policies, returns predicted     once for each request
 _VictimMetrics   what goes next, and what a token of it costs                             as often as 1 % of time allows
 ===============  =======================================================================  ============================
@@ -16,18 +17,20 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 from sglang.srt.observability.metrics_collector import _StatLoggerDIMixin
 
 from radix_tlru.learning.age_bands import GROUPS
 from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.policy.order import EvictionOrder, Phase
 from radix_tlru.policy.preview import preview
+from radix_tlru.sglang.cache.component import TailComponent
 
 if TYPE_CHECKING:
     from radix_tlru.learning.learner import Learner
-    from radix_tlru.sglang.cache.component import TailComponent
+    from radix_tlru.sglang.cache.learning_component import LearningComponent
     from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 
 __all__ = ["TailMetrics"]
@@ -41,34 +44,25 @@ class TailMetrics(_StatLoggerDIMixin):
 
     Args:
         labels: as SGLang labels the radix cache of this rank.
-        tail: the component whose order, and whose learner if it has one, is reported.
+        tail: the component whose learner, and whose order, is reported, as far as it has them.
         live: what moves its threshold, if anything does.
     """
 
-    def __init__(self, labels: dict[str, Any], tail: TailComponent, live: LiveThreshold | None = None) -> None:
+    def __init__(self, labels: dict[str, Any], tail: LearningComponent, live: LiveThreshold | None = None) -> None:
         # Imported here as SGLang does: the multiprocess directory must be in the environment by then.
         from prometheus_client import Counter, Gauge
 
         make = _Maker(self._counter_cls or Counter, self._gauge_cls or Gauge, labels)
         self._tail = tail
-        self._evicted = make.counters(
-            "sglang:tlru_evicted_tokens_total",
-            "Tokens evicted by phase: tel_safe (free at the tail) or lru (the least recent of the rest).",
-            "phase",
-            get_args(Phase),
-        )
-        self._dropped = make.counters(
-            "sglang:tlru_host_dropped_tokens_total",
-            "Tokens dropped from the host tier of a hierarchical cache, by phase; what the device evicts is demoted.",
-            "phase",
-            get_args(Phase),
-        )
-        self._splits = make.counter("sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.")
-        self._leaves = make.gauge("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
-        self._over_budget = make.gauge(
-            "sglang:tlru_over_budget_tokens",
-            "Tokens of evictable paths beyond their safe budget now; a shared token counts for each of its leaves.",
-        )
+        self._parts: list[_Reports] = []
+        self._victims: _VictimMetrics | None = None
+        if isinstance(tail, TailComponent):
+            self._victims = _VictimMetrics(make, tail)
+            self._parts += [_OrderMetrics(make, tail), self._victims]
+        if tail.learner is not None:
+            self._parts.append(_LearnerMetrics(make, tail.learner))
+        dry_run = make.gauge("sglang:tlru_dry_run", "1: stock lru evicts, and the policy in force is only watched.")
+        dry_run.set(tail.config.dry_run)
         self._threshold = make.gauge(
             "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
         )
@@ -94,20 +88,12 @@ class TailMetrics(_StatLoggerDIMixin):
             self._overhead = make.gauge(
                 "sglang:tlru_overhead_ms", "What a first token waits for besides prefills; 0 before it is known."
             )
-        self._learner = _LearnerMetrics(make, tail.learner) if tail.learner is not None else None
-        self._victims = _VictimMetrics(make, tail)
         self.report()
 
     def report(self) -> None:
         """Bring the registry up to date; some microseconds."""
-        counts = self._tail.counts
-        for phase, counter in self._evicted.items():
-            counter.follow(counts[phase])
-        for phase, counter in self._dropped.items():
-            counter.follow(counts[f"host_{phase}"])
-        self._splits.follow(counts["splits"])
-        self._leaves.set(len(self._tail.order))
-        self._over_budget.set(self._tail.order.over_budget)
+        for part in self._parts:
+            part.report()
         self._threshold.set(self._tail.policy.threshold)
         self._weight.set(self._tail.policy.median_weight)
         if self._tail.load is not None:
@@ -120,9 +106,48 @@ class TailMetrics(_StatLoggerDIMixin):
                 self._beta.set(line.beta)
                 self._late.set(late)
                 self._overhead.set(overhead_ms)
-        if self._learner is not None:
-            self._learner.report()
-        self._victims.report()
+
+
+class _Reports(Protocol):
+    """A part of the metrics."""
+
+    def report(self) -> None:
+        """Bring it up to date."""
+
+
+class _OrderMetrics:
+    """What was evicted by the order, and could be."""
+
+    def __init__(self, make: _Maker, tail: TailComponent) -> None:
+        self._tail = tail
+        self._evicted = make.counters(
+            "sglang:tlru_evicted_tokens_total",
+            "Tokens evicted by phase: tel_safe (free at the tail) or lru (the least recent of the rest).",
+            "phase",
+            get_args(Phase),
+        )
+        self._dropped = make.counters(
+            "sglang:tlru_host_dropped_tokens_total",
+            "Tokens dropped from the host tier of a hierarchical cache, by phase; what the device evicts is demoted.",
+            "phase",
+            get_args(Phase),
+        )
+        self._splits = make.counter("sglang:tlru_splits_total", "Leaves split so that only their tail was evicted.")
+        self._leaves = make.gauge("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
+        self._over_budget = make.gauge(
+            "sglang:tlru_over_budget_tokens",
+            "Tokens of evictable paths beyond their safe budget now; a shared token counts for each of its leaves.",
+        )
+
+    def report(self) -> None:
+        counts = self._tail.counts
+        for phase, counter in self._evicted.items():
+            counter.follow(counts[phase])
+        for phase, counter in self._dropped.items():
+            counter.follow(counts[f"host_{phase}"])
+        self._splits.follow(counts["splits"])
+        self._leaves.set(len(self._tail.order))
+        self._over_budget.set(self._tail.order.over_budget)
 
 
 class _LearnerMetrics:
@@ -143,12 +168,21 @@ class _LearnerMetrics:
         self._shadow_requests = make.counter(
             "sglang:tlru_shadow_requests_total", "Requests that the shadow caches were asked too."
         )
-        self._shadow_excess = make.counters(
+        self._shadow_prompt = make.counter("sglang:tlru_shadow_prompt_tokens_total", "Tokens of their prompts.")
+
+        def shadow(name: str, documentation: str) -> dict[str, _Counter]:
+            return make.counters(name, documentation, "policy", [*names, IN_FORCE])
+
+        self._shadow_excess = shadow(
             "sglang:tlru_shadow_excess_tokens_total",
             "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
-            "other, not against what was served.",
-            "policy",
-            names,
+            f"other, not against what was served. {IN_FORCE}: under whichever was, or would have been, in force.",
+        )
+        self._shadow_violations = shadow(
+            "sglang:tlru_shadow_violations_total", "Of them, those with more uncached tokens than the threshold."
+        )
+        self._shadow_uncached = shadow(
+            "sglang:tlru_shadow_uncached_tokens_total", "Their uncached tokens under each policy."
         )
         self._refused = make.gauges(
             "sglang:tlru_refused",
@@ -193,8 +227,11 @@ class _LearnerMetrics:
         self._excess.follow(served.excess)
         if learner.selector is not None:
             self._shadow_requests.follow(learner.selector.sampled)
-            for name, tokens in learner.selector.excess.items():
-                self._shadow_excess[name].follow(tokens)
+            self._shadow_prompt.follow(learner.selector.prompt_tokens)
+            for name, tally in learner.selector.served.items():
+                self._shadow_excess[name].follow(tally.excess)
+                self._shadow_violations[name].follow(tally.violations)
+                self._shadow_uncached[name].follow(tally.uncached)
         self._continued["as_cached"].follow(learner.answers[True])
         self._continued["otherwise"].follow(learner.answers[False])
         metrics = zip(self._watched.values(), self._expected.values(), self._returns.values(), strict=True)

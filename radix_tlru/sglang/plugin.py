@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
-from radix_tlru.sglang import flags, record, support, warming
+from radix_tlru.sglang import explain_hooks, flags, record, support, warming
 from radix_tlru.sglang.requests import metadata
 from radix_tlru.sglang.state import StateKeeper, check_state, state_file_of
 from radix_tlru.tools.model_check import check_custom_model
@@ -117,6 +117,8 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
         # Those processes load no plugins; here they are handed a class that has our hooks.
         setattr(arguments, support.TOKENIZER_WORKERS, metadata.tokenizer_worker_class)
     metadata.install()
+    if config.explain:
+        explain_hooks.add_route()
     if config.warm is not None:
         warming.install(config)
     record.attach(arguments, config)
@@ -147,6 +149,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     if config is None:
         raise ConfigError(f"--radix-cache-backend {record.BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
     batches.install(config)
+    if config.explain:
+        explain_hooks.install()
     hierarchical = context.enable_hierarchical_cache
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))
@@ -156,7 +160,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)
-    logger.info("radix_tlru: evicting by %s, page size %d", cache.tail.config, context.params.page_size)
+    doing = "dry run: stock lru evicts, and watched is" if config.dry_run else "evicting by"
+    logger.info("radix_tlru: %s %s, page size %d", doing, cache.tail.config, context.params.page_size)
     return cache
 
 

@@ -38,6 +38,7 @@ __all__ = [
     "check_shape",
     "check_version",
     "conflict",
+    "explain_refusal",
     "host_tier_refusal",
     "hybrid_refusal",
     "insert_params",
@@ -136,6 +137,16 @@ def sessions_refusal() -> str | None:
     return None
 
 
+def explain_refusal() -> str | None:
+    """Why schedulers of this SGLang cannot be asked for an explanation; None if they can."""
+    from sglang.srt.managers import io_struct
+
+    asked = getattr(io_struct, "GetInternalStateReq", None)
+    if "rid" in getattr(asked, "__struct_fields__", ()):
+        return None
+    return "a question to its schedulers cannot name a request"
+
+
 def hybrid_refusal() -> str | None:
     """Why the order cannot evict what a hybrid model of this SGLang caches; None if it can."""
     from sglang.srt.mem_cache.base_prefix_cache import MatchResult
@@ -195,6 +206,13 @@ def check_record(record: ServerArgs, config: Config) -> None:
     ):
         if wanted and (refusal := refused()):
             raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
+    if config.dry_run:
+        if not record.enable_metrics:
+            raise ConfigError(f"{FLAGS['dry_run']}: needs --enable-metrics, where what would be saved is told")
+        if refusal := rust_core_refusal():  # its paths tell the dry run what has children, on either core
+            raise ConfigError(f"{FLAGS['dry_run']}: not supported with SGLang {sglang_version()}: {refusal}")
+    if config.explain and (refusal := explain_refusal()):
+        raise ConfigError(f"{FLAGS['explain']}: not supported with SGLang {sglang_version()}: {refusal}")
     if config.host_threshold is not None:
         given = f"{FLAGS['host_threshold']} {config.host_threshold}"
         if not record.enable_hierarchical_cache:
@@ -202,6 +220,8 @@ def check_record(record: ServerArgs, config: Config) -> None:
         if record.hicache_host_memory_mode != "cache":
             raise ConfigError(f"{given}: needs --hicache-host-memory-mode cache")
     workers = getattr(record, "tokenizer_worker_num", 1)
+    if workers > 1 and config.explain:
+        raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
     for flag, refused_with in (
         (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
         ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone

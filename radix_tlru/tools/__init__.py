@@ -6,6 +6,8 @@ file          its job                                       in → out
 demo_model    a model to try                                a folder → a model without training
 scrape        what a server says of itself                  its URL → a snapshot of its metrics
 top           a live view                                   snapshots → a screen
+explain       why a request prefilled what it did           its id → five lines
+explanation   … as a server keeps it, and in words          fields → five lines
 dashboard     what Grafana and Prometheus need              names of metrics → JSON, YAML
 prompts       what is to be warm                            a file or folder → prompts
 warm          prompts that are prefilled and kept warm      a server's URL, prompts → what was cached of them

@@ -10,6 +10,7 @@ A metric that a server calls ``sglang:name`` is ``sglang_name`` in a Prometheus 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +23,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacement
 from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
 from grafana_foundation_sdk.models.units import Milliseconds, PercentUnit, Seconds, Short
+
+from radix_tlru.learning.guard import FIGURES
 
 __all__ = ["PANELS", "Panel", "Query", "dashboard", "rules"]
 
@@ -65,6 +68,10 @@ def _quantile(share: float, metric: str) -> Query:
     return Query(f"histogram_quantile({share}, sum by (le) ({_rate(f'{metric}_bucket')}))", f"p{share * 100:g}")
 
 
+def _numbered(names: Sequence[str]) -> str:
+    return "; ".join(f"{number}: {name}" for number, name in enumerate(names, 1))
+
+
 _SHADOWS = "sglang:tlru_shadow_excess_tokens_total"
 _EVICTIONS = "sglang:eviction_duration_seconds"
 
@@ -89,12 +96,18 @@ PANELS = (
     ),
     Panel(
         "Policy in force",
-        "1 for the policy that evicts. Refused: the number of the figure in which one was worse than lru; 0: none.",
+        "1 for the policy that evicts; in a dry run for the one that would.",
         Short,
         (
             Query(_now("sglang:tlru_policy"), "{{policy}}"),
-            Query(_now("sglang:tlru_refused"), "{{policy}}, refused"),
+            Query(_now("sglang:tlru_dry_run"), "dry run"),
         ),
+    ),
+    Panel(
+        "Worse than lru in",
+        f"Why a policy is not in force: a figure by its number; 0: none. {_numbered(FIGURES)}.",
+        Short,
+        (Query(_now("sglang:tlru_refused"), "{{policy}}"),),
     ),
     Panel(
         "TEL in the shadow caches",
@@ -103,6 +116,30 @@ PANELS = (
         (
             Query(
                 f"sum by (policy) ({_rate(_SHADOWS)}) / scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
+                "{{policy}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Beyond ξ in the shadow caches",
+        "Share of the same sampled requests. In force: whichever was, or in a dry run would have been.",
+        PercentUnit,
+        (
+            Query(
+                f"sum by (policy) ({_rate('sglang:tlru_shadow_violations_total')}) "
+                f"/ scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
+                "{{policy}}",
+            ),
+        ),
+    ),
+    Panel(
+        "Hit ratio in the shadow caches",
+        "Cached tokens of the prompts of the same sampled requests.",
+        PercentUnit,
+        (
+            Query(
+                f"1 - sum by (policy) ({_rate('sglang:tlru_shadow_uncached_tokens_total')}) "
+                f"/ scalar(sum({_rate('sglang:tlru_shadow_prompt_tokens_total')}) > 0)",
                 "{{policy}}",
             ),
         ),

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "read", "scrape"]
+__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
@@ -68,6 +68,11 @@ class Rank:
         return {sample.labels[label]: sample.value for sample in self._samples.get(name, ())}
 
     @property
+    def is_dry_run(self) -> bool:
+        """Whether stock evicts, and the policy in force is only watched."""
+        return bool(self.value("dry_run"))
+
+    @property
     def policy(self) -> str | None:
         """Name of the policy in force; None if the server says none."""
         return next((name for name, in_force in self.by("policy", "policy").items() if in_force), None)
@@ -93,6 +98,12 @@ class Snapshot:
     warm: tuple[WarmPrompt, ...] = ()
 
 
+def base_url(url: str) -> str:
+    """The URL of a server, with ``http://`` and without ``/metrics``."""
+    base = url.rstrip("/").removesuffix("/metrics")
+    return base if "://" in base else f"http://{base}"
+
+
 def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     """Ask a server for its metrics. It has 10 s to answer.
 
@@ -103,9 +114,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     Raises:
         ScrapeError: nobody answers, the server has no metrics, or none of ours.
     """
-    base = url.rstrip("/").removesuffix("/metrics")
-    if "://" not in base:
-        base = f"http://{base}"
+    base = base_url(url)
     try:
         reply = (session or requests).get(f"{base}/metrics", timeout=_PATIENCE_S)
     except requests.ConnectionError:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, WarmPrompt, scrape
 
 __all__ = ["frame", "watch"]
@@ -87,12 +88,39 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
         lower: tuple[RenderableType, ...] = (beside,)
     else:
         lower = (shadows, Text(), returns)
+    if first.is_dry_run:
+        return Group(_title(now), Text(), _dry_run(first), Text(), _state(now, before), Text(), *lower)
     warm = (Text(), _warm(now.warm)) if now.warm else ()
     return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm)
 
 
 def _title(now: Snapshot) -> Text:
     return Text.assemble(("radix-tlru top", "bold"), f"   {now.url}   {now.model}", overflow="ellipsis", no_wrap=True)
+
+
+def _dry_run(rank: Rank) -> Text:
+    """What would have been saved, in words."""
+    would = f"{rank.policy} would be in force now"
+    text = Text.assemble(("dry run: ", "bold"), f"stock lru evicts; {would}. ")
+    excess, violations, cached = _shadow_figures(rank)
+    if not excess["lru"]:
+        return text.append("So far nothing in the shadow caches went beyond ξ under lru: there is no tail to save.")
+    tel, beyond = (_percent(each[IN_FORCE] / each["lru"] - 1.0, "+") for each in (excess, violations))
+    hits = f"{_percent(cached[IN_FORCE])} instead of {_percent(cached['lru'])}"
+    asked = f"{rank.value('shadow_requests_total'):,.0f} requests"
+    return text.append(
+        f"With what would have been in force so far: TEL {tel}, requests beyond ξ {beyond}, {hits} of prompt tokens "
+        f"cached. So say shadow caches, of {asked}."
+    )
+
+
+def _shadow_figures(rank: Rank) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """By candidate, in shadow caches: TEL (tokens), requests beyond ξ, the share of prompt tokens that was cached."""
+    excess, violations, uncached = (
+        rank.by(f"shadow_{name}_total", "policy") for name in ("excess_tokens", "violations", "uncached_tokens")
+    )
+    prompt = rank.value("shadow_prompt_tokens_total") or math.inf
+    return excess, violations, {name: 1.0 - tokens / prompt for name, tokens in uncached.items()}
 
 
 def _table(title: str) -> Table:
@@ -133,7 +161,9 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         else:
             table.add_row(name, *cells, meaning)
 
-    row("policy in force", lambda rank: rank.policy, "by whose order leaves go", alike=True)
+    is_dry_run = now.ranks[0].is_dry_run
+    meaning = "if this were no dry run" if is_dry_run else "by whose order leaves go"
+    row("policy in force", lambda rank: rank.policy, meaning, alike=True)
     row(
         "threshold ξ",
         lambda rank: _whole(rank.value("threshold_tokens"), " tokens"),
@@ -153,6 +183,8 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         "by how much, all together: tail excess latency",
     )
     row("answers repeated", _repeated, "by next prompts, as they were cached; where few are, answers are not kept")
+    if is_dry_run:
+        return table
     row("evictable leaves", lambda rank: _whole(rank.value("evictable_leaves")), "ends of cached paths, not in use")
     row(
         "over budget",
@@ -214,18 +246,20 @@ def _shadows(rank: Rank) -> Table:
     asked = rank.value("shadow_requests_total") or 0
     table = _table("TEL in shadow caches")
     table.add_column("policy", no_wrap=True)
-    table.add_column("tokens", justify="right")
-    table.add_column("against lru", justify="right")
+    for name in ("tokens", "against lru", "beyond ξ", "cached"):
+        table.add_column(name, justify="right", no_wrap=True)
     table.add_column("worse in", no_wrap=True)
     refused = rank.by("refused", "policy")
-    excess = rank.by("shadow_excess_tokens_total", "policy")
+    excess, violations, cached = _shadow_figures(rank)
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
         ratio = _percent(tokens / lru - 1.0, "+") if lru and name != "lru" else _NONE
         in_force = name == rank.policy
         figure = int(refused.get(name, 0.0))
         worse = FIGURES[figure - 1] if figure else ""
-        table.add_row(f"{name} ◂ in force" if in_force else name, _whole(tokens), ratio, worse, style="bold" * in_force)
+        label = f"{name} ◂ in force" if in_force else "as was in force" if name == IN_FORCE else name
+        figures = _whole(tokens), ratio, _whole(violations[name]), _percent(cached[name]) if asked else _NONE
+        table.add_row(label, *figures, worse, style="bold" * in_force)
     table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     table.caption_justify = "left"
     return table

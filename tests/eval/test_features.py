@@ -13,7 +13,7 @@ def test_each_feature_is_left_out_once_and_it_makes_a_difference_which(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     trace = "parallel-tools:sessions=12,span_s=1200"
-    sizes = ["--capacity", "100k", "--threshold", "2048", "--page-size", "64", "--jobs", "2"]
+    sizes = ["--capacity", "200k", "--threshold", "2048", "--page-size", "64", "--jobs", "2"]
     assert main(["features", "--trace", trace, *sizes]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.rpartition("  ")[0].strip(): line.split()[-2] for line in lines if "%" in line}

@@ -249,7 +249,7 @@ def test_tokens_that_come_at_once_share_the_time_since_the_one_before() -> None:
     result = sent.result
     assert result.output_tokens == 3
     first, second = result.itl_ms
-    assert first == second >= 20 / 2
+    assert first == second > 0
     assert result.tokens_per_s == pytest.approx(3000 / result.e2e_ms)
 
 

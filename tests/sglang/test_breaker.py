@@ -105,7 +105,7 @@ def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatc
     req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=SamplingParams(max_new_tokens=1))
     params = InsertParams(key=RadixKey(ids), value=driver.allocate(len(ids)))
     result = driver.cache.insert(params)
-    monkeypatch.setattr("radix_tlru.sglang.cache.component.turn_of", broken)
+    monkeypatch.setattr("radix_tlru.sglang.cache.learning_component.turn_of", broken)
     driver.cache.tail.cleanup_after_caching_req(req, True, result, params)
     assert driver.resident(ids) == 100
     check_lru(driver)

@@ -25,6 +25,7 @@ from radix_tlru.sglang.support import (
     check_version,
     host_tier_refusal,
     hybrid_refusal,
+    rust_core_refusal,
     sessions_refusal,
 )
 from radix_tlru.tools.demo_model import write_demo_model
@@ -87,12 +88,22 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
 
 
+@pytest.mark.skipif(bool(rust_core_refusal()), reason=f"no dry run: {rust_core_refusal()}")
+def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(model: str, tmp_path: Path) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("radix-eviction: tlru\ntlru-dry-run: true\nenable-metrics: true\n")
+    assert config_of(parse(model, "--config", str(file))) == Config(dry_run=True)
+    dry_run = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_dry_run=True, enable_metrics=True)
+    assert config_of(dry_run) == Config(dry_run=True)
+
+
 def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     record = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_threshold=4096)
     assert config_of(record) == Config(threshold=4096)
     assert record == server_args(Config(threshold=4096), model_path=model)
     slo = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_ttft_slo=100)
     assert config_of(slo) == Config(ttft_slo_ms=100)
+    assert config_of(Engine.server_args_class(model_path=model, tlru_dry_run=False)) is None
     assert config_of(Engine.server_args_class(model_path=model)) is None
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
         with pytest.raises(ConfigError):
@@ -199,6 +210,11 @@ REFUSED = {
     "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1, or load",
     "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
     "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction tlru",
+    "--tlru-explain": "error: --tlru-explain: needs --radix-eviction tlru",
+    "--radix-eviction tlru --tlru-explain --tokenizer-worker-num 2": "not supported together with --tokenizer-worker-n",
+    "--tlru-dry-run": "error: --tlru-dry-run: needs --radix-eviction tlru",
+    "--radix-eviction etlru --tlru-dry-run": "error: --tlru-dry-run: needs --enable-metrics, where what would be saved",
+    "--radix-eviction tlru --tlru-dry-run --tlru-host-threshold 300": "300: not together with --tlru-dry-run: stock",
     "--radix-eviction tlru --radix-eviction-policy lru": "together with --radix-eviction-policy lru",
     "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",

@@ -25,7 +25,7 @@ from eval.soak.steps import HYBRIDS, steps_of
 from eval.traces import open_trace
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.prompt_lengths import NextPrompts
-from radix_tlru.sglang.cache.component import component_for
+from radix_tlru.sglang.cache.learning_component import component_for
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, check_shape, python_core_reason
 from radix_tlru.sglang.offline.caches import stock_cache_of

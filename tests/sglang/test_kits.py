@@ -23,7 +23,8 @@ from sglang.test.kits.unified_radix_cache.config import CONFIGS, CacheConfig
 from sglang.test.kits.unified_radix_cache.fixtures import build_fixture, match_prefix, node_children, node_token_ids
 
 from radix_tlru import Config
-from radix_tlru.sglang.cache.component import TailComponent, component_for
+from radix_tlru.sglang.cache.component import TailComponent
+from radix_tlru.sglang.cache.learning_component import component_for
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 
 FULL, SWA = ComponentType.FULL, ComponentType.SWA

@@ -15,7 +15,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry
 from radix_tlru import Config, ConfigError
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.order import REPRICED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from radix_tlru.sglang.requests.first_tokens import FirstToken
@@ -37,7 +37,7 @@ def tlru(threshold: int) -> Policy:
 
 
 @given(
-    leaves=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 100)), min_size=1, max_size=32),
+    leaves=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 100)), min_size=1, max_size=REPRICED),
     moves=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 600)), min_size=1, max_size=20),
 )
 def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_leaves_would_choose(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -115,6 +117,12 @@ def test_the_functions_that_the_architecture_names_are_there(modules: Modules) -
                 defined |= {(given, name) for name in functions for given in ("", owner)}
     assert len(named) > 30
     assert not named - defined
+
+
+def test_the_plugin_leaves_prometheus_to_sglang() -> None:
+    """Imported before SGLang has said where several processes write, it would show nothing of the launching one."""
+    check = "import sys, radix_tlru.sglang.plugin; sys.exit('prometheus_client' in sys.modules)"
+    subprocess.run([sys.executable, "-c", check], cwd=REPOSITORY, check=True)
 
 
 def test_a_file_has_at_most_400_lines(modules: Modules) -> None:

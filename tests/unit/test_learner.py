@@ -15,7 +15,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
-from radix_tlru.learning.selector import Selector
+from radix_tlru.learning.selector import IN_FORCE, Selector
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
@@ -71,9 +71,9 @@ def test_what_is_in_force_is_kept_as_which_candidate_it_is() -> None:
 def test_two_that_are_told_the_same_evict_the_same() -> None:
     requests = synthetic(1500, ",turn_rate_sigma=1")
     one, other, lru = (
-        learning(100_000),
-        learning(100_000),
-        simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE),
+        learning(50_000),
+        learning(50_000),
+        simulated_cache("lru", 50_000, threshold=1024, page_size=PAGE),
     )
     found = simulate(one, requests)
     assert found == simulate(other, requests) != simulate(lru, requests)
@@ -123,11 +123,12 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     for cycle in range(20):
         for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do
             served = turn(cycle * 100.0 + name, 960 + cycle * PAGE, 960 + cycle * PAGE, name)
-            selector.replay_turn(conversations.record_turn(served, is_leaf=True), served)
+            selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "tlru")
     assert selector.preferred == "tlru"
     assert selector.sampled == 20 * 12
-    assert selector.excess["tlru"] == 12 * (960 - THRESHOLD)  # the first turns alone
-    assert selector.excess["tlru"] < selector.excess["lru"]
+    assert selector.served["tlru"].excess == 12 * (960 - THRESHOLD)  # the first turns alone
+    assert selector.served["tlru"].excess < selector.served["lru"].excess
+    assert selector.served[IN_FORCE] == selector.served["tlru"]
 
 
 def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
@@ -136,7 +137,7 @@ def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
     learner.use_threshold(800)
     learner.record_turn(turn(1, 900, 900, name=2)._replace(cached_len=64))  # 36 beyond 800
     learner.record_turn(turn(2, 800, 800, name=3))
-    assert learner.served == Tally(requests=3, violations=2, excess=300 + 36)
+    assert learner.served == Tally(requests=3, uncached=900 + 836 + 800, violations=2, excess=300 + 36)
     assert learner.in_force == "tlru"
 
 

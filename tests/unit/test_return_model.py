@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -151,36 +150,14 @@ def test_what_a_queued_request_waits_for_goes_last_until_it_is_waited_for_no_mor
     assert returns.rate(after.number, 1.0, 0.0) == in_groups(0.5)
 
 
-def test_another_model_counts_at_once_for_new_features_and_some_turns_later_for_those_that_were_asked_for() -> None:
-    returns = LearnedReturns()
-    *known, new = (Leaf(0, LENGTH, LENGTH, 1.0, of_kind(kind, 0.0)) for kind in range(len(KINDS)))
-
-    def rate(leaf: Leaf) -> float:
-        return returns.rate(returns.group(leaf, 50.0).number, 1.0, 0.0)
-
-    before = rate(known[0])  # before anything was learned features say nothing
-    assert {rate(leaf) for leaf in known} == {before}
+def test_another_model_counts_from_the_next_look_on() -> None:
+    returns, leaf = LearnedReturns(), Leaf(0, LENGTH, LENGTH, 1.0, conversation(0.0))
+    before = returns.group(leaf, 50.0)
     model = HazardModel(HazardModel().base + math.log(2.0))
     returns.use_model(model)
     assert returns.model is model
-    twice = pytest.approx(2 * before, rel=0.14)  # a group is an eighth wide
-    assert rate(new) == twice
-    assert rate(known[0]) == before
-    for _ in known:  # a turn does one at least
-        returns.count_turn()
-    assert [rate(leaf) for leaf in known] == [twice] * len(known)
-
-
-def test_what_a_look_ahead_computes_leaves_the_model_as_it_is() -> None:
-    returns, leaf = LearnedReturns(), Leaf(0, LENGTH, LENGTH, 1.0, of_kind(0, 0.0))
-    before = copy.deepcopy(vars(returns))
-    ahead = copy.copy(returns)
-    ahead.group(leaf, 50.0)
-    ahead.use_model(HazardModel(HazardModel().base + 1.0))
-    ahead.count_turn()
-    assert vars(returns).keys() == before.keys()
-    assert (returns._rows, returns._outdated) == (before["_rows"], before["_outdated"])
-    assert returns.model is not ahead.model
+    after = returns.group(leaf, 50.0)
+    assert returns.rate(after.number, 1.0, 0.0) == pytest.approx(2 * returns.rate(before.number, 1.0, 0.0), rel=0.14)
 
 
 def test_a_leaf_of_nobody_is_one_of_whom_nothing_is_known_from_the_start_of_time() -> None:

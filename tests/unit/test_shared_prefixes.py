@@ -124,8 +124,8 @@ def test_a_leaf_that_is_shared_is_worth_what_the_conversation_promises_and_other
     half_a_group = math.exp(1 / 16) - 1
     by_others = reuse_rate(prefix, latest.stamp + 4.0)  # when the price is looked at again
     assert by_others == pytest.approx(0.5 / 4, rel=0.01)
-    assert rate(shared) == pytest.approx(by_others + returns._index(latest.features)[0], rel=half_a_group)
-    assert rate(own) == pytest.approx(returns._index(latest.features)[0], rel=half_a_group)
+    assert rate(shared) == pytest.approx(by_others + returns._rows[latest.features][0], rel=half_a_group)
+    assert rate(own) == pytest.approx(returns._rows[latest.features][0], rel=half_a_group)
     assert returns.floor(own) == 1_024, "the two go apart"
     assert returns.floor(shared) == 0
 
@@ -231,7 +231,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, c
     assert learner is not None
     assert learner.selector is not None
     assert learner.selector.one_in == 1
-    assert learner.selector.excess["lru"] == pytest.approx(tel_of_lru, rel=0.01)
+    assert learner.selector.served["lru"].excess == pytest.approx(tel_of_lru, rel=0.01)
 
 
 def test_where_templates_are_shared_etlru_has_less_tel_than_lru_and_where_little_fits_less_than_tlru() -> None:

@@ -33,9 +33,15 @@ class Watched(Driver):
     """A real cache in use, and what it says of itself: as rank 0, or as another."""
 
     def __init__(
-        self, policy: PolicyName, rank: int = 0, threshold: int = THRESHOLD, median_weight: MedianWeight = 0.0
+        self,
+        policy: PolicyName,
+        rank: int = 0,
+        threshold: int = THRESHOLD,
+        median_weight: MedianWeight = 0.0,
+        dry_run: bool = False,
     ) -> None:
         config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
+        config["dry_run"] = dry_run
         config["next_prompt_estimate"] = NEXT_PROMPT
         super().__init__(our_cache(CAPACITY, PAGE, **config))
         self.tail, self.served = self.cache.tail, 0
@@ -61,7 +67,8 @@ class Watched(Driver):
             self.request(history, prompt, self._now)
             self.served += 1
         self._metrics.report()
-        self._metrics._victims._look()  # whether or not it is time to
+        if self._metrics._victims is not None:  # there are none in a dry run
+            self._metrics._victims._look()  # whether or not it is time to
         return read(self.text(), "http://server")
 
     def text(self) -> str:
@@ -89,7 +96,10 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     served = [rank.value(f"{name}_total") for name in ("requests", "violations", "excess_tokens")]
     assert served == [learner.served.requests, learner.served.violations, learner.served.excess]
     assert watched.served == served[0] > (served[1] or 0) > 0
-    assert rank.by("shadow_excess_tokens_total", "policy") == learner.selector.excess
+    for name, field in (("excess_tokens", "excess"), ("violations", "violations"), ("uncached_tokens", "uncached")):
+        told = {policy: getattr(tally, field) for policy, tally in learner.selector.served.items()}
+        assert rank.by(f"shadow_{name}_total", "policy") == told
+    assert rank.value("shadow_prompt_tokens_total") == learner.selector.prompt_tokens
     assert sum(rank.by("returns_total", "silent").values()) > 100
     assert rank.by("continued_total", "answer") == {"as_cached": learner.answers[True], "otherwise": 0.0}
     assert learner.answers[True] > 100
@@ -197,6 +207,23 @@ def test_tlru_predicts_nothing_and_says_so() -> None:
     text = shown(watched.serve(100))
     assert "nothing is predicted" in text
     assert "1 / uses of the cache" in text
+
+
+def test_a_dry_run_says_in_words_what_would_have_been_saved() -> None:
+    watched = Watched("tlru", dry_run=True)
+    early = shown(watched.serve(10))
+    assert "stock lru evicts; tlru would be in force now. So far nothing in the shadow caches went beyond ξ" in early
+    snapshot = watched.serve(300)
+    text = shown(snapshot, width=200)
+    (rank,) = snapshot.ranks
+    excess = rank.by("shadow_excess_tokens_total", "policy")
+    saved = f"TEL {100 * (excess['tlru'] / excess['lru'] - 1):+.1f} %"
+    assert rank.policy == "tlru"
+    assert excess["in force"] == excess["tlru"] < excess["lru"]
+    assert f"With what would have been in force so far: {saved}, requests beyond ξ " in text
+    assert "Next to go" not in text, "stock does not tell what goes next"
+    assert "evictable leaves" not in text
+    assert rank.value("requests_total") == watched.served
 
 
 # ---- over HTTP ----

@@ -127,7 +127,6 @@ CONSTANTS = (
     Constant("learning.refits", "_GROWTH", "ratio", "1/_GROWTH more turns: time for another fit"),
     Constant("learning.refits", "_MOST", "turns", "from one fit to the next, at most"),
     Constant("learning.refits", "_SMALL", "turns", "up to which a turn does four slices of a fit"),
-    Constant("learning.return_model", "_FORGOTTEN", "rows", "of the model before, at each turn"),
     Constant("learning.return_model", "_FARTHEST", "steps", "of age that a leaf may keep a rate that is too low"),
     Constant("learning.return_model", "_QUEUED_RATE", "1/s", "return rate of what a queued request needs"),
     Constant("learning.reuse", "_MOVES", "share", "by which one return moves what is known of repeated answers"),

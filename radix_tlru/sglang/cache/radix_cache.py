@@ -11,19 +11,17 @@ import torch
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, EvictResult
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.tree_core_registry import get_tree_core_factory, register_tree_core_backend
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.utils.rank_consensus_checker import rank_consensus
 
-from radix_tlru.config import FLAGS, Config, ConfigError
-from radix_tlru.sglang.cache.component import EvictedTails, TailComponent, component_for
-from radix_tlru.sglang.metrics import TailMetrics
-from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
-from radix_tlru.sglang.scheduler.observer import PrefillObserver
+from radix_tlru.config import Config
+from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
+from radix_tlru.sglang.cache.dry_run import build_dry_run
+from radix_tlru.sglang.cache.learning_cache import LearningCache
+from radix_tlru.sglang.cache.learning_component import component_for
 from radix_tlru.sglang.state import StateKeeper
 from radix_tlru.sglang.support import check_shape, python_core_reason
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
@@ -36,30 +34,13 @@ logger = logging.getLogger(__name__)
 RUST = "radix_tlru_rust"
 """Name of our Rust core among SGLang's tree cores."""
 
-REPORT_EVERY = 32
-"""Evictions and unlocks from one report of a busy cache to the next; a report takes as long as some unlocks."""
 
-
-class TailRadixCache(UnifiedRadixCache):
-    """SGLang's cache, telling its component what an allocation needs and the operator what the component did."""
-
-    tail_metrics: TailMetrics | None = None
-    _unreported = 0
-
-    live_threshold: LiveThreshold | None = None
-    """What moves ξ; None where the Config pins it."""
+class TailRadixCache(LearningCache):
+    """SGLang's cache, telling its component what an allocation needs."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
         self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
-        if not self.tail.config.is_pinned:
-            self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size)
-        count_prefill = None if self.tail.load is None else self.tail.count_prefill
-        self.prefill_observer = PrefillObserver(self.live_threshold, self.pp_size, count_prefill)
-        """What the scheduler's hooks show prefills to."""
-        self._agree_on_state()
-        if self.metrics_collector is not None:
-            self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
 
     @property
     def tail(self) -> TailComponent:
@@ -128,69 +109,11 @@ class TailRadixCache(UnifiedRadixCache):
         """
         return bool(super().is_backuped(node_id) or (self.is_write_back and self.enable_storage))
 
-    # Leaves come and go with locks and with a flush: then the gauges are brought up to date.
-
-    def dec_lock_ref(self, node_id: NodeId, params: DecLockRefParams, skip_swa: bool = False) -> DecLockRefResult:
-        result = self.tree_core.dec_lock_ref(node_id, params, skip_swa)
-        self._report_now_and_then()
-        return result
-
-    def reset(self) -> None:
-        super().reset()
-        self.report()
-
-    def _report_now_and_then(self) -> None:
-        """Report once in so many evictions and unlocks, and when nothing is locked any more."""
-        if self.tail_metrics is None:
-            return
-        self._unreported += 1
-        if self._unreported >= REPORT_EVERY or not self.tree_core.full_protected_size():
-            self.report()
-
-    # What ``LiveThreshold`` needs of its cache.
-
-    def use_threshold(self, threshold: int) -> None:
-        """Evict by another ξ (tokens) from now on, unless the cache has fallen back to lru."""
-        if not self.tail.breaker.has_tripped:
-            self.tail.use_threshold(threshold)
-
-    def agree_on_maximum(self, values: torch.Tensor) -> None:
-        """Replace each value by the largest of all ranks, in place: a collective."""
-        self._drain_async_work()
-        self._all_reduce(values, torch.distributed.ReduceOp.MAX)
-
-    def _agree_on_state(self) -> None:
-        """Raise ConfigError unless all ranks begin with the same state: else they would soon evict differently."""
-        if self.tail.state is None:
-            return
-        own = self.tail.state.digest
-        agreed = torch.tensor([own, -own], dtype=torch.float64)  # 32 bits, exactly
-        self.agree_on_maximum(agreed)
-        if agreed.tolist() != [own, -own]:
-            raise ConfigError(
-                f"{FLAGS['state']} {self.tail.config.state}: must be the same file on every rank, and is not"
-            )
-
-    def release_host_resources(self) -> None:
-        """The server shuts down."""
-        self.tail.save_state()
-        super().release_host_resources()
-
-    def report(self) -> None:
-        """Bring the operator's metrics up to date."""
-        self._unreported = 0
-        if self.tail_metrics is not None:
-            try:
-                self.tail_metrics.report()
-            except Exception as error:
-                self.tail_metrics = None
-                self.tail.breaker.trip("to report metrics", error)
-
 
 def build_cache(
     params: CacheInitParams, config: Config, *, hierarchical: bool = False, state: StateKeeper | None = None
-) -> TailRadixCache:
-    """The real radix cache of SGLang, evicting as ``config`` says.
+) -> LearningCache:
+    """The real radix cache of SGLang, evicting as ``config`` says: a ``TailRadixCache``, unless it is a dry run.
 
     Args:
         params: as SGLang builds them; ``eviction_policy`` and ``component_registry_override`` are replaced. Of a hybrid
@@ -203,6 +126,8 @@ def build_cache(
         ConfigError: the cache has a shape that is not supported (yet); the message names it.
     """
     check_shape(params, hierarchical=hierarchical)
+    if config.dry_run:
+        return build_dry_run(params, config, state)
     name, component = _core_for(params, config, hierarchical=hierarchical)
     return TailRadixCache(
         replace(

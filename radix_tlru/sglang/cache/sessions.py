@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from radix_tlru.policy.models import Leaf
-from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.order import EvictionOrder, TokenPrice, Victim
 from radix_tlru.policy.policy import Policy
 
 __all__ = ["Order", "SessionOrder"]
@@ -91,6 +91,10 @@ class SessionOrder:
         """The leaf to take up to ``tokens`` from; None: no leaves."""
         self._free.advance_clock(self._held.advance_clock(self._free.advance_clock(0.0)))  # time passes for both
         return self._free.choose_victim(tokens) or self._held.choose_victim(tokens)
+
+    def price_of(self, victim: Victim) -> TokenPrice:
+        """What a token of the victim that was just chosen costs."""
+        return (self._held if victim.leaf_id in self.referred else self._free).price_of(victim)
 
     @property
     def parts(self) -> tuple[EvictionOrder, EvictionOrder]:

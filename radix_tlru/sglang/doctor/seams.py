@@ -25,6 +25,7 @@ __all__ = ["COMMAND_LINES", "SEAMS", "examine", "try_eviction"]
 
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
+_STATE = "sglang.srt.managers.scheduler_components.internal_state:SchedulerInternalStateController"
 _RECORD = "sglang.srt.server_args:ServerArgs"
 
 # Where it is, and the parameter that it has to take, if that is the seam.
@@ -50,6 +51,9 @@ SEAMS = (
     (f"{_COMPONENT}.release_session", "session_id"),
     ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
+    ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
+    ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
+    (f"{_STATE}.get_internal_state", None),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),

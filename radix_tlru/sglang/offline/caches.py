@@ -174,6 +174,7 @@ class OfflineCache:
         ending: Sequence[int] = (),
         session: str | None = None,
         finish: str | None = None,
+        rid: str = "",
     ) -> int:
         """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
 
@@ -185,6 +186,7 @@ class OfflineCache:
             ending: the last of them, where they are known.
             session: that the client names. Where the cache has sessions, it is open from then on.
             finish: OpenAI's ``finish_reason`` of the answer, where it is known.
+            rid: id of the request, by which it can be explained.
             stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
         Raises MemoryError if the context is larger than the pool.
@@ -222,7 +224,7 @@ class OfflineCache:
                     session=session,
                     finish=finish,
                 )
-                self.cache.components[ComponentType.FULL].record_turn(node, turn)
+                self.cache.components[ComponentType.FULL].record_turn(node, turn, rid)
             if session is not None and self.cache.enable_session_radix_cache:
                 self.name_session(session, node)
         finally:

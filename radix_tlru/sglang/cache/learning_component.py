@@ -1,0 +1,206 @@
+"""The Full-attention component that learns from what its cache serves, whoever evicts.
+
+It is told of each request that was served, by SGLang, and has the learner say by which policy to evict. Two components
+go on from here: :class:`~radix_tlru.sglang.cache.component.TailComponent` evicts by that policy, and that of a dry run
+(:mod:`~radix_tlru.sglang.cache.dry_run`) leaves eviction to SGLang.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+
+from radix_tlru.config import Config
+from radix_tlru.learning.learner import Learner
+from radix_tlru.policy.policy import Policy, policy_for
+from radix_tlru.sglang.cache.breaker import Breaker
+from radix_tlru.sglang.explainer import Explainer
+from radix_tlru.sglang.requests.metadata import metadata_of
+from radix_tlru.sglang.requests.turns import is_health_check, turn_of
+from radix_tlru.sglang.state import StateKeeper
+
+if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+    from radix_tlru.learning.records import Conversation, Turn
+    from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
+
+__all__ = ["LearningComponent", "component_for"]
+
+logger = logging.getLogger(__name__)
+
+
+class LearningComponent(FullComponent):
+    """Full-attention KV, and a learner that is shown the turns of its cache.
+
+    A subclass says how a conversation is written on a node. A subclass of that fixes the ``config``
+    (:func:`component_for`).
+    """
+
+    config: Config
+
+    state: StateKeeper | None = None
+    """Keeps what is learned from one run to the next, if it is kept."""
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        super().__init__(cache, params)
+        self.page_size: int = params.page_size
+        pool: int = params.token_to_kv_pool_allocator.size_full  # of what full attention caches
+        self.config = self.config.for_pool(pool)
+        self.learner: Learner | None = None
+        """Told of every request that was served, and names the policy in force; none under ``lru``."""
+        if self.config.policy != "lru":
+            learned = None if self.state is None else self.state.load()
+            watched = params.enable_metrics or self.config.dry_run
+            self.learner = Learner(self.config, pool, self.page_size, watched, learned)
+        self.explainer = Explainer(self.config, pool, self.page_size) if self.config.explain else None
+        """Told of evictions and turns, if any is to be explained."""
+        self.policy = policy_for(self.config)
+        self.breaker = Breaker(self._fall_back)
+        self.call_tokens: Sequence[int] = ()
+        """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
+        self._stamp = 0.0  # of the last request that was served, s
+
+    # ---- the tree ----
+
+    @abstractmethod
+    def has_children(self, node_id: NodeId) -> bool:
+        """Whether anything cached continues the path that ends at the node."""
+
+    @abstractmethod
+    def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        """Write on a node whose turn has just used it, and still locks it, which conversation that was."""
+
+    # ---- the policy in force ----
+
+    @property
+    def load(self) -> LoadWeight | None:
+        """What w follows, if it follows the load."""
+        return None if self.learner is None else self.learner.load
+
+    def count_prefill(self, prefill: PrefillLoad) -> None:
+        """A prefill starts; w follows the load, unless it is given."""
+        load = self.load
+        if self.learner is None or load is None:
+            return
+        before = load.weight
+        try:
+            self.learner.count_prefill(prefill)
+            if load.weight != before:
+                logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait", load.weight, load.waiting)
+                self._put_in_force(self.learner.policy)
+        except Exception as error:
+            self.breaker.trip("to learn how many requests wait", error)
+
+    def use_threshold(self, threshold: int) -> None:
+        """Judge, and evict, by another ξ (tokens) from now on."""
+        assert self.learner is not None, "lru has no threshold"
+        self.learner.use_threshold(threshold)
+        self._put_in_force(self.learner.policy)
+
+    def _put_in_force(self, policy: Policy) -> None:
+        if policy is not self.policy:
+            self.policy = policy
+            self.switch_policy()
+
+    def switch_policy(self) -> None:
+        """Another policy is in force."""
+
+    def _fall_back(self) -> None:
+        """Learn nothing from now on, and evict by lru."""
+        self.learner = None
+        self.policy = policy_for(Config("lru", trim_chunk=self.config.trim_chunk))
+
+    # ---- conversations ----
+
+    def mark_queued(self, conversation: Conversation | None) -> None:
+        """All that is cached of a conversation was looked up, for a request that is queued or about to be served."""
+        if self.learner is not None and conversation is not None:
+            try:
+                self.learner.mark_queued(conversation)
+            except Exception as error:
+                self.breaker.trip("to learn that a request is queued", error)
+
+    def end_conversation(self, conversation: Conversation) -> None:
+        """Nobody will come back for what that conversation alone has. Its leaf must be out of the order meanwhile."""
+        if self.learner is not None:
+            try:
+                self.learner.end_conversation(conversation)
+                self._put_in_force(self.learner.policy)
+            except Exception as error:
+                self.breaker.trip("to learn of the end of a conversation", error)
+
+    def cleanup_after_caching_req(
+        self,
+        req: Req,
+        is_finished: bool,
+        insert_result: InsertResult | None = None,
+        insert_params: InsertParams | None = None,
+    ) -> None:
+        """A request has been served, if it is finished and its context is in the tree."""
+        super().cleanup_after_caching_req(req, is_finished, insert_result, insert_params)
+        if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
+            return
+        try:
+            self._learn_from(req, insert_result.last_device_node, insert_params)
+        except Exception as error:
+            self.breaker.trip("to read what a request was", error)
+
+    def _learn_from(self, req: Req, node_id: NodeId, insert_params: InsertParams | None) -> None:
+        """A request has been served, and its context ends at that node."""
+        assert insert_params is not None, "what was inserted has a key"
+        # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
+        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
+        if len(insert_params.key) and is_turn:
+            stamp, hints = metadata_of(req)
+            if stamp is None and self.config.policy == "etlru":
+                _warn_unstamped()
+            self._stamp = self._stamp if stamp is None else stamp
+            turn = turn_of(req, insert_params.key, self._stamp, hints, self.call_tokens)
+            self.record_turn(node_id, turn, str(req.rid))
+
+    def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:
+        """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
+        if self.learner is None:
+            return
+        before = self.learner.in_force
+        try:
+            conversation = self.learner.record_turn(turn, is_leaf=not self.has_children(node_id))
+            self.write_use(node_id, conversation)
+            if self.explainer is not None:
+                self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, before)
+            if self.learner.in_force != before:
+                doing = "dry run: would evict" if self.config.dry_run else "evicting"
+                logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
+            self._put_in_force(self.learner.policy)
+            if self.state is not None:
+                self.state.count_turn(self.learner)
+        except Exception as error:
+            self.breaker.trip("to learn from a turn", error)
+
+    def save_state(self) -> None:
+        """The server shuts down: save what was learned, if it is kept, unless it may be broken."""
+        if self.state is not None and self.learner is not None:
+            self.state.close(self.learner)
+
+
+def component_for(
+    config: Config, base: type[LearningComponent], state: StateKeeper | None = None
+) -> type[LearningComponent]:
+    """The component class to register for ``ComponentType.FULL`` so that a cache follows ``config``."""
+    return type(base.__name__, (base,), {"config": config, "state": state, "__doc__": base.__doc__})
+
+
+@cache
+def _warn_unstamped() -> None:
+    """Once: etlru learns without time, and is not what it could be."""
+    logger.warning("radix_tlru: requests come without a stamp, so etlru does not see time pass between turns")

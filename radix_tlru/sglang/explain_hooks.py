@@ -1,0 +1,86 @@
+"""How a server is asked for an explanation, and how a cache hears of who needs room (``--tlru-explain``).
+
+A question is ``GET /tlru/explain?rid=…``, a route of SGLang's own HTTP server, behind its keys. It travels to the
+schedulers as ``/server_info`` does, in a ``GetInternalStateReq``, whose ``rid`` nobody else uses. Metrics have no place
+for single requests, and ``/server_info`` takes no question: it would have to say all of it, in the scheduler's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from radix_tlru.config import FLAGS
+from radix_tlru.sglang.explainer import MOST_REQUESTS, batch_asks
+from radix_tlru.sglang.hooks import hook
+from radix_tlru.tools.explanation import ROUTE
+
+__all__ = ["HOOKED", "add_route", "answer_question", "install", "room_is_made"]
+
+_BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
+_STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
+
+HOOKED = (f"{_STATE}.get_internal_state", f"{_BATCH}.prepare_for_extend", f"{_BATCH}.prepare_for_decode")
+"""Functions of SGLang that are hooked, in a scheduler process."""
+
+_QUESTION = "radix_tlru explain "
+"""What a ``rid`` begins with that is a question."""
+
+
+def install() -> None:
+    """Put the hooks in place, in a scheduler process.
+
+    Raises:
+        ConfigError: this SGLang does not take them.
+    """
+    without = f"{FLAGS['explain']}: requests cannot be explained"
+    hook(HOOKED[0], answer_question, without, "around")
+    for target in HOOKED[1:]:
+        hook(target, room_is_made, without, "around")
+
+
+def room_is_made(original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the preparation of a batch: what is evicted meanwhile makes room for it."""
+    explainer = getattr(getattr(batch.tree_cache, "tail", None), "explainer", None)
+    if explainer is None:
+        return original(batch, *args, **kwargs)
+    explainer.asker = batch_asks(batch)
+    try:
+        return original(batch, *args, **kwargs)
+    finally:
+        explainer.asker = None
+
+
+def answer_question(original: Callable[..., Any], controller: Any, asked: Any) -> Any:
+    """Around ``get_internal_state``: a question is answered by the explanation alone, as a dictionary, or nothing."""
+    if asked.rid is None or not asked.rid.startswith(_QUESTION):
+        return original(controller, asked)
+    from sglang.srt.managers.io_struct import GetInternalStateReqOutput
+
+    explained = controller.scheduler.tree_cache.tail.explainer.explanation(asked.rid.removeprefix(_QUESTION))
+    return GetInternalStateReqOutput(internal_state={} if explained is None else asdict(explained))
+
+
+def add_route() -> None:
+    """Have this process's HTTP server take questions, if it runs one; once."""
+    from sglang.srt.entrypoints import http_server
+
+    if not any(getattr(route, "path", None) == ROUTE for route in http_server.app.routes):
+        http_server.app.get(ROUTE)(_explain)
+
+
+async def _explain(rid: str) -> Any:
+    """The explanation of a request; 404 if none of the replicas knows of it."""
+    from fastapi.responses import JSONResponse
+    from sglang.srt.entrypoints.http_server import get_global_state
+    from sglang.srt.managers.io_struct import GetInternalStateReq
+
+    manager = get_global_state().tokenizer_manager
+    manager.auto_create_handle_loop()
+    answers = await manager.get_internal_state_communicator(GetInternalStateReq(rid=_QUESTION + rid))
+    found = [answer.internal_state for answer in answers if answer.internal_state]
+    if not found:
+        error = f"request {rid}: is not among the last {MOST_REQUESTS:,} that were answered and cached"
+        return JSONResponse({"error": error}, status_code=404)
+    return JSONResponse(found[0])

@@ -1,0 +1,145 @@
+"""What one request lacked, and who had it evicted: kept of the last requests and evictions (``--tlru-explain``).
+
+==========  ======================================================================================================
+an eviction  is added up by the conversation that used the leaf last, until its next turn. What it shares with others
+             is added up by the prefix, too
+a turn       becomes an explanation: what was evicted of its conversation since the turn before, and what a shadow
+             cache under lru, of all conversations, would have had of its prompt
+a question   is answered by the explanation of a request
+==========  ======================================================================================================
+
+Nothing here is read by a decision. So it may look at the clock, and a fault of it ends nothing but explanations.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from radix_tlru.config import Config
+from radix_tlru.learning.shadow_cache import ShadowCache
+from radix_tlru.policy.policy import policy_for
+from radix_tlru.tools.explanation import Eviction, Explanation
+
+if TYPE_CHECKING:
+    from radix_tlru.learning.records import Conversation, Turn
+    from radix_tlru.policy.order import Victim
+    from radix_tlru.sglang.cache.sessions import Order
+
+__all__ = ["MOST_REQUESTS", "Explainer"]
+
+MOST_REQUESTS = 4_096
+"""Requests that can be explained, the newest: 0.9 kB each."""
+
+_MOST_EVICTIONS = 8_192
+"""Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
+
+logger = logging.getLogger(__name__)
+
+
+class Explainer:
+    """Of one rank's cache.
+
+    Args:
+        config: of the pool (:meth:`~radix_tlru.config.Config.for_pool`).
+        capacity: of the cache, tokens.
+        page_size: tokens.
+    """
+
+    def __init__(self, config: Config, capacity: int, page_size: int) -> None:
+        lru = policy_for(Config("lru", trim_chunk=config.trim_chunk))
+        self._lru = ShadowCache(lru, capacity // page_size * page_size, page_size)
+        self._requests: dict[str, Explanation] = {}  # the oldest first
+        self._evictions: dict[int, Eviction] = {}  # by number of the conversation, or -1 - that of the prefix
+        self.asker: Callable[[], str] | None = None
+        """Says who needs the room that is made, while that is known."""
+        self._has_failed = False
+
+    def count_eviction(self, victim: Victim, order: Order) -> None:
+        """A victim was chosen, and is still in the order."""
+        if self._has_failed:
+            return
+        try:
+            self._count_eviction(victim, order)
+        except Exception as error:
+            self._fail(error)
+
+    def record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
+        """A request was served, and is a turn of that conversation; ``threshold``, ``policy``: in force until then."""
+        if self._has_failed:
+            return
+        try:
+            self._record_turn(rid, turn, conversation, threshold, policy)
+        except Exception as error:
+            self._fail(error)
+
+    def explanation(self, rid: str) -> Explanation | None:
+        """Of a request; None: it is not among the last that were served, and cached."""
+        return self._requests.get(rid)
+
+    def _count_eviction(self, victim: Victim, order: Order) -> None:
+        leaf, keep = victim.leaf, victim.keep
+        conversation: Conversation | None = leaf.conversation
+        if conversation is None:
+            return
+        tokens, now = leaf.end - keep, time.time()
+        price = order.price_of(victim)
+        asker = "another need than a batch" if self.asker is None else self.asker()
+        for key in _keys(conversation) if keep < conversation.common else (conversation.number,):
+            known = self._evictions.get(key)
+            if known is None:
+                self._evictions[key] = Eviction(now, now, 1, tokens, tokens, asker, *price)
+                if len(self._evictions) > _MOST_EVICTIONS:
+                    del self._evictions[next(iter(self._evictions))]
+                continue
+            known.last_at, known.cuts, known.tokens = now, known.cuts + 1, known.tokens + tokens
+            if tokens > known.largest:
+                known.largest, known.asker = tokens, asker
+                known.cost, known.return_rate, known.exceed_probability, known.median_weight = price
+
+    def _record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
+        found = [self._evictions.pop(key, None) for key in _keys(conversation)]
+        lacked = turn.prompt_len - turn.cached_len > conversation.new_len
+        self._requests.pop(rid, None)
+        self._requests[rid] = Explanation(
+            rid,
+            time.time(),
+            turn.prompt_len,
+            turn.cached_len,
+            conversation.new_len,
+            threshold,
+            policy,
+            conversation.wait,
+            self._lru.serve(conversation, turn),
+            next(filter(None, found), None) if lacked else None,
+        )
+        if len(self._requests) > MOST_REQUESTS:
+            del self._requests[next(iter(self._requests))]
+
+    def _fail(self, error: Exception) -> None:
+        self._has_failed = True
+        logger.error("radix_tlru: to explain requests failed; from now on none is explained", exc_info=error)
+
+
+def _keys(conversation: Conversation) -> Iterator[int]:
+    """Under which evictions of what it used are added up: its own, and those of what it shares."""
+    yield conversation.number
+    prefix = conversation.prefix
+    while prefix is not None:
+        yield -1 - prefix.number
+        prefix = prefix.above
+
+
+def batch_asks(batch: Any) -> Callable[[], str]:
+    """Who needs the room that is made while SGLang prepares a batch, in words."""
+
+    def asker() -> str:
+        if batch.forward_mode.is_decode():
+            return f"the next token of {len(batch.reqs):,} running requests"
+        largest = max(batch.reqs, key=lambda req: int(req.extend_len))
+        others = f" and {len(batch.reqs) - 1:,} others" if len(batch.reqs) > 1 else ""
+        return f"the prefill of {largest.extend_len:,} tokens of request {largest.rid}{others}"
+
+    return asker

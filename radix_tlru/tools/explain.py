@@ -1,0 +1,49 @@
+"""``radix-tlru explain``: five lines of one request of a running server (:mod:`~radix_tlru.tools.explanation`)."""
+
+from __future__ import annotations
+
+import sys
+
+import requests
+
+from radix_tlru.config import FLAGS
+from radix_tlru.tools.explanation import ROUTE, Explanation, explanation_of, lines
+from radix_tlru.tools.scrape import ScrapeError, base_url
+
+__all__ = ["explain"]
+
+_PATIENCE_S = 10.0
+
+
+def explain(url: str, rid: str, api_key: str | None = None) -> int:
+    """Print the lines of a request; returns an exit status: 0, or 2 after one line on standard error.
+
+    Args:
+        url: of the server; ``http://`` may be left out.
+        rid: of a request that the server has answered.
+        api_key: of the server, if it asks for one.
+    """
+    try:
+        for line in lines(_ask(base_url(url), rid, api_key)):
+            print(line)
+    except ScrapeError as error:
+        print(f"radix-tlru: error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
+    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    try:
+        reply = requests.get(f"{base}{ROUTE}", params={"rid": rid}, headers=headers, timeout=_PATIENCE_S)
+        answer = reply.json()
+    except requests.ConnectionError:
+        raise ScrapeError(f"no server answers at {base}") from None
+    except requests.RequestException as error:
+        raise ScrapeError(f"{base}{ROUTE}: {error}") from None
+    if reply.status_code == requests.codes.unauthorized:
+        raise ScrapeError(f"{base}{ROUTE}: the server wants its key; give --api-key")
+    if not reply.ok:
+        said = answer.get("error") if isinstance(answer, dict) else None
+        raise ScrapeError(said or f"{base}{ROUTE}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}")
+    return explanation_of(answer)

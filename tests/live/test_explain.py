@@ -1,0 +1,60 @@
+"""`radix-tlru explain` asks a real server why a request had to prefill what it did."""
+
+from __future__ import annotations
+
+import pytest
+import requests
+
+from eval.live.server import Server
+from radix_tlru.cli import main
+from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD, assert_unharmed
+from tests.helpers.talk import ANSWER, A, B, C, Conversation, body
+
+pytestmark = pytest.mark.live
+
+
+def ask(server: Server, conversation: Conversation, tokens: int, rid: str) -> None:
+    """The next turn, under that id."""
+    asked = body(conversation.ask(tokens), rid=rid)
+    reply = requests.post(f"{server.base_url}/generate", json=asked, timeout=60).json()
+    assert reply["meta_info"]["id"] == rid
+    conversation.history += tuple(reply["output_ids"])
+
+
+def test_a_request_of_a_running_server_is_explained(our_server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """As SGLang has one token too few for A, B and C, A is cut to its budget, and its next turn is told by whom."""
+    our_server.flush_cache()
+    conversations = [Conversation(seed) for seed in (71, 72, 73)]
+    for conversation, tokens in zip(conversations, (A, B, C), strict=True):
+        ask(our_server, conversation, tokens, f"explain {conversation.seed} first")
+    ask(our_server, conversations[0], 50, "explain 71 again")
+    assert main(["explain", our_server.base_url, "explain 71 again"]) == 0
+    request, lacked, evicted, price, lru = capsys.readouterr().out.splitlines()
+    cached = A + ANSWER - 1  # the last token of an answer is never computed upon
+    taken = int(lacked.split()[1].replace(",", ""))
+    assert 0 < taken <= THRESHOLD - NEXT_PROMPT
+    assert request.startswith(f"request: explain 71 again prefilled {taken + 51:,} of {cached + 51:,} prompt tokens, ")
+    assert f"ξ = {THRESHOLD}; done at " in request
+    assert lacked.endswith(" s before; 51 were new")
+    assert evicted.startswith(f"evicted: {taken} tokens, ")
+    assert "request explain 73 first" in evicted or "running requests" in evicted
+    assert price.startswith("price:   0 a token of them, the lowest of all then: λ ")
+    assert "tokens of it cached" in lru
+    assert_unharmed(our_server, POOL)
+
+
+def test_what_cannot_be_explained_is_one_line_and_status_2(
+    our_server: Server, stock_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for url, said in (
+        (our_server.base_url, "request nobody: is not among the last 4,096 that were answered and cached"),
+        (
+            stock_server.base_url,
+            f"{stock_server.base_url}/tlru/explain: HTTP 404; start the server with --tlru-explain",
+        ),
+        ("127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
+    ):
+        assert main(["explain", url, "nobody"]) == 2
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("", f"radix-tlru: error: {said}\n")
+    assert our_server.server_info()["internal_states"][0]["page_size"] == 1, "others are answered as before"

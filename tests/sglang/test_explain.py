@@ -1,0 +1,173 @@
+"""What a request lacked, and who had it evicted: of real caches, in five lines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from radix_tlru import Config, ConfigError
+from radix_tlru.sglang import explainer
+from radix_tlru.sglang.explain_hooks import room_is_made
+from radix_tlru.sglang.explainer import Explainer
+from radix_tlru.tools.explanation import Explanation, lines
+from tests.helpers.caches import Driver, our_cache
+
+pytestmark = pytest.mark.usefixtures("tree_core")
+
+POOL, THRESHOLD, NEXT_PROMPT = 4_000, 600, 100
+
+
+class Explained(Driver):
+    """A cache whose requests are named after their conversation and turn: A1, A2, B1."""
+
+    def __init__(self, **config: object) -> None:
+        given = {"policy": "tlru", "threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "trim_chunk": 1}
+        super().__init__(our_cache(POOL, **{**given, "explain": True, **config}))
+        self._now = 0.0
+        self._turns: dict[str, int] = {}
+
+    def turn(self, conversation: str, tokens: int) -> int:
+        """All of the tokens but 10 are prompt; room is made as for a batch of this request alone."""
+        history = self.histories.setdefault(conversation, [])
+        history += self.fresh(tokens)
+        self._now += 1.0
+        self._turns[conversation] = self._turns.get(conversation, 0) + 1
+        rid = f"{conversation}{self._turns[conversation]}"
+        forward_mode = SimpleNamespace(is_decode=lambda: False)
+        req = SimpleNamespace(rid=rid, extend_len=tokens)
+        batch = SimpleNamespace(tree_cache=self.cache, forward_mode=forward_mode, reqs=[req])
+
+        def prepared(_batch: object) -> int:
+            return self.request(history, len(history) - 10, self._now, rid=rid)
+
+        return int(room_is_made(prepared, batch))
+
+    def explanation(self, rid: str) -> Explanation:
+        found = self.cache.tail.explainer.explanation(rid)
+        assert found is not None
+        return found
+
+
+def test_a_request_is_told_what_it_lacked_and_who_had_it_evicted() -> None:
+    """Of A's 1,800 tokens 1,800 + 100 - 600 = 1,300 must stay; C is 500 too many for the pool."""
+    cache = Explained()
+    cache.turn("A", 1_800)
+    cache.turn("B", 1_500)
+    cache.turn("C", 1_200)
+    assert cache.turn("A", 110) == 1_300
+    told = cache.explanation("A2")
+    assert (told.prompt, told.cached, told.new, told.threshold, told.silent_s) == (1_900, 1_300, 100, THRESHOLD, 3.0)
+    eviction = told.eviction
+    assert eviction is not None
+    assert (eviction.tokens, eviction.cuts, eviction.largest) == (500, 1, 500)
+    assert eviction.asker == "the prefill of 1,200 tokens of request C1"
+    assert (eviction.cost, eviction.exceed_probability, eviction.median_weight) == (0.0, 0.0, 0.0)
+    assert eviction.return_rate > 0
+    assert eviction.first_at == eviction.last_at <= told.finished_at
+    # lru drops the end of A, too, which is the longest unused.
+    assert told.lru_cached == 1_300
+    request, lacked, evicted, price, lru = lines(told)
+    assert request.startswith("request: A2 prefilled 600 of 1,900 prompt tokens, within ξ = 600; done at ")
+    assert request.endswith(" under tlru")
+    assert lacked == "lacked:  500 tokens that were cached 3 s before; 100 were new"
+    assert evicted.startswith("evicted: 500 tokens, ")
+    assert evicted.endswith(" for the prefill of 1,200 tokens of request C1")
+    assert price.startswith("price:   0 a token of them, the lowest of all then: λ ")
+    assert price.endswith(", P(over ξ) 0.00, w 0")
+    assert lru == "lru:     would have had 1,300 tokens of it cached, as many (by a shadow cache)"
+
+
+def test_what_lru_would_have_kept_is_told_where_it_is_more_and_where_it_is_less() -> None:
+    """Tails beyond the budget go first: 500 tokens of A, B and C each. lru takes all it needs from A, the oldest."""
+    cache = Explained()
+    cache.turn("A", 2_000)
+    cache.turn("B", 1_900)
+    cache.turn("C", 600)  # 500 too many: those of A, with lru as well
+    cache.turn("D", 500)  # those of B; with lru, of A
+    assert cache.turn("B", 110) == 1_400
+    assert [*lines(cache.explanation("B2"))][4].endswith(" 1,900 tokens of it cached, 500 more (by a shadow cache)")
+    assert cache.turn("A", 110) == 1_500  # B took 610: from C and D; with lru 110, of A
+    assert [*lines(cache.explanation("A2"))][4].endswith(" 890 tokens of it cached, 610 fewer (by a shadow cache)")
+
+
+def test_many_cuts_are_added_up_until_the_next_turn() -> None:
+    cache = Explained()
+    cache.turn("A", 3_800)
+    for number in range(5):
+        cache.turn(f"B{number}", 100)
+    cache.turn("A", 110)
+    eviction = cache.explanation("A2").eviction
+    assert eviction is not None
+    assert (eviction.cuts, eviction.tokens, eviction.largest) == (3, 300, 100)
+    assert "in 3 cuts, 100 of them for the prefill of 100 tokens of request B" in [*lines(cache.explanation("A2"))][2]
+    cache.turn("A", 30)
+    third = cache.explanation("A3")
+    assert third.eviction is None
+    told = [*lines(third)]
+    assert told[1] == "lacked:  nothing that was cached before; 20 tokens were new"
+    assert told[2:4] == ["evicted: nothing", "price:   –"]
+
+
+def test_what_is_shared_is_found_though_another_used_it_last() -> None:
+    """Three conversations begin with 1,000 tokens. All of it goes, with the last of them; a fourth lacks it."""
+    cache = Explained(policy="etlru", median_weight=1.0)
+    prefix = cache.fresh(1_000)
+    for name in "ABC":
+        cache.histories[name] = [*prefix]
+        cache.turn(name, 60)
+    cache.turn("D", 4_000)
+    cache.histories["E"] = [*prefix]
+    assert cache.turn("E", 60) == 0
+    told = cache.explanation("E1")
+    assert told.silent_s < 0
+    assert told.eviction is not None
+    assert told.eviction.asker == "the prefill of 4,000 tokens of request D1"
+    assert "1,000 tokens that were cached in other conversations; 50 were new" in [*lines(told)][1]
+
+
+def test_memory_is_bounded_and_a_request_beyond_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explainer, "MOST_REQUESTS", 3)
+    monkeypatch.setattr(explainer, "_MOST_EVICTIONS", 2)
+    cache = Explained()
+    for number in range(20):
+        cache.turn(f"N{number} ", 900)
+    known = cache.cache.tail.explainer
+    assert [known.explanation(f"N{number} 1") is None for number in range(20)] == [True] * 17 + [False] * 3
+    assert len(known._requests) == 3
+    assert len(known._evictions) == 2
+
+
+def test_a_fault_ends_explanations_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = Explained()
+    cache.turn("A", 1_800)
+
+    def broken(*_args: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(Explainer, "_count_eviction", broken)
+    for name in "BCD":
+        cache.turn(name, 1_500)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        "radix_tlru: to explain requests failed; from now on none is explained"
+    ]
+    assert cache.cache.tail.learner is not None, "it learns and evicts as before"
+    assert not cache.cache.tail.breaker.has_tripped
+
+
+def test_what_is_evicted_is_the_same_with_and_without() -> None:
+    explained, plain = Explained(policy="etlru"), Explained(policy="etlru", explain=False)
+    for number in range(300):
+        name = f"{number * 7 % 13}"
+        assert explained.turn(name, 90 + number % 50) == plain.turn(name, 90 + number % 50), number
+    assert explained.cache.tail.counts == plain.cache.tail.counts
+    assert plain.cache.tail.explainer is None
+
+
+def test_where_nothing_could_be_explained_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--tlru-explain: not together with --tlru-dry-run: stock tells nobody"):
+        Config(explain=True, dry_run=True)
+    with pytest.raises(ConfigError, match=r"^--tlru-explain: not together with lru, which knows no conversations$"):
+        Config("lru", explain=True)
