@@ -72,7 +72,7 @@ def test_the_same_tokens_of_three_tenants_are_three_conversations(our_server: Se
 
 ADAPTERS = ("one", "two")
 SLOTS = 4  # requests that run at once
-SLOW = 300  # tokens of an answer that is overtaken
+SLOW = 500  # tokens of an answer that is overtaken
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_a_prompt_is_warm_for_its_adapter_alone(
 def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted: list[Server]) -> None:
     async def overtake(server: Server) -> tuple[list[Any], Any]:
         server.flush_cache()
-        asked = [body(Conversation(40 + n).ask(300), SLOW, priority=0) for n in range(2 * SLOTS)]
+        asked = [body(Conversation(40 + n).ask(100), SLOW, priority=0) for n in range(2 * SLOTS)]
         slow = [asyncio.ensure_future(ask_all(server, [one])) for one in asked]
         await until_running(server, SLOTS, slow[0])
         (first,) = await ask_all(server, [body(Conversation(39).ask(1_500), 20, priority=100)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import signal
 import subprocess
@@ -80,7 +81,8 @@ def test_the_first_chat_of_a_server_finds_its_system_prompt(
 
 def test_what_a_flush_takes_is_back_after_the_next_round(server: Server, file: Path) -> None:
     command = [sys.executable, "-m", "radix_tlru.cli", "warm", server.base_url, str(file), "--every", "0.3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as warming:
+    interruptible = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # where tests run in the background
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=interruptible) as warming:
         assert warming.stdout is not None
         try:
             lines = iter(warming.stdout.readline, "")
