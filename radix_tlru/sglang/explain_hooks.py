@@ -12,7 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 from radix_tlru.config import FLAGS
-from radix_tlru.sglang.explainer import MOST_REQUESTS, batch_asks
+from radix_tlru.sglang.explainer import MOST_REQUESTS, need_of
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.tools.explanation import ROUTE
 
@@ -45,11 +45,11 @@ def room_is_made(original: Callable[..., Any], batch: Any, *args: Any, **kwargs:
     explainer = getattr(getattr(batch.tree_cache, "tail", None), "explainer", None)
     if explainer is None:
         return original(batch, *args, **kwargs)
-    explainer.asker = batch_asks(batch)
+    explainer.needed_for = need_of(batch)
     try:
         return original(batch, *args, **kwargs)
     finally:
-        explainer.asker = None
+        explainer.needed_for = None
 
 
 def answer_question(original: Callable[..., Any], controller: Any, asked: Any) -> Any:

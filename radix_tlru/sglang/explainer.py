@@ -53,8 +53,8 @@ class Explainer:
         self._lru = ShadowCache(lru, capacity // page_size * page_size, page_size)
         self._requests: dict[str, Explanation] = {}  # the oldest first
         self._evictions: dict[int, Eviction] = {}  # by number of the conversation, or -1 - that of the prefix
-        self.asker: Callable[[], str] | None = None
-        """Says who needs the room that is made, while that is known."""
+        self.needed_for: Callable[[], str] | None = None
+        """Says what room is made for, while that is known."""
         self._has_failed = False
 
     def count_eviction(self, victim: Victim, order: Order) -> None:
@@ -86,17 +86,17 @@ class Explainer:
             return
         tokens, now = leaf.end - keep, time.time()
         price = order.price_of(victim)
-        asker = "another need than a batch" if self.asker is None else self.asker()
+        needed_for = "another need than a batch" if self.needed_for is None else self.needed_for()
         for key in _keys(conversation) if keep < conversation.common else (conversation.number,):
             known = self._evictions.get(key)
             if known is None:
-                self._evictions[key] = Eviction(now, now, 1, tokens, tokens, asker, *price)
+                self._evictions[key] = Eviction(now, now, 1, tokens, tokens, needed_for, *price)
                 if len(self._evictions) > _MOST_EVICTIONS:
                     del self._evictions[next(iter(self._evictions))]
                 continue
             known.last_at, known.cuts, known.tokens = now, known.cuts + 1, known.tokens + tokens
             if tokens > known.largest:
-                known.largest, known.asker = tokens, asker
+                known.largest, known.needed_for = tokens, needed_for
                 known.cost, known.return_rate, known.exceed_probability, known.median_weight = price
 
     def _record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
@@ -132,14 +132,14 @@ def _keys(conversation: Conversation) -> Iterator[int]:
         prefix = prefix.above
 
 
-def batch_asks(batch: Any) -> Callable[[], str]:
-    """Who needs the room that is made while SGLang prepares a batch, in words."""
+def need_of(batch: Any) -> Callable[[], str]:
+    """What room is made for while SGLang prepares a batch, in words."""
 
-    def asker() -> str:
+    def in_words() -> str:
         if batch.forward_mode.is_decode():
             return f"the next token of {len(batch.reqs):,} running requests"
         largest = max(batch.reqs, key=lambda req: int(req.extend_len))
         others = f" and {len(batch.reqs) - 1:,} others" if len(batch.reqs) > 1 else ""
         return f"the prefill of {largest.extend_len:,} tokens of request {largest.rid}{others}"
 
-    return asker
+    return in_words

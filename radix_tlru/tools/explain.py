@@ -8,11 +8,9 @@ import requests
 
 from radix_tlru.config import FLAGS
 from radix_tlru.tools.explanation import ROUTE, Explanation, explanation_of, lines
-from radix_tlru.tools.scrape import ScrapeError, base_url
+from radix_tlru.tools.scrape import ScrapeError, base_url, get
 
 __all__ = ["explain"]
-
-_PATIENCE_S = 10.0
 
 
 def explain(url: str, rid: str, api_key: str | None = None) -> int:
@@ -34,12 +32,10 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
 
 def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    reply = get(base, ROUTE, params={"rid": rid}, headers=headers)
     try:
-        reply = requests.get(f"{base}{ROUTE}", params={"rid": rid}, headers=headers, timeout=_PATIENCE_S)
         answer = reply.json()
-    except requests.ConnectionError:
-        raise ScrapeError(f"no server answers at {base}") from None
-    except requests.RequestException as error:
+    except requests.JSONDecodeError as error:
         raise ScrapeError(f"{base}{ROUTE}: {error}") from None
     if reply.status_code == requests.codes.unauthorized:
         raise ScrapeError(f"{base}{ROUTE}: the server wants its key; give --api-key")

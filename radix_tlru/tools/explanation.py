@@ -25,7 +25,7 @@ class Eviction:
     cuts: int
     tokens: int
     largest: int  # tokens of the largest cut, which is what follows
-    asker: str  # who needed the room
+    needed_for: str  # what the room was made for, of the largest cut
     cost: float  # of its first token: what was compared
     return_rate: float  # λ, in 1 / (unit of the return model's time)
     exceed_probability: float  # P(Q > ξ - (L - X))
@@ -77,7 +77,7 @@ def lines(told: Explanation) -> Iterator[str]:
         at, until = _clock(eviction.first_at), _clock(eviction.last_at)
         when = at if at == until else f"{at} to {until}"
         cuts = f" in {eviction.cuts:,} cuts, {eviction.largest:,} of them" if eviction.cuts > 1 else ""
-        yield f"evicted: {eviction.tokens:,} tokens, {when}{cuts} for {eviction.asker}"
+        yield f"evicted: {eviction.tokens:,} tokens, {when}{cuts} for {eviction.needed_for}"
         yield (
             f"price:   {eviction.cost:.2g} a token of them, the lowest of all then: λ {eviction.return_rate:.2g}, "
             f"P(over ξ) {eviction.exceed_probability:.2f}, w {eviction.median_weight:g}"

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "read", "scrape"]
+__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
@@ -115,17 +115,26 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
         ScrapeError: nobody answers, the server has no metrics, or none of ours.
     """
     base = base_url(url)
-    try:
-        reply = (session or requests).get(f"{base}/metrics", timeout=_PATIENCE_S)
-    except requests.ConnectionError:
-        raise ScrapeError(f"no server answers at {base}") from None
-    except requests.RequestException as error:
-        raise ScrapeError(f"{base}/metrics: {error}") from None
+    reply = get(base, "/metrics", session)
     if reply.status_code == requests.codes.not_found:
         raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics")
     if not reply.ok:
         raise ScrapeError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
     return read(reply.text, base)
+
+
+def get(base: str, path: str, session: requests.Session | None = None, **options: Any) -> requests.Response:
+    """What a server answers at a path, whatever its status. It has 10 s; ``options`` are those of ``requests.get``.
+
+    Raises:
+        ScrapeError: nobody answers.
+    """
+    try:
+        return (session or requests).get(f"{base}{path}", timeout=_PATIENCE_S, **options)
+    except requests.ConnectionError:
+        raise ScrapeError(f"no server answers at {base}") from None
+    except requests.RequestException as error:
+        raise ScrapeError(f"{base}{path}: {error}") from None
 
 
 def read(text: str, url: str) -> Snapshot:

@@ -61,7 +61,7 @@ def test_a_request_is_told_what_it_lacked_and_who_had_it_evicted() -> None:
     eviction = told.eviction
     assert eviction is not None
     assert (eviction.tokens, eviction.cuts, eviction.largest) == (500, 1, 500)
-    assert eviction.asker == "the prefill of 1,200 tokens of request C1"
+    assert eviction.needed_for == "the prefill of 1,200 tokens of request C1"
     assert (eviction.cost, eviction.exceed_probability, eviction.median_weight) == (0.0, 0.0, 0.0)
     assert eviction.return_rate > 0
     assert eviction.first_at == eviction.last_at <= told.finished_at
@@ -122,7 +122,7 @@ def test_what_is_shared_is_found_though_another_used_it_last() -> None:
     told = cache.explanation("E1")
     assert told.silent_s < 0
     assert told.eviction is not None
-    assert told.eviction.asker == "the prefill of 4,000 tokens of request D1"
+    assert told.eviction.needed_for == "the prefill of 4,000 tokens of request D1"
     assert "1,000 tokens that were cached in other conversations; 50 were new" in [*lines(told)][1]
 
 

@@ -19,7 +19,7 @@ END = "<|im_end|>"
 
 
 def tokenizer(*added: str) -> Any:
-    """One that knows a word, and these tokens besides: ids 1, 2, …"""
+    """One that knows a word, and these added tokens: ids 1, 2, …"""
     words = Tokenizer(models.WordLevel({"word": 0}, unk_token="word"))
     words.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in added])
     return PreTrainedTokenizerFast(tokenizer_object=words)

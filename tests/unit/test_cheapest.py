@@ -40,11 +40,17 @@ def test_the_victim_is_the_cheapest_leaf_whatever_moves(
     steps: list[tuple[str, int, float]],
     threshold: int,
 ) -> None:
+    """Of many where a decision may give all of them a new price, of few by the bounds that a server has."""
+
+    def policy() -> Policy:
+        return wrapper(Policy(returns(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0))
+
     with unbounded_decisions():
-        take_steps(wrapper(Policy(returns(), FixedPrompt(NEXT_PROMPT), threshold, median_weight=0.0)), steps)
+        take_steps(policy(), steps, MOST)
+    take_steps(policy(), steps, min(REPRICED, MOVED))
 
 
-def take_steps(policy: Policy, steps: list[tuple[str, int, float]]) -> None:
+def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -> None:
     """Carry out the steps, and hold each victim against a look at all leaves."""
     in_seconds = getattr(policy.returns, "in_seconds", False)
     leaves: dict[int, Leaf] = {}
@@ -69,7 +75,7 @@ def take_steps(policy: Policy, steps: list[tuple[str, int, float]]) -> None:
         clock += 1
         chosen = sorted(leaves)[number % len(leaves)] if leaves else 0
         match what:
-            case "appear" if len(leaves) < MOST:
+            case "appear" if len(leaves) < most:
                 now += seconds / 100
                 last_id += 1
                 history = (number % 90 + 1) * PAGE
