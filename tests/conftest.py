@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
-from xdist.workermanage import NodeManager
+from xdist.workermanage import NodeManager, WorkerController
 
 from eval.live.server import Server, ensure_demo_model
 from radix_tlru.sglang.support import rust_core_refusal
@@ -47,10 +47,10 @@ LONG = ("test_overlay", "test_doctor", "test_flags", "test_simulate")
 
 
 class Scheduling(LoadScopeScheduling):
-    """With `--numprocesses`, one process has all tests that share servers, and each other file is in one.
+    """With `--numprocesses`, a file is in one process, and one process has the tests that share servers.
 
-    So servers are started once, no more of them run than memory holds, and while one of them loads or answers, the
-    other process has the second core. They are first, and files with servers of their own last, for whoever is free.
+    So few servers run at once, and while one of them loads or answers, another process has the second core. A process
+    that has nothing else left takes over files that share servers, and starts its own.
     """
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
@@ -58,8 +58,13 @@ class Scheduling(LoadScopeScheduling):
         config.option.loadscopereorder = False  # in the order that `pytest_collection_modifyitems` made
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.split("::", 1)[0]
-        return ON_SERVERS if place_of(file) == 0 else file
+        return nodeid.split("::", 1)[0]
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0]:
+            taken = next((file for file in self.workqueue if place_of(file) > 0), next(reversed(self.workqueue)))
+            self.workqueue.move_to_end(taken, last=False)
+        super()._assign_work_unit(node)
 
 
 def place_of(file: str) -> int:
@@ -77,6 +82,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not config.getoption("--cold-start"):
         Server.start_process = staticmethod(warm_start.start_process)
+        if config.getoption("numprocesses", None):  # of xdist
+            warm_start.share()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,7 +15,7 @@ POLICIES = ("etlru", "etlru-given")
 @pytest.mark.parametrize(
     "threshold", [2_048, *(pytest.param(other, marks=pytest.mark.long) for other in (1_024, 3_072))]
 )
-@pytest.mark.parametrize("spread", [0.0, 1.0])
+@pytest.mark.parametrize("spread", [pytest.param(0.0, marks=pytest.mark.long), 1.0])
 def test_learned_rates_reach_within_three_per_cent_of_the_true_ones(spread: float, threshold: int) -> None:
     sources = [source_of(WILDCHAT, spread, TURNS, seed) for seed in SEEDS]
     setting = Setting(WILDCHAT, spread, 10_000, threshold)

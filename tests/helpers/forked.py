@@ -18,7 +18,7 @@ SET_BY_IMPORTS: dict[str, str] = {}
 
 
 def become(words: Sequence[str], environment: Mapping[str, str], directory: str, log: Path) -> None:
-    """In a fork of the preloaded process: run a module as ``python -m`` would. Returns when it does."""
+    """In a fork of the preloaded process: run a module or a script as ``python`` would. Returns when it does."""
     os.setsid()
     os.chdir(directory)
     _redirect(0, os.devnull, os.O_RDONLY)
@@ -31,7 +31,10 @@ def become(words: Sequence[str], environment: Mapping[str, str], directory: str,
     module, *_ = sys.argv = list(words)
     given = environment.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [directory, *(path for path in given if path and path not in sys.path)]
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    if module.endswith(".py"):
+        runpy.run_path(module, run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _fork_what_is_spawned() -> None:

@@ -21,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from patches.check.tree import CommandError, cache_folder, fetch_wheel, run
+from patches.check.tree import CommandError, cache_folder, fetch_wheel
 from radix_tlru.sglang.support import SUPPORTED, release_of, sglang_version
 
 REPOSITORY = Path(__file__).parents[2]
+STARTUP = Path(__file__).with_name("startup")
 
 SUITE = tuple(
     f"tests/{folder}/test_{name}.py"
@@ -35,14 +36,7 @@ SUITE = tuple(
     for name in names
 )
 
-# Prints which SGLang is found, where, and why a cache of ours is not on the Rust core, if it is not.
-ASK = """
-import json, sglang
-from radix_tlru import Config
-from radix_tlru.sglang.support import python_core_reason
-from radix_tlru.sglang.offline.caches import cache_params
-print(json.dumps([sglang.__version__, sglang.__file__, python_core_reason(cache_params(1), Config())]))
-"""
+PLUGIN = "tests.helpers.which_sglang"
 
 
 @dataclass(frozen=True)
@@ -92,12 +86,10 @@ def unpacked(release: str) -> Path:
 
 def environment(release: str) -> dict[str, str]:
     """Of a process that finds this release."""
-    overlay = (
-        {} if release_of(sglang_version() or "") == release_of(release) else {"PYTHONPATH": str(unpacked(release))}
-    )
+    overlay = [] if release_of(sglang_version() or "") == release_of(release) else [str(unpacked(release))]
     # With bytecode kept, an import takes a third of the time.
     plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
-    return {**plain, "SGLANG_PLATFORM": "torch_cpu", **overlay}
+    return {**plain, "SGLANG_PLATFORM": "torch_cpu", "PYTHONPATH": os.pathsep.join([*overlay, str(STARTUP)])}
 
 
 def run_suite(release: str, arguments: Sequence[str] = SUITE) -> Outcome:
@@ -107,26 +99,17 @@ def run_suite(release: str, arguments: Sequence[str] = SUITE) -> Outcome:
         CommandError: the release cannot be had, or our cache does not import on it.
     """
     variables = environment(release)
-    version, file, reason = json.loads(
-        run([sys.executable, "-c", ASK], cwd=REPOSITORY, environment=variables).splitlines()[-1]
-    )
-    if release_of(version) != release_of(release) or not file.startswith(variables.get("PYTHONPATH", "")):
-        raise CommandError(f"SGLang {release} was to be tested, and {version} was found at {file}")
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.xml")
-        pytest = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "-W",
-            "ignore",
-            f"--junitxml={report}",
-        ]
+        report, found = Path(folder, "report.xml"), Path(folder, "found.json")
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+        pytest += [f"--junitxml={report}", "-p", PLUGIN, "--which-sglang", str(found)]
         status = subprocess.run([*pytest, *arguments], cwd=REPOSITORY, env=variables, check=False).returncode
+        if not found.exists():
+            raise CommandError(f"our cache does not import on SGLang {release}")
+        version, reason = json.loads(found.read_text())
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
+    if release_of(version) != release_of(release):
+        raise CommandError(f"SGLang {release} was to be tested, and {version} was found")
     skips = [case.find("skipped") for case in cases]
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = Counter(map(_reason, cases, skips))

@@ -8,6 +8,7 @@ request, and that no page has two owners. A server that finds otherwise raises, 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,7 +61,8 @@ def serve(
 ) -> Server:
     """A server of a model with weights, and these flags."""
     shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
-    return Server(shape, name=f"test-{name}", environment={**ALL_CHECKS, **environment}, grace_s=0)
+    process = os.environ.get("PYTEST_XDIST_WORKER", "alone")  # each may have a server of this name
+    return Server(shape, name=f"test-{name}-{process}", environment={**ALL_CHECKS, **environment}, grace_s=0)
 
 
 @contextlib.contextmanager

@@ -176,10 +176,10 @@ def lengths(answers: Sequence[Any]) -> list[int]:
 
 def test_a_flush_under_load_is_refused_as_stock_refuses_it(to_both: Any) -> None:
     async def flush(server: Server) -> list[tuple[int, str]]:
-        answers = asyncio.ensure_future(ask_all(server, bodies(4, 300, 600)))
+        answers = asyncio.ensure_future(ask_all(server, bodies(4, 300, 300)))
         await until_running(server, 4, answers)
         replies = [post(server, "/flush_cache") for _ in range(5)]
-        assert lengths(await answers) == [600] * 4
+        assert lengths(await answers) == [300] * 4
         return replies
 
     ours, stock = to_both(lambda server: asyncio.run(flush(server)))
@@ -192,12 +192,12 @@ def test_paused_answers_go_on_where_they_were(mode: str, flushed: int, to_both: 
     """A pause that retracts gives back all that the answers held, so that the cache can be flushed in it."""
 
     async def pause(server: Server) -> list[tuple[int, str]]:
-        answers = asyncio.ensure_future(ask_all(server, bodies(4, 100, 800)))
+        answers = asyncio.ensure_future(ask_all(server, bodies(4, 100, 400)))
         await until_running(server, 4, answers)
         replies = [post(server, "/pause_generation", mode=mode), post(server, "/flush_cache")]
         assert not answers.done()
         replies.append(post(server, "/continue_generation"))
-        assert lengths(await answers) == [800] * 4
+        assert lengths(await answers) == [400] * 4
         return replies
 
     ours, stock = to_both(lambda server: asyncio.run(pause(server)))

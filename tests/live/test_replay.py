@@ -9,9 +9,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 
 from eval.__main__ import main
@@ -184,10 +184,12 @@ def start(words: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_rows(path: Path, rows: int, process: subprocess.Popen[str], patience_s: float = 240.0) -> None:
+def wait_for_rows(
+    path: Path, rows: int, process: subprocess.Popen[str] | None = None, patience_s: float = 240.0
+) -> None:
     deadline = time.monotonic() + patience_s
     while not path.is_file() or path.read_bytes().count(b"\n") < rows:
-        assert process.poll() is None, process.communicate()[1][-2000:]
+        assert process is None or process.poll() is None, process.communicate()[1][-2000:]
         assert time.monotonic() < deadline, "no rows came"
         time.sleep(0.02)
 
@@ -210,27 +212,27 @@ def test_a_client_that_is_cut_off_says_what_is_missing_and_goes_on(our_server: S
     assert Folder(tmp_path).missing == []
 
 
-def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = [*arguments("--arm", "ours=--radix-eviction tlru", out=tmp_path), "--pool", str(POOL), "--retries", "0"]
-    process = start(words)
-    try:
-        wait_for_rows(tmp_path / "rows" / "0-ours.jsonl", 3, process)
-        (server,) = (
-            child
-            for child in psutil.Process(process.pid).children()
-            if "sglang.launch_server" in " ".join(child.cmdline())
-        )
-        os.killpg(server.pid, signal.SIGKILL)
-        _, errors = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGTERM)
-            process.communicate(timeout=60)
-    assert process.returncode == 1
+    launched: list[Server] = []
+    launch = Server.launch
+    monkeypatch.setattr(Server, "launch", lambda server: (launched.append(server), launch(server)))
+
+    def kill() -> int:
+        wait_for_rows(tmp_path / "rows" / "0-ours.jsonl", 3)
+        os.killpg(launched[0].process_group, signal.SIGKILL)
+        return launched[0].process_group
+
+    with ThreadPoolExecutor(1) as killer:
+        killed = killer.submit(kill)
+        assert main(["replay", *words]) == 1
+    assert live_members(killed.result()) == []
+    errors = capsys.readouterr().err
     assert "ours, repeat 1: the server ended while it served" in errors
     assert "missing: ours #1" in errors
     assert "Traceback" not in errors
-    assert live_members(server.pid) == []
     assert main(["replay", *words]) == 0
     assert Folder(tmp_path).missing == []
     facts = Folder(tmp_path).facts("ours")

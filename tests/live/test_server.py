@@ -7,8 +7,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +32,7 @@ from tests.helpers.servers import (
     assert_all_is_given_back,
 )
 from tests.helpers.talk import ANSWER, A, B, C, Conversation, answer_to
+from tests.helpers.warm_start import Run
 
 pytestmark = pytest.mark.live
 
@@ -305,20 +304,13 @@ def test_an_engine_in_python_evicts_alike_and_leaves_nothing_running(tmp_path: P
     }
     prompts = [Conversation(seed).ask(tokens) for seed, tokens in enumerate((A, B, C))]
     sampling = {"temperature": 0.0, "max_new_tokens": ANSWER, "ignore_eos": True}
-    process = subprocess.Popen(
-        [sys.executable, str(script), json.dumps([arguments, prompts, sampling])],
-        env={**os.environ, "SGLANG_PLATFORM": "torch_cpu"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    engine = Run(tmp_path, str(script), json.dumps([arguments, prompts, sampling]))
     try:
-        printed, log = process.communicate(timeout=240)
-        assert process.returncode == 0, log
-        assert live_members(process.pid) == []
-        assert json.loads(printed.strip().splitlines()[-1]) == [0, 0, 0, CACHED_A - TOO_MANY]
-        assert CACHE_OF.format("registered('radix_tlru')", "TailRadixCache") in log
+        status, printed = engine.wait()
+        assert status == 0, printed
+        assert live_members(engine.pid) == []
+        assert str([0, 0, 0, CACHED_A - TOO_MANY]) in printed.splitlines()
+        assert CACHE_OF.format("registered('radix_tlru')", "TailRadixCache") in printed
     finally:
-        for left in live_members(process.pid):
+        for left in live_members(engine.pid):
             os.kill(left, signal.SIGKILL)

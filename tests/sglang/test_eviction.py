@@ -195,12 +195,13 @@ def test_with_full_weight_the_order_is_lru() -> None:
         assert weighted.turn(name, tokens) == lru.turn(name, tokens)
 
 
-def test_a_random_walk_of_20_000_steps_keeps_every_invariant() -> None:
+@pytest.mark.parametrize("steps", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
+def test_a_random_walk_keeps_every_invariant(steps: int) -> None:
     """Requests, held and released locks, aborts, evictions and flushes, with the tree checked from the inside."""
     driver = tlru(3000, page_size=4, threshold=150, next_prompt=30)
     cache, rng = driver.cache, random.Random(17)
     held: list[Lock] = []
-    for step in range(20_000):
+    for step in range(steps):
         action = rng.random()
         name = f"{rng.randrange(25)}"
         if action < 0.45:

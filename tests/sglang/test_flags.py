@@ -6,7 +6,6 @@ import json
 import os
 import pickle
 import subprocess
-import sys
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 from transformers import AutoConfig
 
+from eval.live.server import CPU_PLATFORM, LAUNCH_COMMAND, Server, ServerError, cpu_flags
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.state_file import Origin, read_state
 from radix_tlru.sglang.plugin import server_args
@@ -29,6 +29,7 @@ from radix_tlru.sglang.support import (
     sessions_refusal,
 )
 from radix_tlru.tools.demo_model import write_demo_model
+from tests.helpers.servers import POOL
 
 
 @pytest.fixture(scope="module")
@@ -267,19 +268,16 @@ def test_the_installed_sglang_is_in_the_supported_range() -> None:
     check_version("0.5.23.post1+cu130")
 
 
-def run_launcher(*flags: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sglang.launch_server", *flags],
-        env={**os.environ, "SGLANG_PLATFORM": "torch_cpu", **environment},
+def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str) -> None:
+    """As a user starts it, whatever other servers of tests are forked off."""
+    ended = subprocess.run(
+        [*LAUNCH_COMMAND, "--model-path", model, "--radix-eviction", "tlru", "--tlru-threshold", "100"],
+        env={**os.environ, **CPU_PLATFORM},
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-
-
-def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str) -> None:
-    ended = run_launcher("--model-path", model, "--radix-eviction", "tlru", "--tlru-threshold", "100")
     assert ended.returncode == 2
     assert "sglang: error: --tlru-threshold 100: must be more than" in ended.stderr
     assert "Traceback" not in ended.stderr
@@ -287,9 +285,10 @@ def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str) -> None
 
 
 def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model: str) -> None:
-    ended = run_launcher("--model-path", model, "--radix-eviction", "tlru", SGLANG_PLUGINS="another_plugin")
-    assert ended.returncode == 2
-    assert "--radix-eviction" in ended.stderr
+    flags = [*cpu_flags(Path(model), POOL), "--radix-eviction", "tlru"]
+    server = Server(flags, name="test-no-plugin", environment={"SGLANG_PLUGINS": "another_plugin"}, grace_s=0)
+    with pytest.raises(ServerError, match=r"ended with status 2 (.|\n)*--radix-eviction"), server:
+        pass
 
 
 HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ from starlette.requests import Request
 from radix_tlru import Config
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Range
 from radix_tlru.sglang.requests import metadata
+from tests.helpers.warm_start import Run
 
 
 def manager(mode: str = "null", config: Config | None = None) -> Any:
@@ -166,6 +166,8 @@ print(found[1] is not found[0], found[2] is found[1])
 """
 
 
-def test_another_plugin_at_the_same_function_does_not_keep_ours_out() -> None:
-    said = subprocess.run([sys.executable, "-c", BESIDE_ANOTHER], capture_output=True, text=True, check=False)
-    assert said.stdout.split()[-2:] == ["True", "True"], said.stderr
+def test_another_plugin_at_the_same_function_does_not_keep_ours_out(tmp_path: Path) -> None:
+    script = tmp_path / "beside_another.py"
+    script.write_text(BESIDE_ANOTHER)
+    status, said = Run(tmp_path, str(script)).wait()
+    assert (status, said.split()[-2:]) == (0, ["True", "True"]), said

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,8 +17,8 @@ from radix_tlru.sglang.offline.caches import cache_params
 from radix_tlru.sglang.state import SAVE_EVERY
 from tests.helpers import state_rank
 from tests.helpers.caches import Driver, our_cache_with_state
-from tests.helpers.paths import REPOSITORY
 from tests.helpers.turns import conversation
+from tests.helpers.warm_start import Run
 
 POOL, PAGE, NOW = state_rank.POOL, state_rank.PAGE, "2026-11-25 10:00:00+00:00"
 
@@ -98,26 +96,15 @@ def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pyte
 
 def ranks(tmp_path: Path, *files: Sequence[Path]) -> list[list[str]]:
     """What each of two real ranks says that begins with one of its files after the other."""
-    command = [sys.executable, "-m", "tests.helpers.state_rank"]
     both = [
-        subprocess.Popen(
-            [*command, str(number), str(tmp_path / "meet"), *map(str, of_rank)],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, of_rank in enumerate(files)
+        Run(tmp_path / str(number), "-m", "tests.helpers.state_rank", str(number), str(tmp_path / "meet"), *of_rank)
+        for number, of_rank in enumerate(list(map(str, of_rank)) for of_rank in files)
     ]
     said = []
-    try:
-        for process, of_rank in zip(both, files, strict=True):
-            printed, log = process.communicate(timeout=240)
-            assert process.returncode == 0, log
-            said.append(printed.strip().splitlines()[-len(of_rank) :])
-    finally:
-        for process in both:
-            process.kill()
+    for one, of_rank in zip(both, files, strict=True):
+        status, printed = one.wait()
+        assert status == 0, printed
+        said.append(printed.strip().splitlines()[-len(of_rank) :])
     return said
 
 

@@ -124,13 +124,13 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
-    checks += [_tree_core(), try_eviction()]
+    checks += [tree_core(), try_eviction()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("seams", tuple(checks))
 
 
-def _tree_core() -> Check:
+def tree_core() -> Check:
     """Which of SGLang's tree cores a cache of ours is on here: both decide alike, the Rust core costs less."""
     try:
         from radix_tlru.config import Config
