@@ -9,6 +9,7 @@ Differences between releases are looked for where they are, never derived from t
 ``sessions_refusal``       before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
 ``hybrid_refusal``         before 0.5.22 a match does not say how much of a path a next turn can use: hybrid models
                            are refused
+``explain_refusal``        before 0.5.22 schedulers answer questions about themselves elsewhere
 ``insert_params``          before 0.5.22 an insert is not told what the same request inserted before
 =========================  ==========================================================================================
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import FLAGS, Config, ConfigError
@@ -142,9 +144,11 @@ def explain_refusal() -> str | None:
     from sglang.srt.managers import io_struct
 
     asked = getattr(io_struct, "GetInternalStateReq", None)
-    if "rid" in getattr(asked, "__struct_fields__", ()):
-        return None
-    return "a question to its schedulers cannot name a request"
+    if "rid" not in getattr(asked, "__struct_fields__", ()):
+        return "a question to its schedulers cannot name a request"
+    if find_spec("sglang.srt.managers.scheduler_components.internal_state") is None:
+        return "its schedulers answer questions about themselves elsewhere"
+    return None
 
 
 def hybrid_refusal() -> str | None:
@@ -211,8 +215,6 @@ def check_record(record: ServerArgs, config: Config) -> None:
             raise ConfigError(f"{FLAGS['dry_run']}: needs --enable-metrics, where what would be saved is told")
         if refusal := rust_core_refusal():  # its paths tell the dry run what has children, on either core
             raise ConfigError(f"{FLAGS['dry_run']}: not supported with SGLang {sglang_version()}: {refusal}")
-    if config.explain and (refusal := explain_refusal()):
-        raise ConfigError(f"{FLAGS['explain']}: not supported with SGLang {sglang_version()}: {refusal}")
     if config.host_threshold is not None:
         given = f"{FLAGS['host_threshold']} {config.host_threshold}"
         if not record.enable_hierarchical_cache:
@@ -222,6 +224,8 @@ def check_record(record: ServerArgs, config: Config) -> None:
     workers = getattr(record, "tokenizer_worker_num", 1)
     if workers > 1 and config.explain:
         raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
+    if config.explain and (refusal := explain_refusal()):
+        raise ConfigError(f"{FLAGS['explain']}: not supported with SGLang {sglang_version()}: {refusal}")
     for flag, refused_with in (
         (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
         ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone

@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 
 from patches.check.tree import CommandError, cache_folder, fetch_wheel
 from radix_tlru.sglang.support import SUPPORTED, release_of, sglang_version
+from tests.helpers.warm_start import SHARED
 
 REPOSITORY = Path(__file__).parents[2]
 STARTUP = Path(__file__).with_name("startup")
@@ -88,7 +89,8 @@ def environment(release: str) -> dict[str, str]:
     """Of a process that finds this release."""
     overlay = [] if release_of(sglang_version() or "") == release_of(release) else [str(unpacked(release))]
     # With bytecode kept, an import takes a third of the time.
-    plain = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")}
+    other = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE", SHARED)  # servers are not forked off one that has another release
+    plain = {name: value for name, value in os.environ.items() if name not in other}
     return {**plain, "SGLANG_PLATFORM": "torch_cpu", "PYTHONPATH": os.pathsep.join([*overlay, str(STARTUP)])}
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 from radix_tlru.sglang.doctor.checks import Check, Section, State
 
-__all__ = ["COMMAND_LINES", "SEAMS", "examine", "try_eviction"]
+__all__ = ["COMMAND_LINES", "SEAMS", "examine", "tree_core", "try_eviction"]
 
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
@@ -53,7 +53,6 @@ SEAMS = (
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
-    (f"{_STATE}.get_internal_state", None),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
@@ -124,10 +123,21 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
-    checks += [tree_core(), try_eviction()]
+    checks += [_explanations(), tree_core(), try_eviction()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("seams", tuple(checks))
+
+
+def _explanations() -> Check:
+    """What only ``--tlru-explain`` needs, which is refused on a release without it."""
+    seam = _seam(f"{_STATE}.get_internal_state", None)
+    with contextlib.suppress(Exception):  # where SGLang does not import at all, the seam says so
+        from radix_tlru.sglang.support import explain_refusal
+
+        if refusal := explain_refusal():
+            return Check(seam.name, f"--tlru-explain is refused: {refusal}", "refused")
+    return seam
 
 
 def tree_core() -> Check:
