@@ -21,7 +21,7 @@ OUTPUT = Path(".out/demo")
 
 CALLS = (
     "agents:runs=235,arrival_span_s=35,templates=12,template_median=300,first_prompt_median=300,next_prompt_median=100,"
-    "answer_median=3,single_probability=0.85,continue_probability=0.85,wait_median_s=2,wait_sigma=0.5"
+    "answer_median=2,single_probability=0.85,continue_probability=0.85,wait_median_s=2,wait_sigma=0.5"
 )
 
 FLAGS = {

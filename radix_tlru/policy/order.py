@@ -371,9 +371,9 @@ class EvictionOrder:
 
     def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
-        assert bucket.first is not None, "an empty bucket has no first leaf"
-        key, leaf_id = bucket.first
-        entries = self._entries
+        first, entries = bucket.first, self._entries
+        assert first is not None, "an empty bucket has no first leaf"
+        key, leaf_id = first
         if entries.is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
             if (
@@ -385,6 +385,6 @@ class EvictionOrder:
             self._corrections -= 1
             # Used since, or worth more by now. What costs nothing has the price of the moment.
             self._push_again(leaf_id, leaf, _AHEAD_AGAIN * bucket.cost(self._now) or math.inf)
-        while bucket.first is not None and not entries.is_current(bucket, *bucket.first):
+        while (first := bucket.first) is not None and not entries.is_current(bucket, *first):
             entries.pop(bucket)
         return None
