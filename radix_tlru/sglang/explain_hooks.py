@@ -14,12 +14,13 @@ from typing import Any
 from radix_tlru.config import FLAGS
 from radix_tlru.sglang.explainer import MOST_REQUESTS, need_of
 from radix_tlru.sglang.hooks import hook
+from radix_tlru.sglang.support import ANSWERS_QUESTIONS
 from radix_tlru.tools.explanation import ROUTE
 
 __all__ = ["HOOKED", "add_route", "answer_question", "install", "room_is_made"]
 
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
-_STATE = "sglang.srt.managers.scheduler_components.internal_state.SchedulerInternalStateController"
+_STATE = f"{ANSWERS_QUESTIONS}.SchedulerInternalStateController"
 
 HOOKED = (f"{_STATE}.get_internal_state", f"{_BATCH}.prepare_for_extend", f"{_BATCH}.prepare_for_decode")
 """Functions of SGLang that are hooked, in a scheduler process."""

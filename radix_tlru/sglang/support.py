@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sglang.srt.server_args import ServerArgs
 
 __all__ = [
+    "ANSWERS_QUESTIONS",
     "SUPPORTED",
     "TOKENIZER_WORKERS",
     "check_model",
@@ -55,6 +56,9 @@ __all__ = [
 
 SUPPORTED = ((0, 5, 21), (0, 5, 23))
 """First and last release whose seams were tried, both included."""
+
+ANSWERS_QUESTIONS = "sglang.srt.managers.scheduler_components.internal_state"
+"""Module of what answers questions to a scheduler about itself."""
 
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
 """Method of a ServerArgs record by which further tokenizer processes find their class."""
@@ -146,7 +150,7 @@ def explain_refusal() -> str | None:
     asked = getattr(io_struct, "GetInternalStateReq", None)
     if "rid" not in getattr(asked, "__struct_fields__", ()):
         return "a question to its schedulers cannot name a request"
-    if find_spec("sglang.srt.managers.scheduler_components.internal_state") is None:
+    if find_spec(ANSWERS_QUESTIONS) is None:
         return "its schedulers answer questions about themselves elsewhere"
     return None
 

@@ -13,12 +13,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """The version, and why a cache of ours is not on the Rust core, if it is not."""
+    """The version, the file, and why a cache of ours is not on the Rust core, if it is not."""
     import sglang
 
     from radix_tlru import Config
     from radix_tlru.sglang.offline.caches import cache_params
     from radix_tlru.sglang.support import python_core_reason
 
-    found = [sglang.__version__, python_core_reason(cache_params(1), Config())]
+    found = [sglang.__version__, sglang.__file__, python_core_reason(cache_params(1), Config())]
     session.config.getoption("--which-sglang").write_text(json.dumps(found))

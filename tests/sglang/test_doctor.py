@@ -85,6 +85,13 @@ def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(
     assert slower.result.endswith("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python")
 
 
+@pytest.mark.long  # the same as above, asked as a user asks
+def test_an_installation_on_the_slower_core_is_healthy() -> None:
+    slower = _doctor(SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND="python")
+    assert slower.returncode == 0, slower.stdout + slower.stderr
+    assert _line(slower, "no tree core").startswith("no tree core python, which costs more: ")
+
+
 @pytest.mark.parametrize(
     "seam",
     [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import subprocess
 from contextlib import nullcontext
 from pathlib import Path
@@ -89,13 +90,22 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
 
 
-@pytest.mark.skipif(bool(rust_core_refusal()), reason=f"no dry run: {rust_core_refusal()}")
-def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(model: str, tmp_path: Path) -> None:
+def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "server.yaml"
     file.write_text("radix-eviction: tlru\ntlru-dry-run: true\nenable-metrics: true\n")
+    keywords = {"model_path": model, "radix_eviction": "tlru", "tlru_dry_run": True, "enable_metrics": True}
+    if refusal := rust_core_refusal():  # it is on, as this release is refused for it
+        with pytest.raises(SystemExit):
+            parse(model, "--config", str(file))
+        named = f"--tlru-dry-run: not supported with SGLang {sglang.__version__}: {refusal}"
+        assert named in capsys.readouterr().err
+        with pytest.raises(ConfigError, match=re.escape(named)):
+            Engine.server_args_class(**keywords)
+        return
     assert config_of(parse(model, "--config", str(file))) == Config(dry_run=True)
-    dry_run = Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_dry_run=True, enable_metrics=True)
-    assert config_of(dry_run) == Config(dry_run=True)
+    assert config_of(Engine.server_args_class(**keywords)) == Config(dry_run=True)
 
 
 def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:

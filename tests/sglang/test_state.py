@@ -101,8 +101,7 @@ def ranks(tmp_path: Path, *files: Sequence[Path]) -> list[list[str]]:
         for number, of_rank in enumerate(list(map(str, of_rank)) for of_rank in files)
     ]
     said = []
-    for one, of_rank in zip(both, files, strict=True):
-        status, printed = one.wait()
+    for (status, printed), of_rank in zip([one.wait() for one in both], files, strict=True):
         assert status == 0, printed
         said.append(printed.strip().splitlines()[-len(of_rank) :])
     return said

@@ -20,12 +20,13 @@ from pathlib import Path
 
 from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 from radix_tlru.sglang.doctor.checks import Check, Section, State
+from radix_tlru.sglang.support import ANSWERS_QUESTIONS, explain_refusal
 
 __all__ = ["COMMAND_LINES", "SEAMS", "examine", "tree_core", "try_eviction"]
 
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
-_STATE = "sglang.srt.managers.scheduler_components.internal_state:SchedulerInternalStateController"
+_STATE = f"{ANSWERS_QUESTIONS}:SchedulerInternalStateController"
 _RECORD = "sglang.srt.server_args:ServerArgs"
 
 # Where it is, and the parameter that it has to take, if that is the seam.
@@ -133,8 +134,6 @@ def _explanations() -> Check:
     """What only ``--tlru-explain`` needs, which is refused on a release without it."""
     seam = _seam(f"{_STATE}.get_internal_state", None)
     with contextlib.suppress(Exception):  # where SGLang does not import at all, the seam says so
-        from radix_tlru.sglang.support import explain_refusal
-
         if refusal := explain_refusal():
             return Check(seam.name, f"--tlru-explain is refused: {refusal}", "refused")
     return seam
