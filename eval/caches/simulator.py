@@ -129,8 +129,10 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if self.learner is not None and end:  # as in a server, only turns that are in the tree
-            self._tell(self.learner, request, path, cached)
+        if end:  # as in a server, only turns that are in the tree
+            if self.learner is not None:
+                self._tell(self.learner, request, path, cached)
+            self.order.count_turn()
         self._offer_if_free(deepest)
         if not self.forced:
             self._make_room(0)

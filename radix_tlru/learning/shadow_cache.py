@@ -73,6 +73,7 @@ class ShadowCache:
             self._ids[conversation.number] = self._offer(leaf)
         else:
             self._end_line(leaf)
+        self.order.count_turn()
         return min(held, turn.prompt_len)
 
     @contextmanager

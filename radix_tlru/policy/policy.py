@@ -30,6 +30,14 @@ class Policy:
         """What a token of each price level costs at a return rate of 1, from the tail to the root, rising."""
         return tuple(marginal_cost(1.0, exceed, self.median_weight) for exceed in self.prompts.probabilities)
 
+    def has_levels_of(self, other: Policy) -> bool:
+        """Whether every leaf is in the same group and at the same price level by both, whatever it costs."""
+        if self.returns != other.returns:
+            return False
+        if self.prompts.probabilities == other.prompts.probabilities and len(self.prompts.probabilities) == 1:
+            return True  # nobody asks for ξ
+        return self.prompts == other.prompts and self.threshold == other.threshold
+
     def keep(self, leaf: Leaf, level: int, page_size: int) -> int:
         """Tokens that stay, from the root, when all of a price level has been taken from the path of ``leaf``."""
         next_prompt = self.prompts.next_prompt(leaf, level)

@@ -29,7 +29,8 @@ class Leaves(dict[int, Leaf]):
         del self[leaf_id]
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
-        """Carry out one decision as a cache does; returns (leaf id, tokens evicted, phase)."""
+        """Carry out one decision as a cache does, in a turn of its own; returns (leaf id, tokens evicted, phase)."""
+        self.order.count_turn()
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         self.carry_out(victim)
@@ -46,6 +47,6 @@ class Leaves(dict[int, Leaf]):
 def unbounded_decisions() -> Iterator[None]:
     """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go."""
     with pytest.MonkeyPatch.context() as changed:
-        for bound in ("REPRICED", "MOVED"):
-            changed.setattr(f"radix_tlru.policy.order.{bound}", 1_000)
+        for bound in ("REPRICED", "MOVED", "CORRECTED"):
+            changed.setattr(f"radix_tlru.policy.order.{bound}", 1 << 30)
         yield

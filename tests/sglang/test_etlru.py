@@ -40,8 +40,7 @@ def test_the_real_cache_finds_what_the_simulated_one_finds_request_by_request(
     requests = open_trace(trace).requests
     sizes = {"threshold": threshold, "next_prompt_estimate": next_prompt, "page_size": PAGE}
     simulated = simulated_cache("etlru", capacity, **sizes)
-    # In one chunk: of one in two, the order would be asked once more, and reprice leaves once more.
-    real = RealCache("etlru", capacity, core=core, chunk=capacity, **sizes)
+    real = RealCache("etlru", capacity, core=core, **sizes)
     learner = real.cache.tail.learner
     for each in (learner, simulated.learner):
         each.rule = InTurn(list(each.candidates), 40)

@@ -49,6 +49,7 @@ def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_lea
     for leaf_id in held:
         order.add_leaf(leaf_id)
     for threshold, tokens in moves:
+        order.count_turn()
         order.switch_policy(tlru(threshold))
 
         def keep(leaf: Leaf, threshold: int = threshold) -> int:

@@ -15,7 +15,7 @@ from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import FixedPrompt, Leaf, ReturnModel
-from radix_tlru.policy.order import MOVED, REPRICED, EvictionOrder
+from radix_tlru.policy.order import CORRECTED, MOVED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from tests.helpers.leaves import unbounded_decisions
@@ -47,7 +47,7 @@ def test_the_victim_is_the_cheapest_leaf_whatever_moves(
 
     with unbounded_decisions():
         take_steps(policy(), steps, MOST)
-    take_steps(policy(), steps, min(REPRICED, MOVED))
+    take_steps(policy(), steps, CORRECTED)
 
 
 def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -> None:
@@ -73,6 +73,7 @@ def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -
 
     for what, number, seconds in steps:
         clock += 1
+        order.count_turn()
         chosen = sorted(leaves)[number % len(leaves)] if leaves else 0
         match what:
             case "appear" if len(leaves) < most:
@@ -131,13 +132,16 @@ def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_f
     order.choose_victim(PAGE)
     for day in range(1, 4):
         order.advance_clock(day * 86_400.0)
+        order.count_turn()
         looks = 0
-        victim = order.choose_victim(1_000)
-        assert victim is not None
-        assert looks <= MOVED + REPRICED + 1, "expired, first by a price that was too low, the victim"
-        order.remove_leaf(victim.leaf_id)
-        del leaves[victim.leaf_id]
+        for _ in range(3):
+            victim = order.choose_victim(1_000)
+            assert victim is not None
+            order.remove_leaf(victim.leaf_id)
+            del leaves[victim.leaf_id]
+        assert looks <= MOVED + 3 * (CORRECTED + 1), "expired, first by a price that was too low, the victim"
     for _ in range(3_000 // MOVED + 1):
+        order.count_turn()
         victim = order.choose_victim(1_000)
     assert victim is not None
     assert victim.leaf_id == min(leaves), "all have their new price: the one that was used first"

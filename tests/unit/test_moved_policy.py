@@ -11,7 +11,7 @@ from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.order import REPRICED, Victim
+from radix_tlru.policy.order import CORRECTED, REPRICED, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from tests.helpers.leaves import Leaves
@@ -56,9 +56,10 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
 
     def decide() -> Victim:
         leaves.looks = 0
+        leaves.order.count_turn()
         victim = leaves.order.choose_victim(10**6)
         assert victim is not None
-        assert leaves.looks <= 2 * REPRICED + 2, "repriced, first by an old price, what was left of the last victim"
+        assert leaves.looks <= REPRICED + CORRECTED + 2, "… first by an old price, what was left of the last victim"
         priced = [
             each
             for each, bucket in leaves.order._entries.bucket.items()
@@ -113,6 +114,7 @@ def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> No
         leaves.order.switch_policy(LRU)
         found = []
         for _ in range(20):
+            leaves.order.count_turn()
             victim = leaves.order.choose_victim(1_000)
             assert victim is not None
             leaves.carry_out(victim)
@@ -140,6 +142,7 @@ def test_of_many_leaves_a_decision_looks_at_few_however_many_are_dearer_than_bef
         leaves.looks = 0
         victim = leaves.order.choose_victim(1)
         assert victim is not None
-        assert leaves.looks <= 2 * REPRICED + 1
+        assert leaves.looks <= REPRICED + CORRECTED + 1
         leaves.carry_out(victim)
+        leaves.order.count_turn()
     assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"

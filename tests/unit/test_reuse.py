@@ -188,7 +188,7 @@ def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(policy
 def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: MedianWeight) -> None:
     requests = open_trace(THINKS).requests
     sizes = {"threshold": 1_000, "next_prompt_estimate": None, "page_size": 16, "median_weight": weight}
-    real = RealCache(policy, 60_000, chunk=60_000, **sizes)  # asked as often as the simulated one
+    real = RealCache(policy, 60_000, **sizes)
     expected = simulate(simulated_cache(policy, 60_000, **sizes), requests)
     assert simulate(real, requests) == expected
     assert reusable_only in real.cache.tail.learner._wrappers

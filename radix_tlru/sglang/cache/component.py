@@ -121,6 +121,9 @@ class TailComponent(LearningComponent):
         """Order the leaves by the policy in force."""
         self.order.switch_policy(self.policy)
 
+    def count_turn(self) -> None:
+        self.order.count_turn()
+
     def _fall_back(self) -> None:
         super()._fall_back()
         self.restart_order()

@@ -115,6 +115,9 @@ class LearningComponent(FullComponent):
     def switch_policy(self) -> None:
         """Another policy is in force."""
 
+    def count_turn(self) -> None:
+        """A turn was served, and is learned from."""
+
     def _fall_back(self) -> None:
         """Learn nothing from now on, and evict by lru."""
         self.learner = None
@@ -182,6 +185,7 @@ class LearningComponent(FullComponent):
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
             self._put_in_force(self.learner.policy)
+            self.count_turn()
             if self.state is not None:
                 self.state.count_turn(self.learner)
         except Exception as error:

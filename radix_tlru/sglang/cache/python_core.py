@@ -82,6 +82,10 @@ class PythonTailComponent(TailComponent):
         super().switch_policy()
         self.host.switch_policy()
 
+    def count_turn(self) -> None:
+        super().count_turn()
+        self.host.order.count_turn()
+
     def reset_order(self) -> None:
         super().reset_order()
         self.host.reset_order()

@@ -87,6 +87,11 @@ class SessionOrder:
         self._free.switch_policy(policy)
         self._held.switch_policy(policy)
 
+    def count_turn(self) -> None:
+        """A turn was served: some more leaves may get new prices."""
+        self._free.count_turn()
+        self._held.count_turn()
+
     def choose_victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from; None: no leaves."""
         self._free.advance_clock(self._held.advance_clock(self._free.advance_clock(0.0)))  # time passes for both
