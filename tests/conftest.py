@@ -28,7 +28,8 @@ from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAG
 UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("desk", **UNTIMED)
 settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
-settings.load_profile("ci" if os.environ.get("CI") else "desk")
+ON_WHAT = "ci" if os.environ.get("CI") else "desk"
+settings.register_profile("short", settings.get_profile(ON_WHAT), max_examples=50)
 
 # Here, so that the processes of xdist import with it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
@@ -80,6 +81,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("short" if config.getoption("markexpr") == "not long" else ON_WHAT)
     if not config.getoption("--cold-start"):
         Server.start_process = staticmethod(warm_start.start_process)
         if config.getoption("numprocesses", None):  # of xdist

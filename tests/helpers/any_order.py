@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from eval.soak.hybrids import audited as audited_cache
 from eval.soak.shape import Shape
+from tests.helpers.examples import examples
 
 NUMBERS = st.integers(0, 10**6)
 EXAMPLES, STEPS = 14, 120  # of each shape: some 1,000 steps, 8,000 in all, and 8,000 likely ones below
@@ -82,7 +83,7 @@ def in_any_order(shape: Shape) -> Counter[str]:
     """
     seen: Counter[str] = Counter()
     budget = settings(
-        max_examples=EXAMPLES,
+        max_examples=examples(EXAMPLES),
         stateful_step_count=STEPS,
         derandomize=True,
         suppress_health_check=list(HealthCheck),

@@ -39,7 +39,9 @@ OURS = (
 )
 
 
-# Before `pair` is up: its two servers never sleep, and these two would start on what they leave of two cores.
+# A pair without a host tier is below, and a server with one in `test_host_tier`. Before `pair` is up: its two servers
+# never sleep, and these two would start on what they leave of two cores.
+@pytest.mark.long
 def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
     with Disaggregated(

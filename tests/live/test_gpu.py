@@ -9,7 +9,7 @@ import pytest
 from eval.__main__ import main
 from eval.live.replay.rows import Folder
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.long]  # of `eval replay`, whose servers and arms it starts
 
 
 def test_the_gpu_command_runs_whole_on_the_cpu_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from eval.traces import FORMATS, TraceError, open_trace
 from radix_tlru import Config, ConfigError
 from radix_tlru.config import FLAGS
 from radix_tlru.tools.demo_model import write_demo_model
+from tests.helpers.examples import examples
 
 TEXTS = st.text(max_size=8)
 ANYTHING = st.recursive(
@@ -33,7 +34,7 @@ def assert_one_line(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FLAGS)), ANYTHING | WRITTEN))
-@settings(max_examples=1_000)
+@settings(max_examples=examples(1_000))
 def test_a_configuration_is_valid_or_refused_in_one_line(fields: dict[str, object]) -> None:
     try:
         config = Config(**fields)  # type: ignore[arg-type]
@@ -129,7 +130,7 @@ CONTENTS = st.binary(max_size=200) | st.lists(RECORDS | ANYTHING, max_size=4).ma
 
 
 @given(CONTENTS, st.sampled_from([".jsonl", ".json", ".parquet", ".txt"]), st.none() | st.sampled_from(FORMATS))
-@settings(max_examples=500, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(500), suppress_health_check=list(HealthCheck))
 @pytest.mark.parametrize("skip_bad", [False, True])
 def test_a_file_is_a_trace_or_refused(
     tmp_path_factory: pytest.TempPathFactory, skip_bad: bool, contents: bytes, suffix: str, format: str | None
@@ -147,7 +148,7 @@ def test_a_file_is_a_trace_or_refused(
     st.sampled_from(["synthetic", "chat-mix", "figure1"]),
     st.text(alphabet="abcdeilnorstvm_=,:/.-0123456789", max_size=30),
 )
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_parameters_of_a_made_trace_are_read_or_refused_in_one_line(name: str, parameters: str) -> None:
     try:
         open_trace(f"{name}:{parameters}", limit=10)

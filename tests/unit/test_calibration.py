@@ -15,6 +15,7 @@ from radix_tlru.objective.calibration import time_for_prefill
 from radix_tlru.objective.overhead import FirstToken, Overhead
 from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample, WholePrompts
 from radix_tlru.objective.threshold import Threshold
+from tests.helpers.examples import examples
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
     "chat": lambda rng: int(min(max(rng.lognormvariate(6, 1.2), 1), 16_000)),
@@ -343,7 +344,7 @@ def test_a_threshold_moves_only_for_more_than_a_tenth() -> None:
     assert threshold.tokens == 1_000
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     wanted=st.lists(st.floats(-1e9, 1e12), max_size=20),
     estimate=st.integers(0, 5_000),

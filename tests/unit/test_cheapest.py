@@ -18,6 +18,7 @@ from radix_tlru.policy.models import FixedPrompt, Leaf, ReturnModel
 from radix_tlru.policy.order import CORRECTED, MOVED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.examples import examples
 from tests.helpers.leaves import unbounded_decisions
 
 PAGE, NEXT_PROMPT = 16, 100
@@ -29,7 +30,7 @@ STEPS = ("appear", "use", "look up", "queue", "advance", "ξ", "w", "evict", "ev
 
 @pytest.mark.parametrize("returns", [LearnedReturns, RecentTurns])
 @pytest.mark.parametrize("wrapper", [lambda policy: policy, with_hints], ids=["learned", "hints"])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 10**6), st.floats(0.0, 4_000.0)), max_size=80),
     threshold=st.integers(120, 4_000),

@@ -24,6 +24,7 @@ from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
 from radix_tlru.policy.tel import keep_within_budget
+from tests.helpers.examples import examples
 from tests.helpers.leaves import unbounded_decisions
 from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_conversations, turn
 
@@ -110,7 +111,7 @@ def test_a_group_is_the_rate_at_that_age_until_the_next_step_of_age(case: Case, 
     assert group.expiry == stamp + AGES[step_of(age) + 1]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(cases(), eighths, st.floats(-14.0, 2.0).map(math.exp), st.lists(eighths, max_size=8), st.none() | eighths)
 def test_a_lasting_group_is_a_lower_bound_of_the_group_for_as_long_as_it_lasts(
     case: Case, age: float, least: float, later: list[float], used: float | None
@@ -253,7 +254,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(rows, min_size=len(KINDS), max_size=len(KINDS)), steps)
 def test_the_next_victim_is_the_one_a_look_at_all_leaves_would_choose(
     curves: list[list[float]], steps_taken: list[tuple[str, int, float]]

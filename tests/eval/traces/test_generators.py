@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from eval.traces import GENERATORS, Request, TraceError, open_trace
 from eval.traces.facts import facts
+from tests.helpers.examples import examples
 from tests.helpers.trace_files import refusal
 
 SMALL = {
@@ -93,7 +94,7 @@ VALUES = st.sampled_from(["0", "1", "0.5", "7", "1e9", "nan", "", "x"])
 
 
 @given(name=st.sampled_from(sorted(SMALL)), values=st.dictionaries(st.integers(0, 30), VALUES, max_size=3))
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_parameters_make_a_trace_or_are_refused_in_one_line(name: str, values: dict[int, str]) -> None:
     names = list(GENERATORS[name].defaults())
     few = {key: value for key, value in FEW.items() if key in names}

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from eval.traces import READERS, Trace, TraceError, open_trace
+from tests.helpers.examples import examples
 from tests.helpers.trace_files import lines
 
 TEXT = {"role": "user", "content": "12345678"}
@@ -164,7 +165,7 @@ def test_any_value_in_any_place_is_read_or_refused(
     packed=st.booleans(),
     known=st.booleans(),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_bytes_within_a_file_are_read_or_refused(
     name: str, cut: int, noise: bytes, packed: bool, known: bool, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
