@@ -3,7 +3,7 @@
 | file | its job | in → out |
 |---|---|---|
 | `turns.py` | what is sent: turns, their units, their tokens | – |
-| `load.py` | what a trace has sent, and what each turn waits for | a trace → conversations of turns |
+| `load.py` | what of a trace is sent, and what each turn waits for | a trace → conversations of turns |
 | `shrink.py` | shorter contexts of the same shape | requests → requests |
 | `prompts.py` | the prompt of each turn, with the real answers | turns, results → `Request` |
 | `schedule.py` | when each turn is sent | turns, ends of answers → turns that are due |

@@ -26,6 +26,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
     add = parser.add_argument
     add("--conversations", type=whole(1), metavar="N", help="the first N only; a session with its subagents is one")
+    add(
+        "--starts-within",
+        type=number(above=0),
+        metavar="S",
+        help="all sessions start within so many seconds of the trace's clock, at times that are drawn; what happens "
+        "within a session keeps its times",
+    )
+    add("--until", type=number(above=0), metavar="S", help="of the trace's clock: what comes later is left out")
     add("--shrink", type=whole(1), default=1, metavar="N", help="all lengths of the trace, divided by N (default: 1)")
     add("--seed", type=whole(0), default=0, metavar="N", help="of the tokens that are drawn (default: %(default)s)")
     add("--token-ids", type=whole(1), default=256, metavar="N", help="tokens are drawn from ids 0 to N-1 (256)")

@@ -8,6 +8,7 @@ the trace names no conversations, blocks tell which request continues which.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +17,7 @@ from eval.live.replay.turns import Conversation, Load, Segment, Turn, TurnId, Un
 from eval.traces.request import Request
 from eval.traces.sessions import Start, starts
 
-__all__ = ["first_conversations", "load_from"]
+__all__ = ["first_conversations", "gathered", "load_from", "until"]
 
 
 def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256) -> Load:
@@ -50,6 +51,28 @@ def first_conversations(requests: Sequence[Request], count: int) -> list[Request
     sessions = _sessions(named)
     kept = set(list(dict.fromkeys(sessions.values()))[:count])
     return [each for each, known in zip(requests, named, strict=True) if sessions[known.conversation or ""] in kept]
+
+
+def gathered(requests: Sequence[Request], within_s: float, seed: int) -> list[Request]:
+    """The same sessions, closer together: all start within so many seconds, at times that are drawn.
+
+    What happens within a session keeps its times. So a run of minutes has many sessions at once, while the clock of the
+    server still sees a tool return in seconds and a user in minutes.
+    """
+    named, rng = _named(requests), random.Random(seed)
+    sessions, shifts = _sessions(named), dict[str, float]()
+    moved = []
+    for request, known in zip(requests, named, strict=True):
+        session = sessions[known.conversation or ""]
+        if session not in shifts:
+            shifts[session] = rng.uniform(0.0, within_s) - request.arrival_s
+        moved.append(replace(request, arrival_s=request.arrival_s + shifts[session]))
+    return sorted(moved, key=lambda each: each.arrival_s)
+
+
+def until(requests: Sequence[Request], seconds: float) -> list[Request]:
+    """What comes within so many seconds of the first request."""
+    return [each for each in requests if each.arrival_s - requests[0].arrival_s < seconds]
 
 
 def _turns(

@@ -16,7 +16,7 @@ import psutil
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Launch, disaggregated, launched, routed
-from eval.live.replay.load import first_conversations, load_from
+from eval.live.replay.load import first_conversations, gathered, load_from, until
 from eval.live.replay.play import Pace
 from eval.live.replay.rows import Run
 from eval.live.replay.shrink import shrunk
@@ -67,6 +67,10 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if any(request.thought_tokens for request in trace.requests):
         raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
     played = first_conversations(trace.requests, args.conversations) if args.conversations else trace.requests
+    if args.starts_within is not None:
+        played = gathered(played, args.starts_within, args.seed)
+    if args.until is not None:
+        played = until(played, args.until)
     load = load_from(shrunk(played, args.shrink), args.seed, args.token_ids)
     if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
         raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
@@ -78,7 +82,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         arms=arms,
         common=common,
         run=run_of(
-            trace.name if args.shrink == 1 else f"{trace.name}, lengths / {args.shrink}",
+            _name(trace.name, args),
             load,
             arms,
             common,
@@ -98,6 +102,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
         timeout_s=args.timeout,
         launch=routed(args.router) if args.router else disaggregated if args.disaggregated else launched,
     )
+
+
+def _name(trace: str, args: argparse.Namespace) -> str:
+    """The trace, and what was made of it."""
+    shorter = [f"lengths / {args.shrink}"] if args.shrink > 1 else []
+    closer = [f"all sessions start within {args.starts_within:g} s"] if args.starts_within is not None else []
+    part = [f"its first {args.until:g} s"] if args.until is not None else []
+    return ", ".join([trace, *shorter, *closer, *part])
 
 
 def _servers(args: argparse.Namespace) -> str:
