@@ -1,7 +1,7 @@
 """Watches the turns of a server, learns from them, and says by which policy to evict.
 
 ``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
-the learned rates alone (w = 1), the same with a threshold (w = 0.7, 0.5), and lru, which is in force until another is
+the learned rates alone (w = 1), the same with a threshold (w = 0.6), and lru, which is in force until another is
 seen to be worse in nothing (:mod:`~radix_tlru.learning.guard`).
 Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
 
@@ -45,7 +45,7 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_TAIL_WEIGHTS = (0.7, 0.5)  # w of the candidates that trade the median for the tail
+_TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 
 class Learner:
@@ -110,11 +110,8 @@ class Learner:
             learned = replace(learned, prompts=AnyPrompt())
         if config.median_weight is not None:
             return {"etlru": learned, "lru": lru}
-        tail = {
-            f"etlru w={weight:g}": replace(learned, prompts=policy.prompts, median_weight=weight)
-            for weight in _TAIL_WEIGHTS
-        }
-        return {"etlru": learned, **tail, "lru": lru}
+        tail = replace(learned, prompts=policy.prompts, median_weight=_TAIL_WEIGHT)
+        return {"etlru": learned, f"etlru w={_TAIL_WEIGHT:g}": tail, "lru": lru}
 
     # ---- what happens on a server ----
 

@@ -238,7 +238,7 @@ def test_what_was_learned_orders_whole_leaves(policy: str, kind: Kind) -> None:
     sizes = {"threshold": 1024, "next_prompt_estimate": None, "page_size": 16}
     real = RealCache(policy, 20_000, **sizes, core="python", hybrid=kind)
     cache, half = real.cache, len(requests) // 2
-    candidate = "etlru w=0.7" if policy == "etlru" else policy
+    candidate = "etlru w=0.6" if policy == "etlru" else policy
     cache.tail.learner.rule = InTurn([candidate])  # whatever the shadows say
     for request in requests[:half]:
         real.request(request)

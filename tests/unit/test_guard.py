@@ -123,11 +123,11 @@ def test_it_takes_half_a_standard_error_to_enter_and_none_to_stay(
 )
 def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, losses: int, is_admitted: bool) -> None:
     turns = [[1_500, *each] for each in islice(trade(gains, losses), 2_000)]
-    guard = Guard(["etlru", "etlru w=0.5", "lru"])
-    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
-    guard = Guard(["etlru", "etlru w=0.5", "lru"])
-    assert shown(guard, turns_of(worse, better), 2_000) == "etlru w=0.5"
-    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.5" if is_admitted else "lru")
+    guard = Guard(["etlru", "etlru w=0.6", "lru"])
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.6" if is_admitted else "lru")
+    guard = Guard(["etlru", "etlru w=0.6", "lru"])
+    assert shown(guard, turns_of(worse, better), 2_000) == "etlru w=0.6"
+    assert shown(guard, iter(turns), 2_000) == ("etlru w=0.6" if is_admitted else "lru")
 
 
 def trade_in_p99(gains: int, losses: int) -> Turns:

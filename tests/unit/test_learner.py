@@ -162,13 +162,13 @@ def test_a_next_prompt_that_was_given_is_not_learned() -> None:
         simulate(cache, requests)
         learner = learner_of(cache)
         assert learner._prompts.distribution() is not None, "enough was seen to learn from"
-        assert (learner.candidates["etlru w=0.5"].prompts == FixedPrompt(NEXT_PROMPT)) is kept
+        assert (learner.candidates["etlru w=0.6"].prompts == FixedPrompt(NEXT_PROMPT)) is kept
 
 
-def test_the_candidates_of_etlru_are_one_without_a_threshold_two_with_one_and_lru() -> None:
+def test_the_candidates_of_etlru_are_one_without_a_threshold_one_with_it_and_lru() -> None:
     learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
     weights = {name: policy.median_weight for name, policy in learner.candidates.items()}
-    assert weights == {"etlru": 1.0, "etlru w=0.7": 0.7, "etlru w=0.5": 0.5, "lru": 1.0}
+    assert weights == {"etlru": 1.0, "etlru w=0.6": 0.6, "lru": 1.0}
     assert learner.in_force == "lru"
     pinned = Learner(Config("etlru", THRESHOLD, median_weight=0.2), 10_000, PAGE).candidates
     assert {name: policy.median_weight for name, policy in pinned.items()} == {"etlru": 0.2, "lru": 1.0}

@@ -99,7 +99,7 @@ def test_it_knows_the_endings_the_answers_and_how_long_prompts_are(taught: Learn
         assert after.endings.number_of((0, *ending) if len(ending) == 1 else ending) == number
     assert after.answers.snapshot() == before.answers.snapshot() != LearnedState().answers
     assert again._next_prompts == taught._prompts.distribution() is not None
-    assert again.candidates["etlru w=0.5"].prompts.next_prompt(Leaf(0, 64, 64, 1.0), 0) is not None
+    assert again.candidates["etlru w=0.6"].prompts.next_prompt(Leaf(0, 64, 64, 1.0), 0) is not None
 
 
 def test_what_is_loaded_and_saved_again_is_the_same(taught: Learner, loaded: LearnedState, file: StateFile) -> None:
