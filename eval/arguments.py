@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from radix_tlru.config import LOAD, MedianWeight
+from radix_tlru.config import REMOVED_WEIGHTS
 
 __all__ = [
     "Several",
@@ -92,25 +92,21 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
-def median_weight(text: str) -> MedianWeight:
-    """The weight w: a number from 0 to 1, or ``load``."""
-    if text == LOAD:
-        return LOAD
+def median_weight(text: str) -> float:
+    """The weight w: a number from 0 to 1."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0.0 <= value <= 1.0:
-        removed = "; auto was removed, as it did not pay" if text == "auto" else ""
-        raise argparse.ArgumentTypeError(f"{text}: must be a number from 0 to 1, or {LOAD}{removed}")
+        removed = f"; {text} was removed, as it did not pay" if text in REMOVED_WEIGHTS else ""
+        raise argparse.ArgumentTypeError(f"{text}: must be a number from 0 to 1{removed}")
     return value
 
 
-def weight_text(weight: MedianWeight | None) -> str:
+def weight_text(weight: float | None) -> str:
     """The weight w as it is given and shown; ``own``: that of a server that is told none."""
-    if weight is None:
-        return "own"
-    return weight if isinstance(weight, str) else f"{weight:g}"
+    return "own" if weight is None else f"{weight:g}"
 
 
 # ---- arguments that several commands take ----

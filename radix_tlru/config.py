@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args
+from typing import Any, Literal, get_args
 
 __all__ = [
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
     "EXACT_BELOW",
     "FLAGS",
-    "LOAD",
-    "LOWEST_WEIGHT",
     "MOST_TRIM",
+    "REMOVED_WEIGHTS",
     "START_THRESHOLD",
     "TRIMS",
     "Config",
     "ConfigError",
-    "MedianWeight",
     "PolicyName",
     "one_line",
 ]
 
 PolicyName = Literal["tlru", "etlru", "lru"]
-
-MedianWeight = float | Literal["load"]
-
-LOAD: Final = "load"
-"""The w that follows how many requests wait for what is prefilled (``radix_tlru.objective.load_weight``)."""
 
 # Field → command-line flag; the keyword of `sglang.Engine` is the flag in snake case.
 FLAGS = {
@@ -46,6 +39,10 @@ FLAGS = {
     "explain": "--tlru-explain",
     "warm": "--tlru-warm",
 }
+
+REMOVED_WEIGHTS = ("auto", "load")
+"""What ``median_weight`` could be once. By ``load`` w followed how many requests wait: where requests queue it had no
+less TTFT than the default on chats, and on agents p50 was above lru's by 7 %."""
 
 # Two ways to say what ξ is, of which one may be used.
 _OBJECTIVES = ("threshold", "ttft_slo_ms")
@@ -66,10 +63,6 @@ default chunk at most: each victim of a chunk is a decision, in one call."""
 FEWEST_TRIMS, LEAST_LIMIT = 16, 512
 """The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
 saves nothing that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
-
-LOWEST_WEIGHT = 0.05
-"""The least w that ``load`` sets, where nobody waits. At 0 a TEL-safe token costs nothing and is evicted while its
-owner still types, before what nobody has asked for in hours. At 0.05 it is not, and the tail is none the worse."""
 
 
 class ConfigError(ValueError):
@@ -101,10 +94,10 @@ class Config:
     """Q̂ pinned: tokens that the next prompt is expected to add. None: learned while serving, as a distribution; 200
     until then. ``tlru`` with both ξ and Q̂ pinned is T-LRU as published."""
 
-    median_weight: MedianWeight | None = None
+    median_weight: float | None = None
     """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between a token's age counts against its being
-    safe. ``load``: follows, while serving, how many requests wait for what is prefilled. None: for ``tlru`` 0, as
-    published; for ``etlru`` 1, and less where that was seen to be worse than lru in nothing."""
+    safe. None: for ``tlru`` 0, as published; for ``etlru`` 1, and less where that was seen to be worse than lru in
+    nothing."""
 
     ttft_slo_ms: float | None = None
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
@@ -157,9 +150,10 @@ class Config:
         highest = self.highest_priority
         if highest is not None and (isinstance(highest, bool) or not isinstance(highest, int) or highest < 1):
             raise _error("highest_priority", highest, "a whole number, 1 or more")
-        weight = self.median_weight
-        if not (weight is None or weight == LOAD or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
-            raise _error("median_weight", weight, f"a number from 0 to 1, or {LOAD}")
+        weight: Any = self.median_weight
+        if not (weight is None or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
+            removed = f"; {weight} was removed, as it did not pay" if str(weight) in REMOVED_WEIGHTS else ""
+            raise _error("median_weight", weight, f"a number from 0 to 1{removed}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         if self.return_model is not None and self.policy != "etlru":
@@ -213,16 +207,11 @@ class Config:
         return DEFAULT_NEXT_PROMPT if self.next_prompt_estimate is None else self.next_prompt_estimate
 
     @property
-    def weight(self) -> MedianWeight:
+    def weight(self) -> float:
         """w as it was given, or what it is if none was."""
         if self.median_weight is not None:
             return self.median_weight
         return 0.0 if self.policy == "tlru" else 1.0
-
-    @property
-    def start_weight(self) -> float:
-        """w in force, until ``load`` sets another."""
-        return LOWEST_WEIGHT if isinstance(self.weight, str) else self.weight
 
     @property
     def is_pinned(self) -> bool:

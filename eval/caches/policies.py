@@ -33,7 +33,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.models import Exponential, LongEnough, NextUse, TrueNextPrompt, Unended
 from eval.caches.simulator import Knowledge, SimulatedCache
 from radix_tlru import Config, Policy, policy_for
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight, PolicyName
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, PolicyName
 from radix_tlru.learning.learner import Learner
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, PromptModel, Recency
 
@@ -119,7 +119,7 @@ def simulated_cache(
     *,
     threshold: int,
     next_prompt_estimate: int | None = None,
-    median_weight: MedianWeight | None = None,
+    median_weight: float | None = None,
     page_size: int = 1,
     trim_chunk: int | None = 1,
     knowledge: TraceKnowledge | None = None,
@@ -144,8 +144,6 @@ def simulated_cache(
     """
     if name in DEFINITIONS:
         definition = DEFINITIONS[name]
-        if isinstance(median_weight, str):
-            raise ValueError(f"--median-weight {median_weight}: {name} does not learn; only tlru and etlru do")
         if definition.knowledge is not None and knowledge is None:
             raise ValueError(f"--policy {name}: needs knowledge of the trace")
         estimate = DEFAULT_NEXT_PROMPT if next_prompt_estimate is None else next_prompt_estimate

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.config import MedianWeight, PolicyName
-    from radix_tlru.objective.load_weight import PrefillLoad
+    from radix_tlru.config import PolicyName
     from radix_tlru.sglang.offline.caches import Core, OfflineCache
 
 __all__ = ["CHUNK_TOKENS", "REAL_CACHES", "STOCK_POLICIES", "Kind", "RealCache"]
@@ -71,7 +70,7 @@ class RealCache:
         stock: bool = False,
         threshold: int = 0,
         next_prompt_estimate: int | None = 0,
-        median_weight: MedianWeight | None = None,
+        median_weight: float | None = None,
         page_size: int = 1,
         core: Core = "rust",
         chunk: int = CHUNK_TOKENS,
@@ -149,11 +148,6 @@ class RealCache:
         else:
             self._cache.touch(token_ids(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
 
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """Tell the learner of a prefill that starts."""
-        if self._learns:
-            self._cache.count_prefill(load)
-
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:
     """Pools of so many pages of ``page_size`` tokens, each of which is ``tokens_a_page`` tokens of the real cache."""
@@ -190,7 +184,7 @@ def _factory(policy: str, core: Core, hybrid: Kind | None = None, **shape: Any) 
         threshold: int,
         next_prompt_estimate: int | None,
         page_size: int,
-        median_weight: MedianWeight | None = None,
+        median_weight: float | None = None,
     ) -> RealCache:
         return RealCache(
             policy,

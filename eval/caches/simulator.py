@@ -15,7 +15,6 @@ from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
-from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["Cache", "Hold", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
 
@@ -132,7 +131,7 @@ class SimulatedCache:
         if end:  # as in a server, only turns that are in the tree
             if self.learner is not None:
                 self._tell(self.learner, request, path, cached)
-            self.order.count_turn()
+            self.order.renew_price_budget()
         self._offer_if_free(deepest)
         if not self.forced:
             self._make_room(0)
@@ -177,12 +176,6 @@ class SimulatedCache:
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
         if self.learner is not None and node.conversation is not None and not node.children:
             self.learner.mark_queued(node.conversation)
-
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """Tell the learner of a prefill that starts."""
-        if self.learner is not None:
-            self.learner.count_prefill(load)
-            self._follow(self.learner.policy)
 
     # ---- the tree ----
 

@@ -45,7 +45,6 @@ from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments
 from eval.trace_arguments import add_reading_arguments
-from radix_tlru.config import LOAD
 
 __all__ = ["LOSSES", "add_arguments", "judge", "run"]
 
@@ -100,7 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"any of {', '.join(EVICTIONS)}; {ALL}: all but real-* (default: lru tlru etlru tail-belady; lru and "
         "tail-belady always run)",
     )
-    weight = f"w: 0 to 1, or {LOAD} (default: as a server, {LOAD} where it learns, else 0)"
+    weight = "w: 0 to 1 (default: as a server)"
     add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help=weight)
     add("--page-size", type=whole(1), default=DEFAULT_PAGE, metavar="N", help="tokens (default: %(default)s)")
     add("--quick", action="store_true", help="fewer settings of the same traces")

@@ -25,7 +25,6 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.objective.calibration import PrefillBatch
-from radix_tlru.objective.load_weight import PrefillLoad
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.offline.caches import OfflineCache
@@ -141,17 +140,10 @@ class Clock:
             tail.use_threshold = self.timed("move", tail.use_threshold)
 
     def prefill(self, cache: OfflineCache, number: int, tokens: int) -> None:
-        """The prefill of a request, of so many tokens, and what was queued for it."""
+        """The prefill of a request, of so many tokens."""
         wave = 1.0 + WAVE * math.sin(2.0 * math.pi * number / WAVE_TURNS)
         batch = PrefillBatch((str(number),), None, tokens)
-        observer = cache.cache.prefill_observer
-        waiting = number // WAVE_TURNS % 2 * 4
-
-        def hook() -> None:
-            observer.count_prefill(PrefillLoad(tokens, waiting))
-            observer.threshold.count_batch(batch, (BETA_MS + ALPHA_MS * tokens) * wave)
-
-        self.timed("prefill", hook)()
+        self.timed("prefill", cache.cache.live_threshold.count_batch)(batch, (BETA_MS + ALPHA_MS * tokens) * wave)
 
     def timed(self, call: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """The same method, whose CPU time is noted."""

@@ -20,15 +20,14 @@ from eval.simulate.cells import uncached_tokens
 from eval.terminal import show, table, track
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
-from radix_tlru.config import LOAD, MedianWeight
 
 NEXT_PROMPT = 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
-POLICIES: dict[str, tuple[str, int | None, MedianWeight]] = {
+POLICIES: dict[str, tuple[str, int | None, float | None]] = {
     "tlru": ("tlru", NEXT_PROMPT, 0.0),
-    "tlru, learned": ("tlru", None, LOAD),
-    "etlru": ("etlru", None, LOAD),
+    "tlru, learned": ("tlru", None, None),
+    "etlru": ("etlru", None, None),
 }
 """By the name of a row: policy, Q̂ (None: learned) and w of a server without further flags."""
 STOCK = "sglang-lru"

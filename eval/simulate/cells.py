@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.traces.request import Request
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight
+from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
 __all__ = ["Cell", "Outcome", "outcome", "uncached_tokens"]
 
@@ -25,7 +25,7 @@ class Cell:
     capacity: int  # of each replica
     threshold: int  # ξ
     next_prompt_estimate: int | None  # Q̂; None: learned
-    median_weight: MedianWeight | None  # w; None: etlru chooses it
+    median_weight: float | None  # w; None: etlru chooses it
     page_size: int
     forced: bool = True  # every context is cached as it is served; else the paper's optional caching
     replicas: int = 1  # caches behind a router

@@ -28,7 +28,7 @@ from eval.simulate.rows import REFERENCES as REFERENCE_ROWS
 from eval.simulate.table import cells_table
 from eval.terminal import show
 from eval.trace_arguments import add_trace_arguments, trace_source
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, LOAD, START_THRESHOLD
+from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
 __all__ = ["add_arguments", "run"]
 
@@ -58,8 +58,7 @@ def add_arguments(
         type=median_weight,
         default=[None],
         metavar="W",
-        help=f"w: 0 to 1, or {LOAD} for tlru and etlru of radix-tlru (default: its own, as on a server; "
-        f"here no request waits, so {LOAD} is its lowest value)",
+        help="w: 0 to 1 (default: its own, as on a server)",
     )
     add_page_size(parser, several=True)
     add("--replicas", action=Several, type=whole(1), default=[1], metavar="N", help="caches behind a router")

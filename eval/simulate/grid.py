@@ -13,7 +13,7 @@ from eval.caches.real import REAL_CACHES
 from eval.caches.simulator import Cache
 from eval.simulate.cells import Cell
 from radix_tlru import Config
-from radix_tlru.config import DEFAULT_NEXT_PROMPT, MedianWeight
+from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
 __all__ = ["ESTIMATED", "EVICTIONS", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
 
@@ -57,8 +57,6 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         estimate, weight = settings_in_force(policy, estimate, weight)
         if policy not in WEIGHTED:
             weight = 0.0
-        elif isinstance(weight, str) and policy not in LEARNING:
-            raise ValueError(f"--median-weight {weight}: {policy} does not learn; only tlru and etlru do")
         if args.optional_caching and policy in NAMED_CACHES:
             raise ValueError(f"--optional-caching: {policy} caches every context")
         sizes = (capacity, threshold, estimate, weight, page)
@@ -66,9 +64,7 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
     return list(dict.fromkeys(cells))
 
 
-def settings_in_force(
-    policy: str, estimate: int | None, weight: MedianWeight | None
-) -> tuple[int | None, MedianWeight | None]:
+def settings_in_force(policy: str, estimate: int | None, weight: float | None) -> tuple[int | None, float | None]:
     """Q̂ and w in force where these were given (None: not given).
 
     tlru and etlru of radix-tlru learn Q̂. tlru has w = 0 as on a server, etlru chooses w itself (None). Any other policy

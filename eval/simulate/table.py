@@ -11,7 +11,6 @@ from rich.table import Table
 
 from eval.arguments import weight_text
 from eval.terminal import table
-from radix_tlru.config import MedianWeight
 
 __all__ = ["cells_table", "label"]
 
@@ -50,7 +49,7 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     return result
 
 
-def label(policy: str, weight: MedianWeight | None) -> str:
+def label(policy: str, weight: float | None) -> str:
     """A policy and its weight w, unless that is 0 or its own."""
     return f"{policy} w={weight_text(weight)}" if weight else policy
 

@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from eval.caches.simulator import Hold
 from eval.studies.queue_model import MOST_REFRESHED, REFRESH, Line, QueueAware
 from eval.traces.request import Request
-from radix_tlru.objective.load_weight import QueueCounter
 
 __all__ = ["Batched", "Engine", "HoldingCache", "serve_batches"]
 
@@ -106,16 +105,15 @@ def serve_batches(cache: HoldingCache, requests: Sequence[Request], engine: Engi
     coming, queue = deque(range(len(requests))), deque[int]()
     uncached = np.zeros(len(requests), dtype=np.int64)
     ttft, itl = np.zeros(len(requests)), np.full(len(requests), np.nan)
-    state, counter = _State(now=requests[0].arrival_s), QueueCounter()
+    state = _State(now=requests[0].arrival_s)
     prefill: _Prefill | None = None
     prefills = 0
     while coming or queue or prefill or state.running:
-        is_idle = not (queue or prefill or state.running)
-        if is_idle:
+        if not (queue or prefill or state.running):
             state.now = max(state.now, requests[coming[0]].arrival_s)
         while coming and requests[coming[0]].arrival_s <= state.now:
             queue.append(coming.popleft())
-        present, budget, started = len(queue), engine.chunk, False
+        budget, started = engine.chunk, False
         done: list[_Prefill] = []
         while budget and (prefill or _may_start(cache, requests, queue, state, engine, len(done))):
             if prefill is None:
@@ -134,9 +132,6 @@ def serve_batches(cache: HoldingCache, requests: Sequence[Request], engine: Engi
                 done.append(prefill)
                 prefill = None
         tokens = engine.chunk - budget
-        load = counter.count_launch(tokens, present, len(queue), is_idle)
-        if load is not None:
-            cache.count_prefill(load)
         count = 1 if started else _steps(state, coming, requests, engine, bool(queue))
         state.pass_steps(count, engine.seconds(tokens if started else None, len(state.running)))
         state.step += 0 if started else count

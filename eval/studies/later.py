@@ -31,7 +31,6 @@ from eval.studies.figures import Figures, figures
 from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
-from radix_tlru.config import MedianWeight
 
 __all__ = ["add_arguments", "compare", "run"]
 
@@ -83,7 +82,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
 
-    def serve(policy: str, capacity: int, threshold: int, weight: MedianWeight | None) -> Figures:
+    def serve(policy: str, capacity: int, threshold: int, weight: float | None) -> Figures:
         cache = simulated_cache(
             policy,
             capacity,

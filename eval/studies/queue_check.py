@@ -25,7 +25,6 @@ from eval.studies.queue_model import Line
 from eval.terminal import show, table
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
-from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["add_arguments", "engine_of", "modelled", "run"]
 
@@ -107,9 +106,6 @@ class _Measured:
         pass
 
     def touch(self, request: Request) -> None:
-        pass
-
-    def count_prefill(self, load: PrefillLoad) -> None:
         pass
 
 

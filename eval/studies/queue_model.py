@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from eval.caches.simulator import Cache
 from eval.traces.request import Request
-from radix_tlru.objective.load_weight import PrefillLoad
 
 __all__ = ["MOST_REFRESHED", "REFRESH", "Line", "QueueAware", "Queued", "line_for", "serve", "span_s"]
 
@@ -43,9 +42,6 @@ class QueueAware(Cache, Protocol):
     def touch(self, request: Request) -> None:
         """Mark what is cached of a queued request's prompt as used."""
 
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """A prefill starts."""
-
 
 class Queued(NamedTuple):
     """A trace that was served; one value a request, in its order."""
@@ -63,21 +59,16 @@ def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
     uncached: list[int] = []
     ttft: list[float] = []
     while queue or coming:
-        is_idle = not queue and coming[0].arrival_s > now
-        if is_idle:
+        if not queue and coming[0].arrival_s > now:
             now = coming[0].arrival_s
-        left, before = len(queue), uncached[-1] if uncached else 0
         while coming and coming[0].arrival_s <= now:
             queue.append(coming.popleft())
-        # Those that arrived during the prefill before have waited for half of it on average.
-        waited = 0.0 if is_idle else (len(queue) - left) * before / 2
         if prefills % REFRESH == 0:
             for request in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
                 cache.touch(request)
         prefills += 1
         request = queue.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        cache.count_prefill(PrefillLoad(uncached[-1], len(queue), waited))
         now += line.seconds(uncached[-1])
         ttft.append(now - request.arrival_s)
     work = sum(map(line.seconds, uncached))

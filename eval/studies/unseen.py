@@ -17,7 +17,6 @@ from eval.compare.command import judge
 from eval.compare.settings import Setting, size
 from eval.compare.traces import survey_all
 from eval.trace_arguments import TraceSource
-from radix_tlru.config import LOAD
 
 __all__ = ["KINDS", "Kind", "add_arguments", "run"]
 
@@ -59,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that the command always had, and where results are kept."""
     add_policies(parser, ("tlru", "etlru"), ("tlru", "etlru"))
     add = parser.add_argument
-    add("--median-weight", action=Several, type=median_weight, default=[0.0, LOAD], metavar="W", help="w (0 load)")
+    add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help="w (as a server)")
     add("--seeds", action=Several, type=whole(0), default=[0, 1, 2], metavar="N", help="of each kind (default: 0 1 2)")
     add("--kinds", type=whole(1, len(KINDS)), default=len(KINDS), metavar="N", help="the first N (all %(default)s)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)")

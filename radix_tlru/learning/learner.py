@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
-from radix_tlru.config import LOAD, Config
+from radix_tlru.config import Config
 from radix_tlru.hints.models import HintedPrompts, with_hints
 from radix_tlru.hints.quota import ClaimQuota
 from radix_tlru.hints.schema import Hints
@@ -33,7 +33,6 @@ from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.learning.selector import Rule, Selector
 from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.turn_log import TurnLog
-from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 from radix_tlru.policy.models import AnyPrompt, PromptModel
 from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.policy.tel import Tally
@@ -75,8 +74,6 @@ class Learner:
         self._learns_prompts = config.next_prompt_estimate is None
         self._chooses = config.policy == "etlru" or self._learns_prompts
         self._watched = watched
-        self.load = LoadWeight() if config.weight == LOAD else None
-        """What w follows; None where it is given."""
         self.candidates = self._etlru(config) if config.policy == "etlru" else self._tlru(config)
         """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
         is_free = config.policy == "etlru" and config.median_weight is None
@@ -146,18 +143,6 @@ class Learner:
         self._queued += 1
         conversation.turn_index = self._turns + self._queued / (self._queued + 1)
         conversation.queued_until = self.now + _PATIENCE_S
-
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """A prefill starts; w follows the load, unless it is given."""
-        if self.load is not None and self.load.count_prefill(load):
-            weight = self.load.weight
-            self._replace_candidates(
-                {
-                    name: replace(policy, median_weight=weight)
-                    for name, policy in self.candidates.items()
-                    if name != "lru"
-                }
-            )
 
     def end_conversation(self, conversation: Conversation) -> None:
         """A client said that a conversation is over: nobody comes back for what it shares with none."""

@@ -1,4 +1,4 @@
-"""From milliseconds and load to what a policy is judged by: the threshold ξ (tokens) and the weight w.
+"""From milliseconds to what a policy is judged by: the threshold ξ (tokens).
 
 =================  =============================================  ==================================================
 file               its job                                        in → out
@@ -7,7 +7,6 @@ prefill_latency    how long prefills take                         prefill batche
 overhead           what a first token waits for besides           first tokens and their times → γ (ms)
 calibration        how prefills become ξ                          both, and an objective in ms → ξ
 threshold          ξ in force                                     tokens wanted → tokens, in whole pages
-load_weight        how much a token costs those who wait for it   prefills and queues → w
 =================  =============================================  ==================================================
 
 Everything is counted in events, never in seconds, and nothing is drawn at random: the same input gives the same output

@@ -9,7 +9,8 @@ of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the 
 compares the buckets by their first leaf. What keeps that right:
 
 - *Expiry.* A leaf whose group expires gets a new price at the next decision, because its price may have fallen; after
-  a pause, when many have, a few in each turn. One that is far from being next may get a price that is too low, and lasts.
+  a pause, when many have, a few in each turn. One that is far from being next may get a price that is too low, and
+  lasts.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
   has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
   cheapest bucket.
@@ -43,8 +44,8 @@ _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 REPRICED = 32
-"""Leaves that get a new price in a turn after the policy has changed, at most: 200,000 leaves take 12,500 turns. By turns
-and not by decisions, as a cache that prefills in chunks decides more often."""
+"""Leaves that get a new price in a turn after the policy has changed, at most: 200,000 leaves take 6,250 turns. It is
+turns that count, as a cache that prefills in chunks decides more often."""
 
 MOVED = 32
 """Leaves that get a new price in a turn because their group has expired, at most: after a pause all may have."""
@@ -138,7 +139,7 @@ class EvictionOrder:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
         return self._pricings[-1].tel_safe_tokens(leaf, self._page_size)
 
-    def count_turn(self) -> None:
+    def renew_price_budget(self) -> None:
         """A turn was served: some more leaves may get new prices."""
         self._reprices, self._moves = REPRICED, MOVED
 

@@ -54,4 +54,4 @@ def policy_for(config: Config) -> Policy:
     chunk = config.trim_chunk or 1
     if config.policy == "lru":
         return Policy(Recency(), AnyPrompt(), config.start_threshold, median_weight=1.0, trim_chunk=chunk)
-    return Policy(Recency(), FixedPrompt(config.next_prompt), config.start_threshold, config.start_weight, chunk)
+    return Policy(Recency(), FixedPrompt(config.next_prompt), config.start_threshold, config.weight, chunk)

@@ -11,7 +11,6 @@ from radix_tlru.config import (
     DEFAULT_TTFT_SLO_MS,
     EXACT_BELOW,
     FLAGS,
-    LOAD,
     MOST_TRIM,
     START_THRESHOLD,
     TRIMS,
@@ -62,8 +61,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "median_weight",
         "From 0 (protect the tail alone) to 1 (no threshold): how much a token counts whether or not its request is in "
-        f"the tail. '{LOAD}': by how many requests wait for what is prefilled. Default: 0 for tlru; for etlru 1, and "
-        "less where that was seen to be worse than lru in nothing.",
+        "the tail. Default: 0 for tlru; for etlru 1, and less where that was seen to be worse than lru in nothing.",
         metavar="W",
     )
     flag(

@@ -67,10 +67,6 @@ class TailMetrics(_StatLoggerDIMixin):
             "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
         )
         self._weight = make.gauge("sglang:tlru_median_weight", "w in force; 1: lru.")
-        if tail.load is not None:
-            self._waiting = make.gauge(
-                "sglang:tlru_waiting_requests", "Requests that waited for a prefilled token of late: what w follows."
-            )
         self._live = live
         if live is not None:
             self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
@@ -96,8 +92,6 @@ class TailMetrics(_StatLoggerDIMixin):
             part.report()
         self._threshold.set(self._tail.policy.threshold)
         self._weight.set(self._tail.policy.median_weight)
-        if self._tail.load is not None:
-            self._waiting.set(self._tail.load.waiting)
         if self._live is not None:
             self._samples.set(self._live.samples)
             if self._live.estimate is not None:

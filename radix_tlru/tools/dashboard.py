@@ -170,13 +170,10 @@ PANELS = (
         ),
     ),
     Panel(
-        "w, and who waits",
-        "The weight in force, and the waiting requests that it follows (only with --tlru-median-weight load).",
+        "w",
+        "The weight in force: how much a token counts whether or not its request is in the tail.",
         Short,
-        (
-            Query(_now("sglang:tlru_median_weight"), "w"),
-            Query(_now("sglang:tlru_waiting_requests"), "waiting"),
-        ),
+        (Query(_now("sglang:tlru_median_weight"), "w"),),
     ),
     Panel(
         "Evicted tokens",

@@ -170,7 +170,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         "uncached tokens that still meet the objective",
         alike=True,
     )
-    row("weight w", _weight, "of tokens whose request is not in the tail, as others wait for them", alike=True)
+    row("weight w", _weight, "of tokens whose request is not in the tail", alike=True)
     if any(rank.value("threshold_samples") is not None for rank in ranks):
         row("prefill takes", _line, "β + α a token near the objective, as fitted here; 19 of 20 at most so much more")
         row("first token waits", _overhead, "for other things than its prefill")
@@ -215,10 +215,8 @@ def _percent(share: float, sign: str = "") -> str:
 
 
 def _weight(rank: Rank) -> str | None:
-    weight, waiting = rank.value("median_weight"), rank.value("waiting_requests")
-    if weight is None:
-        return None
-    return f"{weight:.2f}" if waiting is None else f"{weight:.2f} ({waiting:.1f} waiting)"
+    weight = rank.value("median_weight")
+    return None if weight is None else f"{weight:.2f}"
 
 
 def _line(rank: Rank) -> str | None:

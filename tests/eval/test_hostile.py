@@ -81,10 +81,10 @@ def test_the_command_prints_a_block_for_each_strength(capsys: pytest.CaptureFixt
     assert printed.count(" tlru ") == 2 * 4
 
 
-def test_a_weight_may_follow_the_load(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_weight_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--trace", SMALL, "--limit", "30", "--capacity", "8k", "--strength", "0.5"]
-    assert main(["hostile", *small, "--policy", "lru", "tlru", "--median-weight", "load"]) == 0
-    assert "ξ = 768, w = load." in capsys.readouterr().out
+    assert main(["hostile", *small, "--policy", "lru", "tlru", "--median-weight", "0.3"]) == 0
+    assert "ξ = 768, w = 0.3." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,13 @@ SMALL = ["--trace", "synthetic:conversations=40", "--capacity", "5k", "--thresho
 
 
 def test_a_policy_without_a_weight_has_one_line_and_no_weight(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["later", *SMALL, "--policy", "lru", "tlru", "tail-belady", "--median-weight", "0", "load"]) == 0
+    assert main(["later", *SMALL, "--policy", "lru", "tlru", "tail-belady", "--median-weight", "0", "0.5"]) == 0
     lines = [line.split()[:2] for line in capsys.readouterr().out.splitlines()]
     named = ("lru", "tlru", "tail-belady")
     assert [line for line in lines if line and line[0] in named] == [
         ["lru", "–"],
         ["tlru", "0"],
-        ["tlru", "load"],
+        ["tlru", "0.5"],
         ["tail-belady", "–"],
     ]
 

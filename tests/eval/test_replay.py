@@ -18,7 +18,6 @@ from eval.live.replay.summary import NoResultError, summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.simulate.timing import Timing
-from radix_tlru.config import LOAD
 from tests.helpers.replays import FACTS, ROWS, RUN, played, row
 
 BETTER = [
@@ -271,7 +270,6 @@ def test_a_prediction_that_is_off_says_which_half_of_it() -> None:
         ({"replicas": 2}, "2 replicas: `simulate --replicas` is the place"),
         ({"moves": True}, "its ξ was learned while it ran"),
         ({"return_model": "mine:Model"}, "no simulator asks mine:Model"),
-        ({"eviction": "etlru", "median_weight": LOAD, "learns": True}, "its w followed the load"),
         ({"eviction": "etlru", "median_weight": 0.5, "learns": True}, None),
     ],
 )

@@ -262,10 +262,10 @@ def test_cells_that_differ_in_the_estimate_are_all_shown(policy: str, tmp_path: 
 
 
 def test_a_weight_that_is_not_0_is_named_where_it_is_the_only_one(tmp_path: Path) -> None:
-    load = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight="load"), cell("etlru", 800))
-    assert "tlru, w = load" in all_cells(load)
-    assert "<code>tlru</code>, w = load" in cards(load)
-    assert "etlru, w" not in all_cells(load)
+    weighted = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight=0.3), cell("etlru", 800))
+    assert "tlru, w = 0.3" in all_cells(weighted)
+    assert "<code>tlru</code>, w = 0.3" in cards(weighted)
+    assert "etlru, w" not in all_cells(weighted)
 
 
 def test_without_a_map_of_the_gap_the_reason_is_true(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--jobs", "0"), "--jobs 0: must be 1 or more"),
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
         (("--median-weight", "2"), "--median-weight 2: must be a number from 0 to 1"),
-        (("--policy", "lru", "end-aware", "--median-weight", "load"), "--median-weight load: end-aware does not learn"),
+        (("--median-weight", "load"), "--median-weight load: must be a number from 0 to 1; load was removed"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
     ],

@@ -123,5 +123,5 @@ def test_the_legend_names_the_weight_of_the_large_marks(tmp_path: Path, monkeypa
     titles = []
     monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda self, **given: titles.append(given["title"]))
     words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "60", "--median-weight"]
-    assert main(["tune", *words, "0.4", "0.2", "load", "--out", str(tmp_path)]) == 0
+    assert main(["tune", *words, "0.4", "0.2", "--out", str(tmp_path)]) == 0
     assert titles == ["large marks: w = 0.2"]

@@ -30,7 +30,7 @@ class Leaves(dict[int, Leaf]):
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does, in a turn of its own; returns (leaf id, tokens evicted, phase)."""
-        self.order.count_turn()
+        self.order.renew_price_budget()
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         self.carry_out(victim)

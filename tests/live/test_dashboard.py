@@ -28,7 +28,7 @@ CONVERSATIONS, TURNS = 20, 6
 @pytest.fixture(scope="module")
 def watching(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has watched a server before, while and after it was used."""
-    given = ("--radix-eviction", "etlru", "--tlru-median-weight", "load", "--tlru-ttft-slo", "50")
+    given = ("--radix-eviction", "etlru", "--tlru-median-weight", "0.05", "--tlru-ttft-slo", "50")
     with serve(weighted_model, "watched", *given) as server:
         with Prometheus(tmp_path_factory.mktemp("prometheus"), server) as prometheus:
             prometheus.wait_for("up == 1")

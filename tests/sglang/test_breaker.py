@@ -13,7 +13,6 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from radix_tlru.objective.load_weight import PrefillLoad
 from radix_tlru.policy.models import Recency
 from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
 from tests.helpers.caches import Driver, our_cache
@@ -32,7 +31,7 @@ def broken(*_args: Any, **_kwargs: Any) -> NoReturn:
 
 
 def learning(armed: bool = True) -> Driver:
-    driver = Driver(our_cache(POOL, policy="etlru", median_weight="load", ttft_slo_ms=100, trim_chunk=1))
+    driver = Driver(our_cache(POOL, policy="etlru", median_weight=0.05, ttft_slo_ms=100, trim_chunk=1))
     driver.cache.tail.breaker.is_armed = armed
     return driver
 
@@ -54,7 +53,6 @@ HOOKS = {
 def use(driver: Driver) -> None:
     """Six conversations of 800 tokens, where 5 fit; each is looked up once more before it goes on."""
     for name in "ABCDEF":
-        driver.count_prefill(PrefillLoad(800, 2))
         turn(driver, name, 800)
         driver.match_conversation(name)
 
@@ -87,15 +85,6 @@ def test_a_hook_that_raises_leaves_stock_lru_and_one_line(
     assert len(said) == 1
     assert said[0].startswith("radix_tlru: to ")
     assert said[0].endswith("failed; from now on this cache evicts by lru, as stock")
-
-
-def test_a_load_that_cannot_be_counted_leaves_stock_lru(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = Driver(our_cache(POOL, policy="etlru", median_weight="load", trim_chunk=1))
-    driver.cache.tail.breaker.is_armed = True
-    use(driver)
-    monkeypatch.setattr(driver.cache.tail.learner, "count_prefill", broken)
-    driver.count_prefill(PrefillLoad(800, 2))
-    check_lru(driver)
 
 
 def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:

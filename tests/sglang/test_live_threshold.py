@@ -49,7 +49,7 @@ def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_lea
     for leaf_id in held:
         order.add_leaf(leaf_id)
     for threshold, tokens in moves:
-        order.count_turn()
+        order.renew_price_budget()
         order.switch_policy(tlru(threshold))
 
         def keep(leaf: Leaf, threshold: int = threshold) -> int:
@@ -187,17 +187,16 @@ def test_an_objective_that_no_prefill_meets_leaves_the_least_threshold() -> None
 
 def test_a_pinned_threshold_is_learned_from_nothing() -> None:
     for config in ({"threshold": 600}, {"policy": "lru"}):
-        cache = our_cache(4_000, **config)
-        assert cache.live_threshold is cache.prefill_observer.stopwatch is None
+        assert our_cache(4_000, **config).live_threshold is None
 
 
 # ---- the stopwatch ----
 
 
 def stopwatch() -> Stopwatch:
-    watch = our_cache(4_000, ttft_slo_ms=100).prefill_observer.stopwatch
-    assert watch is not None
-    return watch
+    live = our_cache(4_000, ttft_slo_ms=100).live_threshold
+    assert live is not None
+    return live.stopwatch
 
 
 def ms(value: float) -> object:

@@ -17,6 +17,7 @@ from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
 from radix_tlru.policy.models import Leaf
+from radix_tlru.policy.order import REPRICED
 from radix_tlru.policy.policy import policy_for
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang import build_cache
@@ -186,6 +187,21 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
         went.append(victim.leaf_id)
     assert went == [2, 5, 6, 8, 1, 3, 4, 7]
     assert len(order) == order.over_budget == 0
+
+
+def test_after_a_move_of_the_threshold_both_parts_get_new_prices_with_each_turn() -> None:
+    leaves = {number: Leaf(0, 100, 3_000, float(number)) for number in range(4 * REPRICED)}
+    order = SessionOrder(policy_for(TLRU), 1, leaves.get, lambda number: number % 2 == 0)
+    for number in leaves:
+        order.add_leaf(number)
+    order.choose_victim(1)
+    order.switch_policy(replace(policy_for(TLRU), threshold=10_000))
+    for turns in range(3):
+        waiting = [len(part._pricings) for part in order.parts]
+        assert waiting == [2 if turns < 2 else 1] * 2, turns
+        order.renew_price_budget()
+        for part in order.parts:
+            part.choose_victim(1)
 
 
 def test_time_passes_for_both_parts() -> None:

@@ -74,7 +74,7 @@ def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -
 
     for what, number, seconds in steps:
         clock += 1
-        order.count_turn()
+        order.renew_price_budget()
         chosen = sorted(leaves)[number % len(leaves)] if leaves else 0
         match what:
             case "appear" if len(leaves) < most:
@@ -133,7 +133,7 @@ def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_f
     order.choose_victim(PAGE)
     for day in range(1, 4):
         order.advance_clock(day * 86_400.0)
-        order.count_turn()
+        order.renew_price_budget()
         looks = 0
         for _ in range(3):
             victim = order.choose_victim(1_000)
@@ -142,7 +142,7 @@ def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_f
             del leaves[victim.leaf_id]
         assert looks <= MOVED + 3 * (CORRECTED + 1), "expired, first by a price that was too low, the victim"
     for _ in range(3_000 // MOVED + 1):
-        order.count_turn()
+        order.renew_price_budget()
         victim = order.choose_victim(1_000)
     assert victim is not None
     assert victim.leaf_id == min(leaves), "all have their new price: the one that was used first"

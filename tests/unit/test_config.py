@@ -38,9 +38,8 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
 def test_without_a_weight_that_of_etlru_is_one_and_that_of_tlru_is_as_published() -> None:
     assert Config("etlru", 600).weight == Config("etlru", 600, next_prompt_estimate=100).weight == 1.0
     assert Config("tlru", 600).weight == Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1"
-    assert Config("etlru", 600).start_weight == 1.0
-    for weight, start in (("load", 0.05), (0.0, 0.0), (1, 1)):
-        assert Config("tlru", 600, 100, weight).start_weight == start
+    for weight in (0.0, 0.3, 1):
+        assert Config("tlru", 600, 100, weight).weight == weight
 
 
 @pytest.mark.parametrize(
@@ -79,11 +78,17 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
         ({"next_prompt_estimate": -5}, "--tlru-next-prompt-estimate -5: must be a whole number of tokens, 0 or more"),
-        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1, or load"),
-        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1, or load"),
-        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1, or load"),
-        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1, or load"),
-        ({"median_weight": "auto"}, "--tlru-median-weight auto: must be a number from 0 to 1, or load"),
+        ({"median_weight": -0.1}, "--tlru-median-weight -0.1: must be a number from 0 to 1"),
+        ({"median_weight": 1.01}, "--tlru-median-weight 1.01: must be a number from 0 to 1"),
+        ({"median_weight": math.nan}, "--tlru-median-weight nan: must be a number from 0 to 1"),
+        ({"median_weight": "0.2"}, "--tlru-median-weight 0.2: must be a number from 0 to 1"),
+        *(
+            (
+                {"median_weight": once},
+                f"--tlru-median-weight {once}: must be a number from 0 to 1; {once} was removed, as it did not pay",
+            )
+            for once in ("auto", "load")
+        ),
         ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),
@@ -99,8 +104,8 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ),
         ({"policy": "lru", "ttft_slo_ms": 90}, "--tlru-ttft-slo 90: must be left out for lru, which has no threshold"),
         (
-            {"policy": "lru", "median_weight": "load"},
-            "--tlru-median-weight load: must be left out for lru, whose weight is 1",
+            {"policy": "lru", "median_weight": 0.5},
+            "--tlru-median-weight 0.5: must be left out for lru, whose weight is 1",
         ),
         ({"trim_chunk": 0}, "--tlru-trim-chunk 0: must be a whole number of tokens, 1 or more"),
         ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),

@@ -71,7 +71,7 @@ class Lines:
         known = self.learner.record_turn(turn)
         if self.learner.policy is not self.order.policy:
             self.order.switch_policy(self.learner.policy)
-        self.order.count_turn()
+        self.order.renew_price_budget()
         self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
         self.order.add_leaf(number)
 

@@ -11,7 +11,7 @@ from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.order import CORRECTED, REPRICED, Victim
+from radix_tlru.policy.order import CORRECTED, REPRICED, EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from tests.helpers.leaves import Leaves
@@ -56,7 +56,7 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
 
     def decide() -> Victim:
         leaves.looks = 0
-        leaves.order.count_turn()
+        leaves.order.renew_price_budget()
         victim = leaves.order.choose_victim(10**6)
         assert victim is not None
         assert leaves.looks <= REPRICED + CORRECTED + 2, "… first by an old price, what was left of the last victim"
@@ -88,6 +88,45 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
     assert leaves.order.over_budget == expected
 
 
+@given(weights=st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0]), min_size=1, max_size=4), taken=st.integers(0, 9))
+def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: list[float], taken: int) -> None:
+    held = {n: Leaf(0, 100 * n, 100 * n, float(7 * n % 11)) for n in range(1, 11)}
+    order, fresh = (
+        EvictionOrder(moved(THRESHOLD, 0.5), 1, held.get),
+        EvictionOrder(moved(THRESHOLD, weights[-1]), 1, held.get),
+    )
+    for leaf_id in held:
+        order.add_leaf(leaf_id)
+        fresh.add_leaf(leaf_id)
+    for weight in weights:
+        order.choose_victim(1)
+        order.switch_policy(moved(THRESHOLD, weight))
+    for _ in range(taken):
+        victim = order.choose_victim(10_000)
+        assert victim == fresh.choose_victim(10_000)
+        assert victim is not None
+        order.remove_leaf(victim.leaf_id)
+        fresh.remove_leaf(victim.leaf_id)
+        rest = held.pop(victim.leaf_id)._replace(end=victim.keep)
+        if victim.keep:
+            held[100 + victim.leaf_id] = rest
+            order.add_leaf(100 + victim.leaf_id)
+            fresh.add_leaf(100 + victim.leaf_id)
+        assert order.over_budget == fresh.over_budget
+
+
+def test_without_price_levels_a_move_of_the_threshold_or_of_w_gives_no_leaf_a_new_price() -> None:
+    leaves = CountedLeaves(LRU)
+    for leaf_id in range(100):
+        leaves.appear(leaf_id, Leaf(0, 100, 300, float(leaf_id)))
+    leaves.order.choose_victim(1)
+    leaves.looks = 0
+    for threshold, weight in ((200, 1.0), (4_000, 0.5), (4_000, 0.0)):
+        leaves.order.switch_policy(Policy(Recency(), AnyPrompt(), threshold, weight))
+    assert leaves.looks == 0
+    assert leaves.evict(100)[0] == 0
+
+
 def test_a_return_model_that_comes_while_old_entries_are_in_front_finds_a_victim() -> None:
     leaves = Leaves(LRU)
     leaves.appear(1, Leaf(0, 100, 100, 0.0))
@@ -114,7 +153,7 @@ def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> No
         leaves.order.switch_policy(LRU)
         found = []
         for _ in range(20):
-            leaves.order.count_turn()
+            leaves.order.renew_price_budget()
             victim = leaves.order.choose_victim(1_000)
             assert victim is not None
             leaves.carry_out(victim)
@@ -144,5 +183,5 @@ def test_of_many_leaves_a_decision_looks_at_few_however_many_are_dearer_than_bef
         assert victim is not None
         assert leaves.looks <= REPRICED + CORRECTED + 1
         leaves.carry_out(victim)
-        leaves.order.count_turn()
+        leaves.order.renew_price_budget()
     assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"

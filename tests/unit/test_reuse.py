@@ -16,7 +16,6 @@ from eval.caches.simulator import simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
-from radix_tlru.config import MedianWeight
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
@@ -185,7 +184,7 @@ def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(policy
 
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
 @pytest.mark.parametrize("weight", [0.0, 0.5])
-def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: MedianWeight) -> None:
+def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: float) -> None:
     requests = open_trace(THINKS).requests
     sizes = {"threshold": 1_000, "next_prompt_estimate": None, "page_size": 16, "median_weight": weight}
     real = RealCache(policy, 60_000, **sizes)
@@ -241,7 +240,7 @@ def test_a_leaf_that_goes_whole_is_never_said_again_only_if_all_of_it_is_not() -
 
 
 def test_what_is_pinned_stays_as_published() -> None:
-    for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (None, "load", True)):
+    for estimate, weight, asks in ((100, 0.0, False), (None, 0.0, True), (None, 0.5, True)):
         learner = Learner(Config("tlru", 1_000, estimate, weight), 100_000, 16)
         learner.record_turn(Chat(0, keeps=False).turn())
         assert isinstance(learner.policy.returns, ReusableOnly) is asks

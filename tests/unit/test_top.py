@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from rich.console import Console
 
 from radix_tlru.cli import main
-from radix_tlru.config import MedianWeight, PolicyName
+from radix_tlru.config import PolicyName
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
@@ -37,7 +37,7 @@ class Watched(Driver):
         policy: PolicyName,
         rank: int = 0,
         threshold: int = THRESHOLD,
-        median_weight: MedianWeight = 0.0,
+        median_weight: float = 0.0,
         dry_run: bool = False,
     ) -> None:
         config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}

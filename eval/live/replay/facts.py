@@ -14,7 +14,7 @@ from eval.arguments import median_weight
 from eval.live.replay.arms import Arm
 from eval.live.replay.hosts import Host
 from eval.live.server import ServerError
-from radix_tlru.config import FLAGS, LOAD, Config, MedianWeight, PolicyName
+from radix_tlru.config import FLAGS, Config, PolicyName
 
 __all__ = ["PLUGIN", "Facts", "facts"]
 
@@ -38,7 +38,7 @@ class Facts:
     attention_backend: str
     replicas: int = 1
     eviction: str = "tlru"  # policy of radix-tlru: tlru, etlru
-    median_weight: MedianWeight | None = 0.0  # w of radix-tlru, as far as flags or metrics tell; None: etlru's own
+    median_weight: float | None = 0.0  # w of radix-tlru, as far as flags or metrics tell; None: etlru's own
     learns: bool = False  # Q is learned; assumed of an etlru that runs already
     moves: bool = False  # ξ follows the measured prefills
     return_model: str | None = None  # name of a return model of one's own
@@ -112,10 +112,8 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, metrics: Mapping[str, float], eviction: PolicyName) -> MedianWeight | None:
+def _weight(arm: Arm, metrics: Mapping[str, float], eviction: PolicyName) -> float | None:
     """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of a server that is told none."""
-    if "sglang:tlru_waiting_requests" in metrics:
-        return LOAD
     given = _flag(arm.flags, FLAGS["median_weight"])
     if given is not None:
         return median_weight(given)

@@ -23,7 +23,6 @@ from eval.live.replay.rows import Folder, Row
 from eval.live.replay.turns import Load, Segment, Turn
 from eval.simulate.timing import Point, Timing, TimingError, fit
 from eval.traces.request import Path, Request
-from radix_tlru.config import LOAD
 
 __all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
 
@@ -130,8 +129,6 @@ def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
         return f"{facts.replicas} replicas: `simulate --replicas` is the place"
     if facts.moves:
         return "its ξ was learned while it ran"
-    if facts.median_weight == LOAD:
-        return "its w followed the load"
     if facts.return_model is not None:
         return f"no simulator asks {facts.return_model}"
     if any(row.error is not None for _, row in folder.finished_rows(arm)):

@@ -17,7 +17,6 @@ from eval.simulate.cells import Cell, Outcome
 from eval.simulate.grid import ESTIMATED, WEIGHTED
 from eval.simulate.per_request import requests_file
 from eval.simulate.rows import CELLS, REFERENCES
-from radix_tlru.config import LOAD, MedianWeight
 
 __all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
 
@@ -30,7 +29,7 @@ class Variant(NamedTuple):
     """A policy with the settings that it depends on."""
 
     policy: str
-    weight: MedianWeight | None  # w; None: the policy does not depend on it, or chooses it
+    weight: float | None  # w; None: the policy does not depend on it, or chooses it
     estimate: int | None  # Q̂ in tokens; None: the policy learns it or does not depend on it
 
     @property
@@ -120,8 +119,7 @@ def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]
-        chosen = name == "median_weight" and value == LOAD
-        if name == "evicted" or (name in absent and value is None) or chosen:
+        if name == "evicted" or (name in absent and value is None):
             continue
         if not isinstance(value, str if name in text else int | float):
             raise ReportError(f"{where}: {name} is {value!r}, not {'a text' if name in text else 'a number'}")

@@ -1,6 +1,6 @@
 """One trace through one cache with another value of one constant, as a server would serve it.
 
-The cache has the trim chunk, w and learning of a server. Requests queue for prefills, so that w follows the load. α is
+The cache has the trim chunk, w and learning of a server. Requests queue for prefills. α is
 chosen so that lru is busy for a given share of the time (:func:`~eval.studies.queue_model.line_for`).
 """
 

@@ -59,7 +59,6 @@ def changed_value(value: Any, factor: float, scale: Scale) -> Any:
 
 _LIVE = "ξ is pinned here; it follows the prefills of a live server"
 _HINTS = "no trace has hints"
-_LOAD = "w follows the load only where that was asked for"
 
 CONSTANTS = (
     Constant("config", "START_THRESHOLD", "tokens", "ξ before enough prefills were seen", unmeasured=_LIVE),
@@ -68,7 +67,6 @@ CONSTANTS = (
     Constant("config", "MOST_TRIM", "tokens", "of the default trim chunk, at most"),
     Constant("config", "TRIMS", "chunks", "trim chunks of a pool: a chunk is 1/TRIMS of it"),
     Constant("config", "EXACT_BELOW", "tokens", "a smaller pool is trimmed page by page"),
-    Constant("config", "LOWEST_WEIGHT", "share", "w where nobody queues", unmeasured=_LOAD),
     Constant("policy.monotone_queue", "_COMPACT_AFTER", "entries", "taken off a queue before its memory is reused"),
     Constant("policy.entries", "_SWEPT", "entries", "old ones looked for at each that is added"),
     Constant("policy.entries", "_SLACK", "entries", "old entries kept before they are dropped"),
@@ -83,10 +81,6 @@ CONSTANTS = (
     Constant("objective.prefill_latency", "_GROUP_OF", "prefills", "of about a size, at least", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_ENOUGH_NEAR", "prefills", "that say how late one is", unmeasured=_LIVE),
     Constant("objective.prefill_latency", "_STALLED", "times", "the usual time: it was stalled", unmeasured=_LIVE),
-    Constant("objective.load_weight", "_HIGHEST", "share", "w where many queue", "odds", unmeasured=_LOAD),
-    Constant("objective.load_weight", "_HALF_LIFE", "prefills", "after which one counts half for w", unmeasured=_LOAD),
-    Constant("objective.load_weight", "_EVERY", "prefills", "from one look at the queue to the next", unmeasured=_LOAD),
-    Constant("objective.load_weight", "_WORTH_IT", "share", "of w; a smaller change is not made", unmeasured=_LOAD),
     Constant("learning.age_bands", "GROUPS", "s", "ages between which a turn's features count alike"),
     Constant("learning.age_bands", "_FIRST_S", "s", "age at which the second band of hazards begins"),
     Constant("learning.conversations", "_EARLY", "share", "of a path; who shares less left it early", "odds"),

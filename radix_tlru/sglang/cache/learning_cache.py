@@ -12,7 +12,6 @@ from radix_tlru.config import FLAGS, ConfigError
 from radix_tlru.sglang.cache.learning_component import LearningComponent
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
-from radix_tlru.sglang.scheduler.observer import PrefillObserver
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import DecLockRefParams, DecLockRefResult
@@ -34,15 +33,12 @@ class LearningCache(UnifiedRadixCache):
     _unreported = 0
 
     live_threshold: LiveThreshold | None = None
-    """What moves ξ; None where the Config pins it."""
+    """What moves ξ, and the scheduler's hooks show prefills to; None where the Config pins it."""
 
     def __init__(self, params: CacheInitParams) -> None:
         super().__init__(params)
         if not self.tail.config.is_pinned:
-            self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size)
-        count_prefill = None if self.tail.load is None else self.tail.count_prefill
-        self.prefill_observer = PrefillObserver(self.live_threshold, self.pp_size, count_prefill)
-        """What the scheduler's hooks show prefills to."""
+            self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size, self.pp_size)
         self._agree_on_state()
         if self.metrics_collector is not None:
             self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)

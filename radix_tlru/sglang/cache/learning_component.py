@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     from radix_tlru.learning.records import Conversation, Turn
-    from radix_tlru.objective.load_weight import LoadWeight, PrefillLoad
 
 __all__ = ["LearningComponent", "component_for"]
 
@@ -82,25 +81,6 @@ class LearningComponent(FullComponent):
 
     # ---- the policy in force ----
 
-    @property
-    def load(self) -> LoadWeight | None:
-        """What w follows, if it follows the load."""
-        return None if self.learner is None else self.learner.load
-
-    def count_prefill(self, prefill: PrefillLoad) -> None:
-        """A prefill starts; w follows the load, unless it is given."""
-        load = self.load
-        if self.learner is None or load is None:
-            return
-        before = load.weight
-        try:
-            self.learner.count_prefill(prefill)
-            if load.weight != before:
-                logger.info("radix_tlru: w by the load %.2f, as %.2f requests wait", load.weight, load.waiting)
-                self._put_in_force(self.learner.policy)
-        except Exception as error:
-            self.breaker.trip("to learn how many requests wait", error)
-
     def use_threshold(self, threshold: int) -> None:
         """Judge, and evict, by another ξ (tokens) from now on."""
         assert self.learner is not None, "lru has no threshold"
@@ -115,7 +95,7 @@ class LearningComponent(FullComponent):
     def switch_policy(self) -> None:
         """Another policy is in force."""
 
-    def count_turn(self) -> None:
+    def renew_price_budget(self) -> None:
         """A turn was served, and is learned from."""
 
     def _fall_back(self) -> None:
@@ -185,7 +165,7 @@ class LearningComponent(FullComponent):
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
             self._put_in_force(self.learner.policy)
-            self.count_turn()
+            self.renew_price_budget()
             if self.state is not None:
                 self.state.count_turn(self.learner)
         except Exception as error:

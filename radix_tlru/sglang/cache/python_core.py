@@ -82,9 +82,9 @@ class PythonTailComponent(TailComponent):
         super().switch_policy()
         self.host.switch_policy()
 
-    def count_turn(self) -> None:
-        super().count_turn()
-        self.host.order.count_turn()
+    def renew_price_budget(self) -> None:
+        super().renew_price_budget()
+        self.host.order.renew_price_budget()
 
     def reset_order(self) -> None:
         super().reset_order()

@@ -28,7 +28,6 @@ from sglang.srt.runtime_context import get_parallel
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 from radix_tlru.learning.records import Turn
-from radix_tlru.objective.load_weight import PrefillLoad
 from radix_tlru.sglang.cpu import host
 from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.support import insert_params
@@ -239,10 +238,6 @@ class OfflineCache:
         key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
         found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
         return found
-
-    def count_prefill(self, load: PrefillLoad) -> None:
-        """A prefill starts; a cache of ours is told."""
-        self.cache.components[ComponentType.FULL].count_prefill(load)
 
     def name_session(self, session: str, node: Any) -> None:
         """The context that ends at a node was of that session, which is open from now on, if it was not."""

@@ -1,10 +1,9 @@
-"""What the scheduler shows of its batches: how long prefills take, and who queues for them.
+"""What the scheduler shows of its batches: how long prefills take.
 
 ===============  =================================  ==================================================
 file             its job                            in → out
 ===============  =================================  ==================================================
-batches          hooks in the scheduler             SGLang's batches → the observer of the cache
-observer         what a cache wants to know         prefills → ξ and w
+batches          hooks in the scheduler             SGLang's batches → prefills and their times
 stopwatch        how long a batch took              launch, result → ms
 live_threshold   ξ, agreed on by all ranks          prefill batches, ms → tokens
 ===============  =================================  ==================================================

@@ -1,7 +1,6 @@
-"""The scheduler's batches, shown to the cache: put in place by :func:`install` in a scheduler process.
+"""The scheduler's batches, shown to what moves ξ: put in place by :func:`install` in a scheduler process.
 
-- After ``Scheduler.run_batch``: how many requests queue for the prefill that was launched.
-- There, and around ``Scheduler.process_batch_result``: how long it took.
+After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took.
 """
 
 from __future__ import annotations
@@ -9,11 +8,11 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import FLAGS, LOAD, Config
+from radix_tlru.config import FLAGS, Config
 from radix_tlru.objective.calibration import PrefillBatch
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.requests.metadata import first_tokens_of
-from radix_tlru.sglang.scheduler.observer import PrefillObserver
+from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,55 +35,36 @@ def install(config: Config) -> None:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
         hook(HOOKED[0], batch_launched, without)
         hook(HOOKED[1], batch_processed, without, "around")
-    elif config.weight == LOAD:
-        hook(HOOKED[0], batch_launched, f"{FLAGS['median_weight']} {config.weight}: who waits cannot be counted")
 
 
-def _observer_of(scheduler: Any) -> PrefillObserver | None:
-    """Of the scheduler's cache, if it is one of ours."""
-    observer: PrefillObserver | None = getattr(scheduler.tree_cache, "prefill_observer", None)
-    return observer
+def _threshold_of(scheduler: Any) -> LiveThreshold | None:
+    """What moves ξ of the scheduler's cache, if it is one of ours and not pinned."""
+    threshold: LiveThreshold | None = getattr(scheduler.tree_cache, "live_threshold", None)
+    return threshold
 
 
 def _give_up(scheduler: Any, error: Exception) -> None:
     """Look at no more prefills: what did so has failed."""
     cache = scheduler.tree_cache
-    cache.prefill_observer = None
+    cache.live_threshold = None
     cache.tail.breaker.trip("to look at prefills", error)
 
 
 def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
-    """After ``run_batch``: the scheduler's cache sees who queues for what was launched."""
-    observer = _observer_of(scheduler)
-    if observer is None:
+    """After ``run_batch``: a prefill is done where the device computes in step with the host."""
+    threshold = _threshold_of(scheduler)
+    if threshold is None:
         return
     try:
-        if observer.stopwatch is not None:
-            observer.stopwatch.run_returned(batch.forward_iter, time.monotonic())
-        if observer.follows_load:
-            _count_launch(observer, scheduler, batch)
+        threshold.stopwatch.run_returned(batch.forward_iter, time.monotonic())
     except Exception as error:
         _give_up(scheduler, error)
 
 
-def _count_launch(observer: PrefillObserver, scheduler: Any, batch: Any) -> None:
-    queue = observer.queue_counter(ahead=scheduler.enable_overlap and scheduler.device != "cpu")
-    after_idle = scheduler.last_batch is None  # of this pass of its loop; it is set at its end
-    present = left = len(scheduler.waiting_queue)
-    tokens = 0
-    if _is_prefill(batch):
-        present += len(batch.reqs) - len(batch.decoding_reqs or ())
-        left += batch.chunked_req is not None
-        tokens = batch.extend_num_tokens
-    load = queue.count_launch(tokens, present, left, after_idle)
-    if load is not None:
-        observer.count_prefill(load)
-
-
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_batch_result``: the scheduler's cache sees how long a prefill took."""
-    observer = _observer_of(scheduler)
-    if observer is None or observer.stopwatch is None or observer.threshold is None or batch.launch_ts is None:
+    """Around ``process_batch_result``: it is seen how long a prefill took."""
+    threshold = _threshold_of(scheduler)
+    if threshold is None or batch.launch_ts is None:
         return original(scheduler, batch, *args, **kwargs)
     try:
         prefill = prefill_of(batch)
@@ -94,9 +74,9 @@ def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *a
     result = original(scheduler, batch, *args, **kwargs)
     try:
         now, in_step = time.monotonic(), scheduler.device == "cpu"
-        ms = observer.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
+        ms = threshold.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
         if prefill is not None:
-            observer.threshold.count_batch(prefill, ms)
+            threshold.count_batch(prefill, ms)
     except Exception as error:
         _give_up(scheduler, error)
     return result

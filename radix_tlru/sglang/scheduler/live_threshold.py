@@ -17,6 +17,7 @@ from radix_tlru.config import Config
 from radix_tlru.objective.calibration import EVERY, Calibration, Estimate, PrefillBatch, time_for_prefill
 from radix_tlru.objective.prefill_latency import Line
 from radix_tlru.objective.threshold import Threshold
+from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 
 __all__ = ["LiveThreshold", "ThresholdUser"]
 
@@ -37,10 +38,16 @@ class ThresholdUser(Protocol):
 
 
 class LiveThreshold:
-    """Moves the threshold of a cache as its Config says: by an objective in ms."""
+    """Moves the threshold of a cache as its Config says: by an objective in ms.
 
-    def __init__(self, cache: ThresholdUser, config: Config, page_size: int) -> None:
+    Args:
+        stages: of pipeline parallelism.
+    """
+
+    def __init__(self, cache: ThresholdUser, config: Config, page_size: int, stages: int = 1) -> None:
         assert config.objective_ms is not None, "ξ is pinned"
+        self.stopwatch = Stopwatch(stages)
+        """What times the prefills."""
         self._cache = cache
         self._threshold = Threshold(config.start_threshold, config.next_prompt, page_size)
         self._objective_ms = config.objective_ms
