@@ -113,10 +113,8 @@ def test_prefills_that_cannot_be_looked_at_leave_stock_lru_and_the_batch_is_proc
     for hooked in ("launched", "processed"):
         driver = learning()
         use(driver)
-        scheduler = SimpleNamespace(
-            tree_cache=driver.cache
-        )  # what the hooks ask of it next is missing, as of the batch
-        batch = SimpleNamespace(launch_ts=1.0, forward_iter=1)
+        scheduler = SimpleNamespace(tree_cache=driver.cache, device="cpu")
+        batch = SimpleNamespace(launch_ts=1.0)  # what the hooks ask of it next is missing
         if hooked == "launched":
             batch_launched(None, scheduler, batch)
         else:
