@@ -55,7 +55,7 @@ CALLS = {
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
     "turn": "turn: a finished request is learned from",
-    "prefill": "prefill: it is timed, ξ and w follow",
+    "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
 }
 """What is timed, by the title of its rows."""

@@ -171,17 +171,17 @@ class _UsualTimes:
 
     Args:
         groups: two or more.
-        reach: how many times as large as the smallest group (and as small as the largest) that group is, through which
+        ratio: how many times as large as the smallest group (and as small as the largest) that group is, through which
             the line below the smallest (and above the largest) goes.
     """
 
-    def __init__(self, groups: Sequence[_Group], reach: float) -> None:
+    def __init__(self, groups: Sequence[_Group], ratio: float) -> None:
         self._groups = groups
         self.sizes = [group.tokens for group in groups]
         self.times = [group.ms for group in groups]
         last = len(groups) - 1
-        self.below = self._chord(0, min(bisect_left(self.sizes, reach * self.sizes[0]), last))
-        self.above = self._chord(max(bisect_right(self.sizes, self.sizes[-1] / reach) - 1, 0), last)
+        self.below = self._chord(0, min(bisect_left(self.sizes, ratio * self.sizes[0]), last))
+        self.above = self._chord(max(bisect_right(self.sizes, self.sizes[-1] / ratio) - 1, 0), last)
         self._lines = [self.below, *(self._chord(number, number + 1) for number in range(last)), self.above]
 
     def ms(self, tokens: float) -> float:

@@ -98,7 +98,7 @@ def facts(host: Host, arm: Arm) -> Facts:
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
         eviction=eviction,
-        median_weight=_weight(arm, metrics, eviction),
+        median_weight=_weight(arm, eviction),
         learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
         return_model=_flag(arm.flags, "--tlru-return-model"),
@@ -112,7 +112,7 @@ def _ranks(host: Host, name: str) -> int:
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, metrics: Mapping[str, float], eviction: PolicyName) -> float | None:
+def _weight(arm: Arm, eviction: PolicyName) -> float | None:
     """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of a server that is told none."""
     given = _flag(arm.flags, FLAGS["median_weight"])
     if given is not None:
