@@ -113,7 +113,7 @@ def _ranks(host: Host, name: str) -> int:
 
 
 def _weight(arm: Arm, eviction: PolicyName) -> float | None:
-    """w of a server with radix-tlru. If neither its metrics nor its flags tell, that of a server that is told none."""
+    """w of a server with radix-tlru. If its flags do not tell, that of a server that is told none."""
     given = _flag(arm.flags, FLAGS["median_weight"])
     if given is not None:
         return median_weight(given)
