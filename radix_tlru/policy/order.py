@@ -43,11 +43,11 @@ __all__ = ["CORRECTED", "MOVED", "REPRICED", "EvictionOrder", "Phase", "TokenPri
 _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-REPRICED = 32
-"""Leaves that get a new price in a turn after the policy has changed, at most: 200,000 leaves take 6,250 turns. It is
+REPRICED = 64
+"""Leaves that get a new price in a turn after the policy has changed, at most: 200,000 leaves take 3,125 turns. It is
 turns that count, as a cache that prefills in chunks decides more often."""
 
-MOVED = 32
+MOVED = 64
 """Leaves that get a new price in a turn because their group has expired, at most: after a pause all may have."""
 
 CORRECTED = 8

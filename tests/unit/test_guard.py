@@ -91,6 +91,13 @@ def test_who_is_worse_in_one_thing_is_not_admitted_whatever_its_tel(what: str) -
     assert own < lru
 
 
+def test_who_makes_short_prefills_longer_is_not_admitted_where_most_are_long() -> None:
+    """Two of five turns find all but 10 tokens: none of what p50 and the others look at. The others are shortened."""
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, ([300, 10] if number % 5 < 2 else [2_600, 3_000] for number in range(2_000)), 2_000) == "lru"
+    assert guard.refused == {"etlru": "p25"}
+
+
 def trade(gains: int, losses: int) -> Turns:
     """2,000 turns, of which ``gains`` are over ξ under lru alone and ``losses`` under the candidate alone."""
     for number in range(2_000):

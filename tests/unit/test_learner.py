@@ -222,19 +222,18 @@ def test_where_nearly_everything_fits_tlru_is_lru_unless_it_is_told() -> None:
     assert pinned > 1.3 * lru
 
 
-def test_all_candidates_with_a_threshold_follow_what_is_learned_of_prompts_and_the_threshold_itself() -> None:
+def test_the_candidate_with_a_threshold_follows_what_is_learned_of_prompts_and_the_threshold_itself() -> None:
     learner = Learner(Config("etlru", THRESHOLD), 50_000, PAGE)
     for number in range(600):  # six turns each of a hundred conversations
         length = 900 + number // 100 * 64
         learner.record_turn(turn(float(number), length, length, number % 100))
     learner.use_threshold(800)
-    learned, tail, more, lru = learner.candidates.values()
+    learned, tail, lru = learner.candidates.values()
     assert isinstance(tail.prompts, NextPrompts)
-    assert tail.prompts is more.prompts
     assert learned.prompts == lru.prompts == AnyPrompt()
     assert {policy.threshold for policy in learner.candidates.values()} == {800}
     assert learner.selector is not None
-    assert [shadow.order.policy for shadow in learner.selector._shadows.values()] == [learned, tail, more, lru]
+    assert [shadow.order.policy for shadow in learner.selector._shadows.values()] == [learned, tail, lru]
 
 
 def test_recency_by_turns_is_one_by_the_turns_served_since() -> None:
