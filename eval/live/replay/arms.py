@@ -58,6 +58,7 @@ def default_arms(threshold: int, next_prompt_estimate: int) -> list[Arm]:
         ConfigError: radix-tlru does not take these settings.
     """
     Config(threshold=threshold, next_prompt_estimate=next_prompt_estimate)  # before any server is started
+    Config("etlru", threshold)
     stock = json.dumps({"threshold": threshold, "next_prompt_estimate": next_prompt_estimate})
     return [
         Arm("stock lru", ("--radix-eviction-policy", "lru")),
