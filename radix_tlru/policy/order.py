@@ -230,6 +230,7 @@ class EvictionOrder:
         if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
+        self._reprices = REPRICED
         self._reprice_some()
 
     def _reprice_some(self) -> None:
