@@ -34,7 +34,14 @@ PORT_TAKEN = "error while attempting to bind on address"
 ATTEMPTS = 3
 """Ports that are tried: SGLang's own processes, too, take some while they load."""
 
-CPU_PLATFORM = {"SGLANG_PLATFORM": "torch_cpu"}
+CPU_PLATFORM = {
+    "SGLANG_PLATFORM": "torch_cpu",
+    # glibc gives each large activation back to the system and faults its pages in anew: millions of faults in a replay,
+    # more in larger batches, so that whoever queues a little gets slower and queues more. A GPU's allocator keeps
+    # memory, too.
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+}
 """For servers with `--device cpu`."""
 
 ENVIRONMENT = {
