@@ -98,18 +98,27 @@ class MonotoneQueue:
         swept = self._swept
         if swept is None:
             swept = self._swept = MonotoneQueue()
+        heap, keys, ids, taken = self._heap, self._keys, self._ids, self._taken
         dropped = 0
-        for _ in range(most):
-            entry = self._first_unswept()
-            if entry is None:
-                self._keys, self._ids, self._taken, self._last = swept._keys, swept._ids, swept._taken, swept._last
-                self._heap, self._swept = swept._heap, None
+        for _ in range(most):  # in line, as every leaf that is added pays for a sweep
+            if taken < len(keys):
+                entry = (keys[taken], ids[taken])
+                if heap and heap[0] < entry:
+                    entry = heappop(heap)
+                else:
+                    taken += 1
+            elif heap:
+                entry = heappop(heap)
+            else:
                 break
-            self._pop_unswept(entry)
             if entry != swept._last and counts(*entry):
                 swept.push(*entry)
             else:
                 dropped += 1
+        self._take_to(taken)
+        if not self._keys and not heap:
+            self._keys, self._ids, self._taken, self._last = swept._keys, swept._ids, swept._taken, swept._last
+            self._heap, self._swept = swept._heap, None
         self.first = _lesser(self._first_unswept(), swept.first)
         return dropped
 
@@ -132,17 +141,16 @@ class MonotoneQueue:
         if heap and heap[0] == first:
             heappop(heap)
             return
-        taken += 1
+        self._take_to(taken + 1)
+
+    def _take_to(self, taken: int) -> None:
+        """So many entries at the front of the line are gone."""
         if taken == len(self._keys):
             self._last = _LEAST
-            taken = self._compact(taken)
-        elif taken > _COMPACT_AFTER and 2 * taken > len(self._keys):
-            taken = self._compact(taken)
+        if taken == len(self._keys) or (taken > _COMPACT_AFTER and 2 * taken > len(self._keys)):
+            del self._keys[:taken], self._ids[:taken]
+            taken = 0
         self._taken = taken
-
-    def _compact(self, taken: int) -> int:
-        del self._keys[:taken], self._ids[:taken]
-        return 0
 
 
 def _lesser(one: tuple[float, int] | None, other: tuple[float, int] | None) -> tuple[float, int] | None:
