@@ -30,10 +30,10 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: setup ## stock lru, stock tlru and etlru on real servers, side by side (4 minutes; ARGS="--repeats 3")
 	$(BIN)/python -m eval demo $(ARGS)
 
-test: setup lint ## lint, types and the test suite (14 minutes on two cores)
+test: setup lint ## lint, types and the test suite (10 to 20 minutes on two cores, as fast as they are)
 	$(BIN)/python -m pytest --numprocesses 2 --durations 10 -m "not long"
 
-test-all: setup lint ## that, with the long versions, on servers that each start as a user's does (40 minutes)
+test-all: setup lint ## that, with the long versions, on servers that each start as a user's does (an hour)
 	$(BIN)/python -m pytest --numprocesses 2 --durations 10 --cold-start
 
 gpu: setup ## the live comparison on an NVIDIA GPU (MODEL=, ARGS=; the default model has random weights)

@@ -29,7 +29,7 @@ UNTIMED: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthChe
 settings.register_profile("desk", **UNTIMED)
 settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
 ON_WHAT = "ci" if os.environ.get("CI") else "desk"
-settings.register_profile("short", settings.get_profile(ON_WHAT), max_examples=50)
+settings.register_profile("short", settings.get_profile(ON_WHAT), max_examples=30)
 
 # Here, so that the processes of xdist import with it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -4,7 +4,7 @@
 file               its job                                        in → out
 =================  =============================================  ==================================================
 prefill_latency    how long prefills take                         prefill batches and their times → p95 by size
-overhead           what a first token waits for besides           first tokens and their times → γ (ms)
+overhead           what else a first token waits for              first tokens and their times → γ (ms)
 calibration        how prefills become ξ                          both, and an objective in ms → ξ
 threshold          ξ in force                                     tokens wanted → tokens, in whole pages
 =================  =============================================  ==================================================

@@ -2,7 +2,7 @@
 
 TTFT grows with the tokens that must be prefilled, TTFT = γ + β + α·uncached (paper, equation 2, where γ and β are 0).
 ξ is the largest number of uncached tokens whose prefill takes at most SLO - γ in 19 of 20 cases. It is read from the
-prefills as they are measured, and γ from what first tokens wait for besides.
+prefills as they are measured, and γ from what else first tokens wait for.
 
     batch, its time ──► WholePrompts ──► PrefillTimes ──► p95 by size ──► Estimate ──► ξ
     batch, its time; first token, its time ──► Overhead ──► γ ─────────────┘

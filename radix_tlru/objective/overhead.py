@@ -1,4 +1,4 @@
-"""What a first token waits for besides prefill: γ of TTFT = γ + β + α·uncached."""
+"""What a first token waits for other than prefill: γ of TTFT = γ + β + α·uncached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FirstToken(NamedTuple):
 
 
 class Overhead:
-    """γ: the median time that uncontended requests waited for besides their prefill, in ms.
+    """γ: the median time that uncontended requests waited for other than their prefill, in ms.
 
     A request is uncontended if no other request waited for a first token while it did: neither in the batches of its
     prompt nor between them. Other requests wait mostly for each other's prefills, which no eviction can mend. The

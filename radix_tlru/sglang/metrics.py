@@ -82,7 +82,7 @@ class TailMetrics(_StatLoggerDIMixin):
                 "sglang:tlru_prefill_late_ratio", "What 19 of 20 prefills take at most, in times that line; 0 before."
             )
             self._overhead = make.gauge(
-                "sglang:tlru_overhead_ms", "What a first token waits for besides prefills; 0 before it is known."
+                "sglang:tlru_overhead_ms", "What a first token waits for other than prefills; 0 before it is known."
             )
         self.report()
 

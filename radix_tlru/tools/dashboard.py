@@ -161,7 +161,7 @@ PANELS = (
     ),
     Panel(
         "Prefill near ξ",
-        "The line that ξ comes from: time without tokens, time of 1,000 tokens, what a first token waits for besides.",
+        "The line that ξ comes from: time without tokens, time of 1,000 tokens, what else a first token waits for.",
         Milliseconds,
         (
             Query(_now("sglang:tlru_beta_ms"), "β"),

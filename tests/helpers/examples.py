@@ -1,4 +1,4 @@
-"""How many examples Hypothesis looks at: in `make test` half of what it looks at in `make test-all`."""
+"""How many examples Hypothesis looks at: in `make test` fewer than in `make test-all`."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _USUAL = 100  # of Hypothesis, where a test names no number
 
 
 def examples(most: int) -> int:
-    """So many, or as large a part of them as the profile that is loaded has of the usual number."""
+    """So many (or seeds, or steps), or as large a part of them as the profile in force has of the usual number."""
     return most * settings.default.max_examples // _USUAL  # type: ignore[union-attr]

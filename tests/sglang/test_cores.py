@@ -27,6 +27,7 @@ from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
 from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers.caches import our_cache
+from tests.helpers.examples import examples
 from tests.helpers.paths import MOONCAKE
 
 if refusal := rust_core_refusal():
@@ -144,13 +145,13 @@ def tried(walker: Walker, action: str, key: RadixKey, number: int) -> object:
 @pytest.mark.parametrize("median_weight", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("is_eagle", [False, True], ids=["tokens", "pairs"])
 @pytest.mark.parametrize("page_size", [1, 16, 64])
-def test_800_random_steps_are_the_same_on_both_cores(page_size: int, is_eagle: bool, median_weight: float) -> None:
+def test_random_steps_are_the_same_on_both_cores(page_size: int, is_eagle: bool, median_weight: float) -> None:
     rng = random.Random(page_size)
     rust, python = (Walker(core, page_size, is_eagle, median_weight) for core in ("rust", "python"))
     assert isinstance(rust.cache.tree_core, RustTailCore)
     assert isinstance(python.cache.tree_core, UnifiedTreeCore)
     weights = {"serve": 30, "insert": 10, "match": 15, "lock": 8, "unlock": 12, "evict": 15, "alloc": 9, "flush": 0.3}
-    actions = rng.choices(list(weights), list(weights.values()), k=800)
+    actions = rng.choices(list(weights), list(weights.values()), k=examples(800))
     for number, (action, key) in enumerate(zip(actions, keys(rng, page_size, is_eagle), strict=False)):
         if action == "lock" and len(rust.locks) >= 3:
             action = "unlock"
@@ -158,7 +159,7 @@ def test_800_random_steps_are_the_same_on_both_cores(page_size: int, is_eagle: b
         assert tried(rust, action, key, dice) == tried(python, action, key, dice), (number, action)
         assert rust.state() == python.state(), (number, action)
         rust.cache.sanity_check()
-    assert min(rust.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > 30
+    assert min(rust.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > examples(30)
 
 
 def test_a_trace_finds_the_same_tokens_in_both() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,9 +21,9 @@ from radix_tlru.sglang.scheduler.batches import install
 from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
-from tests.helpers.paths import REPOSITORY
 from tests.helpers.reference import PageTrie
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
+from tests.helpers.warm_start import Run
 
 # ---- the order ----
 
@@ -129,7 +127,7 @@ def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_n
     assert driver.cache.tail.order.over_budget == 750
 
 
-def test_what_first_tokens_wait_for_besides_is_taken_off_the_objective() -> None:
+def test_what_else_first_tokens_wait_for_is_taken_off_the_objective() -> None:
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     told: list[FirstToken] = []
     for number in range(EVERY):
@@ -245,26 +243,12 @@ def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest
 
 def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the_same(tmp_path: Path) -> None:
     """For real: two processes, two caches, a gloo group. Each of them alone would have gone its own way."""
-    command = [sys.executable, "-m", "tests.helpers.rank"]
-    both = [
-        subprocess.Popen(
-            [*command, str(number), str(tmp_path / "meet")],
-            cwd=REPOSITORY,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(2)
-    ]
+    meeting_point = str(tmp_path / "meet")
+    both = [Run(tmp_path / str(number), "-m", "tests.helpers.rank", str(number), meeting_point) for number in range(2)]
     said = []
-    try:
-        for process in both:
-            printed, log = process.communicate(timeout=240)
-            assert process.returncode == 0, log
-            said.append(json.loads(printed.strip().splitlines()[-1]))
-    finally:
-        for process in both:
-            process.kill()
+    for status, printed in [one.wait() for one in both]:
+        assert status == 0, printed
+        said.append(json.loads(printed.strip().splitlines()[-1]))
     first, second = said
     alone = first.pop("alone"), second.pop("alone")
     assert alone == (pytest.approx(1_800, rel=0.05), pytest.approx(800, rel=0.05))  # (100 - β) / α of each

@@ -238,15 +238,15 @@ def test_of_the_objective_prefill_has_what_overhead_leaves(overhead: float, left
     assert time_for_prefill(120.0, overhead) == pytest.approx(left)
 
 
-# ---- what a first token waits for besides ----
+# ---- what a first token waits for other than prefill ----
 
 
-def uncontended(overhead: Overhead, name: str, prefill_ms: float, besides_ms: float) -> None:
+def uncontended(overhead: Overhead, name: str, prefill_ms: float, other_ms: float) -> None:
     overhead.count_prefill([name], prefill_ms)
-    overhead.count_first_token(FirstToken(name, prefill_ms + besides_ms))
+    overhead.count_first_token(FirstToken(name, prefill_ms + other_ms))
 
 
-def test_the_overhead_is_the_median_of_what_uncontended_requests_waited_for_besides_their_prefills() -> None:
+def test_the_overhead_is_the_median_of_what_uncontended_requests_waited_for_other_than_their_prefills() -> None:
     overhead = Overhead()
     for number in range(Overhead.ENOUGH):
         assert overhead.ms() is None

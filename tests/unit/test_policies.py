@@ -20,6 +20,7 @@ from eval.caches.real import RealCache
 from eval.caches.simulator import Cache, SimulatedCache, Span, simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
+from tests.helpers.examples import examples
 from tests.helpers.libcachesims import libcachesim_hits
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import (
@@ -50,7 +51,7 @@ def served(name: str, requests: list[Request], capacity: int, **arguments: Any) 
 @pytest.mark.parametrize("forced", [True, False], ids=["forced", "optional"])
 def test_policies_that_the_formula_makes_equal_are_equal_request_by_request(page_size: int, forced: bool) -> None:
     lru_is_not_tlru = 0
-    for seed in range(150):
+    for seed in range(examples(150)):
         random = Random(seed)
         requests = random_tree(random, longest=40, page=page_size, whole_messages=True)
         capacity = random.randint(1, 40) * page_size
@@ -69,12 +70,12 @@ def test_policies_that_the_formula_makes_equal_are_equal_request_by_request(page
         # Full weight on the median sees no threshold.
         assert served("tlru", requests, capacity, threshold=threshold, median_weight=1.0, **sizes) == lru, f"{seed = }"
         lru_is_not_tlru += lru != tlru
-    assert lru_is_not_tlru > 30
+    assert lru_is_not_tlru > examples(30)
 
 
 def test_where_contexts_are_lines_there_is_nothing_to_know_but_of_their_ends() -> None:
     shared_differ = 0
-    for seed in range(150):
+    for seed in range(examples(150)):
         random = Random(seed)
         turns = random_turns(random, longest=60)
         lines = conversations_in_line(turns)
@@ -83,7 +84,7 @@ def test_where_contexts_are_lines_there_is_nothing_to_know_but_of_their_ends() -
         assert served("tail-belady-ends", lines, capacity, **sizes) == whole, f"{seed = }"
         tree = random_tree(random, longest=60)
         shared_differ += served("tail-belady", tree, 12, **sizes) != served("tail-belady-ends", tree, 12, **sizes)
-    assert shared_differ > 30
+    assert shared_differ > examples(30)
 
 
 def test_a_policy_that_is_not_there_and_knowledge_that_is_missing_are_said() -> None:
@@ -178,7 +179,7 @@ def test_what_a_trace_says_of_returns_as_a_whole() -> None:
 def test_no_policy_has_less_tel_than_tail_optimised_belady_where_nothing_is_shared() -> None:
     """At page size 1: of the page in which its budget ends, Tail-Optimized Belady does not ask how much is of use."""
     beaten: dict[str, int] = dict.fromkeys(POLICIES, 0)
-    for seed in range(300):
+    for seed in range(examples(300)):
         random = Random(seed)
         requests = conversations_in_line(random_turns(random, longest=40))
         capacity, estimate = random.randint(1, 40), random.randint(0, 3)
@@ -190,7 +191,7 @@ def test_no_policy_has_less_tel_than_tail_optimised_belady_where_nothing_is_shar
                 assert tel(requests, found, sizes["threshold"]) >= least, f"{name} {seed = }"
                 beaten[name] += tel(requests, found, sizes["threshold"]) > least
     assert beaten.pop("tail-belady") == beaten.pop("tail-belady-ends") == 0
-    assert min(beaten.values()) > 30
+    assert min(beaten.values()) > examples(30)
 
 
 @pytest.mark.parametrize("name", BASELINES)

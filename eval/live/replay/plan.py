@@ -28,7 +28,7 @@ __all__ = ["Plan", "machine_facts", "plan_of", "run_of"]
 
 @dataclass(frozen=True)
 class Plan:
-    """All that a run needs besides its folder."""
+    """All that a run needs but its folder."""
 
     load: Load
     arms: Sequence[Arm]

@@ -76,7 +76,7 @@ def measured(setting: Setting, line: Line, policy: str, constant: Constant | Non
 
 
 def name_of(setting: Setting, policy: str, constant: Constant | None, factor: float) -> str:
-    """The name of a row: all that it depends on besides the code."""
+    """The name of a row: all that it depends on but the code."""
     settings = asdict(setting)
     what = "as it is" if constant is None else f"{constant.key}={constant.value} x {factor:g}"
     return f"{policy} {what} {settings}"

@@ -92,6 +92,6 @@ class LiveThreshold:
         bounded = ", which leaves it less than half; it is given half" if left == self._objective_ms / 2.0 else ""
         logger.info(
             f"radix_tlru: threshold {self._threshold.tokens} tokens, as prefill takes {beta:.1f} ms and {alpha:.4f} ms "
-            f"a token, up to {late - 1.0:.0%} more, and a first token {overhead_ms:.1f} ms besides, of "
+            f"a token, up to {late - 1.0:.0%} more, and a first token {overhead_ms:.1f} ms more, of "
             f"{self._objective_ms:g} ms{bounded}, from {self.samples} samples"
         )
