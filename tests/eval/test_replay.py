@@ -14,7 +14,7 @@ from rich.console import Console
 from eval.live.replay.facts import Facts
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part
-from eval.live.replay.summary import NoResultError, summarise
+from eval.live.replay.summary import NoResultError, interval_note, summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.simulate.timing import Timing
@@ -126,6 +126,23 @@ def test_the_same_conversations_are_drawn_for_every_arm(tmp_path: Path) -> None:
     mean = ours.changes["uncached_mean"]
     assert mean.value == pytest.approx(-0.1, abs=0.001)
     assert mean.high - mean.low < 0.001, "a tenth off every request is a tenth off, whoever is drawn"
+
+
+def test_how_much_repeats_differ_is_in_the_intervals(tmp_path: Path) -> None:
+    rows = [row(n, n, 0, 1000, 0, ttft_ms=100.0) for n in range(60)]
+    slower = [row(n, n, 0, 1000, 0, ttft_ms=150.0) for n in range(60)]
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, rows)
+    (stock,) = summarise(folder)
+    assert stock.figures["ttft_p50"] == (100, 100, 100)
+    assert interval_note(stock.repeats).endswith("one repeat does not tell how much the next would differ.")
+    played(folder, "stock lru", 1, slower)
+    played(folder, "ours", 0, slower)
+    stock, ours = summarise(folder)
+    assert (stock.figures["ttft_p50"].low, stock.figures["ttft_p50"].high) == (100, 150)
+    assert stock.figures["tel"] == (60 * 400, 60 * 400, 60 * 400), "of one repeat, whichever is drawn"
+    assert ours.figures["tel"] == (60 * 400, 60 * 400, 60 * 400), "of the repeats that the arm has"
+    assert interval_note(stock.repeats).endswith("over conversations and repeats.")
 
 
 def test_a_subagent_is_drawn_with_the_session_that_started_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from eval.live.replay.facts import PLUGIN
 from eval.live.replay.figures import arm_looks, percentiles, scatter, ttft_cdf
 from eval.live.replay.predict import TOLERANCE, Prediction, fitted_line, measured_points, predict
 from eval.live.replay.rows import Folder
-from eval.live.replay.summary import ArmSummary
+from eval.live.replay.summary import ArmSummary, interval_note
 from eval.live.replay.table import machine_sentences, sentences, table_rows
 from eval.live.replay.turns import Load
 from eval.render import html
@@ -80,7 +80,7 @@ def _plots(folder: Folder, arms: Sequence[ArmSummary], timing: Timing | None) ->
             "percentiles",
             "Percentiles with their intervals",
             "Each percentile of TTFT, of uncached tokens and of inter-token latency (ITL); bars are 95 % intervals, by "
-            "bootstrap over conversations.",
+            "bootstrap over conversations and repeats.",
             lambda: percentiles(arms, looks),
         ),
     ]
@@ -136,7 +136,7 @@ def _table(folder: Folder, arms: Sequence[ArmSummary]) -> str:
         for title, values, changes in table_rows(arms)
     ]
     counts = " · ".join(f"{arm.name}: {arm.errors} errors, {arm.retries} retries" for arm in arms)
-    note = "In brackets: 95 % intervals, by bootstrap over conversations. TEL and requests over ξ: of one repeat."
+    note = f"{interval_note(arms[0].repeats)} TEL and requests over ξ: of one repeat."
     return html.table(head, rows, highlighted) + html.paragraph(f"{note}\n{counts}")
 
 

@@ -1,8 +1,9 @@
 """The figures of a replay: percentiles, violations, TEL and hit ratio, each with an interval; and tokens per second.
 
-Intervals are by bootstrap over conversations. Turns of one conversation share their history, so they are drawn
-together, and with them those of its subagents. The same conversations are drawn for every arm, so a change against the
-baseline is a paired one.
+Intervals are by bootstrap over conversations and repeats. Turns of one conversation share their history, so they are
+drawn together, and with them those of its subagents. A machine is slower for some minutes and then faster, so repeats
+are drawn, too. The same are drawn for every arm, so a change against the baseline is a paired one. Of one repeat alone
+the intervals do not say how much the next would differ.
 """
 
 from __future__ import annotations
@@ -18,7 +19,16 @@ from numpy.typing import NDArray
 from eval.errors import RunError
 from eval.live.replay.rows import Folder, Row
 
-__all__ = ["ITL_PERCENTILES", "MEASURES", "PERCENTILES", "ArmSummary", "Figure", "NoResultError", "summarise"]
+__all__ = [
+    "ITL_PERCENTILES",
+    "MEASURES",
+    "PERCENTILES",
+    "ArmSummary",
+    "Figure",
+    "NoResultError",
+    "interval_note",
+    "summarise",
+]
 
 RESAMPLES = 1_000
 COVERAGE = 0.95
@@ -55,44 +65,54 @@ class ArmSummary:
     figures: Mapping[str, Figure]  # see MEASURES; TEL and violations are of one repeat
     changes: Mapping[str, Figure]  # of each figure, relative to the baseline's: -0.1 is 10 % less
     tokens_per_s: float  # of all answers together, while it was played
+    repeats: int
 
 
 class _Sample:
-    """The rows of an arm as arrays. A row has the weight of how often its conversation was drawn."""
+    """The rows of an arm as arrays. A row has the weight of how often its conversation and its repeat were drawn."""
 
-    def __init__(self, rows: Sequence[Row], sessions: Mapping[int, int], repeats: int, threshold: int) -> None:
+    def __init__(
+        self, found: Sequence[tuple[int, Row]], sessions: Mapping[int, int], repeats: int, threshold: int
+    ) -> None:
+        rows = [row for _, row in found]
         self.uncached = np.array([row.uncached_tokens for row in rows], dtype=np.float64)
         self.prompt = np.array([row.prompt_tokens for row in rows], dtype=np.float64)
         self.ttft = np.array([row.ttft_ms for row in rows], dtype=np.float64)
-        self.itl = _TokenTimes(rows)
         self.over = np.maximum(self.uncached - threshold, 0.0)
         self.session = np.array([sessions[row.session_index] for row in rows])
+        self.repeat = np.array([repeat for repeat, _ in found])
+        self.itl = _TokenTimes(rows, self.session + len(sessions) * self.repeat)
         self.repeats = repeats
+
+    def weights(self, sessions: Floats, repeats: Floats) -> Floats:
+        """Of the rows, by how often each session and each repeat was drawn. An arm may lack repeats of a run."""
+        own = repeats[np.unique(self.repeat)].sum()
+        weights: Floats = sessions[self.session] * repeats[self.repeat] * (self.repeats / own if own else 0.0)
+        return weights
 
 
 class _TokenTimes:
     """The inter-token latencies of all answers of an arm, to take percentiles of as often as intervals need them.
 
-    They may be millions, so they are sorted once, into ``GROUPS`` of equal size, and counted by conversation and group.
-    A percentile is the mean of its group: exact where there are no more latencies than groups.
+    They may be millions, so they are sorted once, into ``GROUPS`` of equal size, and counted by what is drawn
+    together and by group. A percentile is the mean of its group: exact where there are no more latencies than groups.
     """
 
     GROUPS = 2_000
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        sessions = np.array([row.session_index for row in rows])
-        _, self._first, numbers = np.unique(sessions, return_index=True, return_inverse=True)
+    def __init__(self, rows: Sequence[Row], drawn_together: NDArray[np.int64]) -> None:
+        _, self._first, numbers = np.unique(drawn_together, return_index=True, return_inverse=True)
         times = np.concatenate([np.zeros(0), *(row.itl_ms for row in rows)])
         groups = min(len(times), self.GROUPS)
         group = np.empty(len(times), dtype=np.int64)
         group[np.argsort(times, kind="stable")] = np.arange(len(times)) * groups // max(len(times), 1)
         counts = np.zeros((groups, len(self._first)), dtype=np.float32)
         np.add.at(counts, (group, np.repeat(numbers, [len(row.itl_ms) for row in rows])), 1)
-        self._upto = np.cumsum(counts, axis=0)  # by group and conversation, latencies in it and below
+        self._upto = np.cumsum(counts, axis=0)  # by group, and what is drawn together: latencies in it and below
         self._means = np.bincount(group, times, groups) / np.bincount(group, minlength=groups)
 
     def percentile(self, share: float, weights: Floats) -> float:
-        """In ms; ``weights`` are of the rows, equal for all rows of a conversation."""
+        """In ms; ``weights`` are of the rows, equal for all that are drawn together."""
         drawn = weights[self._first]
         total = float(self._upto[-1] @ drawn) if len(self._upto) else 0.0
         if not total:
@@ -142,26 +162,26 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
         NoResultError: no request of an arm succeeded.
     """
     run = folder.run
-    rows = {arm: [row for _, row in folder.finished_rows(arm)] for arm in run.arms}
+    rows = {arm: folder.finished_rows(arm) for arm in run.arms}
     rows = {arm: found for arm, found in rows.items() if found}
     if not rows:
         return []
-    names = sorted({row.session_index for found in rows.values() for row in found})
+    names = sorted({row.session_index for found in rows.values() for _, row in found})
     sessions = {name: index for index, name in enumerate(names)}
+    played = sorted({part.repeat for part in folder.parts})
     samples: dict[str, _Sample] = {}
     for arm, found in rows.items():
-        succeeded = [row for row in found if row.error is None]
+        succeeded = [(played.index(repeat), row) for repeat, row in found if row.error is None]
         if not succeeded:
-            raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0].error}")
+            raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0][1].error}")
         repeats = sum(part.arm == arm for part in folder.parts)
         samples[arm] = _Sample(succeeded, sessions, repeats, run.threshold)
 
-    draws = np.random.default_rng(seed).multinomial(
-        len(sessions), np.full(len(sessions), 1 / len(sessions)), size=RESAMPLES
-    )
+    random = np.random.default_rng(seed)
+    draws = list(zip(_draws(random, len(sessions)), _draws(random, len(played)), strict=True))
     values = {arm: _values(sample, np.ones_like(sample.ttft), run.slo_ms) for arm, sample in samples.items()}
     resampled = {
-        arm: [_values(sample, drawn[sample.session].astype(np.float64), run.slo_ms) for drawn in draws]
+        arm: [_values(sample, sample.weights(once, again), run.slo_ms) for once, again in draws]
         for arm, sample in samples.items()
     }
     baseline = next(iter(samples))
@@ -170,7 +190,7 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
             name=arm,
             requests=len(sample.ttft),
             errors=len(rows[arm]) - len(sample.ttft),
-            retries=sum(row.retries for row in rows[arm]),
+            retries=sum(row.retries for _, row in rows[arm]),
             figures={name: _interval(values[arm][name], [one[name] for one in resampled[arm]]) for name in MEASURES},
             changes={
                 name: _interval(
@@ -182,11 +202,23 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
                 )
                 for name in MEASURES
             },
-            tokens_per_s=sum(row.output_tokens for row in rows[arm])
+            tokens_per_s=sum(row.output_tokens for _, row in rows[arm])
             / max(sum(part.seconds for part in folder.parts if part.arm == arm), 1e-9),
+            repeats=sample.repeats,
         )
         for arm, sample in samples.items()
     ]
+
+
+def interval_note(repeats: int) -> str:
+    """What the intervals in brackets are, of a run of so many repeats."""
+    limit = " and repeats" if repeats > 1 else "; one repeat does not tell how much the next would differ"
+    return f"In brackets: 95 % intervals, by bootstrap over conversations{limit}."
+
+
+def _draws(random: np.random.Generator, count: int) -> Floats:
+    """How often each of so many is drawn, for each resample."""
+    return random.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
 
 
 def _values(sample: _Sample, weights: Floats, slo_ms: float | None) -> dict[str, float]:

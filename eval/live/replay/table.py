@@ -11,7 +11,7 @@ from rich.text import Text
 
 from eval.live.replay.probe import PROBE_TOKENS
 from eval.live.replay.rows import Folder
-from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary, Figure
+from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary, Figure, interval_note
 from eval.terminal import table
 
 __all__ = ["comparison_table", "machine_sentences", "markdown", "sentences", "table_rows"]
@@ -80,7 +80,7 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
         f"{_percent(change['ttft_p99'])}, TEL {_percent(change['tel'])}.",
         f"The median {verdict}: TTFT p50 {_percent(change['ttft_p50'])}, uncached tokens p50 "
         f"{_percent(change['uncached_p50'])}.",
-        "In brackets: 95 % intervals, by bootstrap over conversations.",
+        interval_note(baseline.repeats),
     ]
 
 
