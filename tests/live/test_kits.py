@@ -29,7 +29,8 @@ from tests.helpers.servers import COMPLAINTS, PAGE_SIZE, PAGED_POOL, POOL, asser
 pytestmark = pytest.mark.live
 
 SERVERS = pytest.mark.parametrize(
-    ("name", "pool", "page_size"), [("our_server", POOL, 1), ("paged_server", PAGED_POOL, PAGE_SIZE)]
+    ("name", "pool", "page_size"),
+    [pytest.param("our_server", POOL, 1, marks=pytest.mark.long), ("paged_server", PAGED_POOL, PAGE_SIZE)],
 )
 
 

@@ -229,7 +229,10 @@ async def cut_off(session: aiohttp.ClientSession, server: Server, prompt: tuple[
     raise AssertionError("the stream ended before it was cut off")
 
 
-@pytest.mark.parametrize(("name", "pool", "page_size"), [("our_server", POOL, 1), ("paged_server", PAGED_POOL, 16)])
+@pytest.mark.parametrize(
+    ("name", "pool", "page_size"),
+    [pytest.param("our_server", POOL, 1, marks=pytest.mark.long), ("paged_server", PAGED_POOL, 16)],
+)
 def test_a_crowd_is_served_and_nothing_is_lost(
     name: str, pool: int, page_size: int, request: pytest.FixtureRequest
 ) -> None:

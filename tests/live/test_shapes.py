@@ -159,10 +159,10 @@ def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted:
 
 # ---- KV events, however batches are made ----
 
-SHAPES: dict[str, tuple[int, tuple[str, ...]]] = {
-    "mixed chunks, page size 1": (1, ("--enable-mixed-chunk",)),
-    "no overlap, page size 64": (64, ("--disable-overlap-schedule",)),
-}
+SHAPES = (
+    pytest.param(1, ("--enable-mixed-chunk",), id="mixed chunks, page size 1", marks=pytest.mark.long),
+    pytest.param(64, ("--disable-overlap-schedule",), id="no overlap, page size 64"),
+)
 SALTS: tuple[Fields, ...] = ({}, {"cache_salt": "a"})
 REPLICAS: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
 
@@ -171,7 +171,7 @@ def publishing(endpoint: str) -> tuple[str, str]:
     return "--kv-events-config", json.dumps({"publisher": "zmq", "endpoint": endpoint, "bind": True})
 
 
-@pytest.mark.parametrize(("page_size", "given"), SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("page_size", "given"), SHAPES)
 def test_a_subscriber_knows_what_is_resident(
     page_size: int, given: tuple[str, ...], weighted_model: Path, stock_server: Server, tmp_path: Path
 ) -> None:
@@ -232,6 +232,7 @@ def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
     return histories(told)
 
 
+@pytest.mark.long  # those of attention alone are told apart by the same controller
 def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
     told = two_replicas(weighted_model, "replicas", "--dp-size", "2")
     assert told == histories(crowd(stock_server, [{}] * len(told)))

@@ -56,7 +56,9 @@ def kept_in(directory: Path) -> dict[str, str]:
     return {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(directory)}
 
 
-@pytest.fixture(scope="module", params=SHAPES)
+@pytest.fixture(
+    scope="module", params=["write_through", "write_back", pytest.param("buffer_only", marks=pytest.mark.long)]
+)
 def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
