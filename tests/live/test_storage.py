@@ -57,7 +57,8 @@ def kept_in(directory: Path) -> dict[str, str]:
 
 
 @pytest.fixture(
-    scope="module", params=["write_through", "write_back", pytest.param("buffer_only", marks=pytest.mark.long)]
+    scope="module",
+    params=[pytest.param(shape, marks=[pytest.mark.long] * (shape == "buffer_only")) for shape in SHAPES],
 )
 def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
