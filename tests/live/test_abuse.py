@@ -241,15 +241,17 @@ def test_weights_that_are_not_there_are_refused_as_stock_refuses_them(to_both: A
 
 def test_answers_that_do_not_fit_together_are_retracted_and_end_well(to_both: Any) -> None:
     """SGLang expects of answers that they end early, and lets in more than fits; these all go on to their limit."""
-    count, prompt, answer = 12, 20, 700  # so long that all have come before one ends, however busy the machine is
+    count, prompt, answer = 12, 20, 700
     assert count * (prompt + answer) > 2 * POOL
-    # Without `ignore_eos`, which would make it expect the limit. Our model has no token that ends an answer.
-    sampling = {"temperature": 0.0, "max_new_tokens": answer}
-    asked = [{**body, "sampling_params": sampling} for body in bodies(count, prompt, answer)]
+    # One call with all prompts, so that they come together however busy the machine is: those that come while others
+    # decode are let in by what is then in use. Without `ignore_eos`, which would make SGLang expect the limit: our
+    # model has no token that ends an answer.
+    prompts = [body["input_ids"] for body in bodies(count, prompt, answer)]
+    asked = {"input_ids": prompts, "sampling_params": {"temperature": 0.0, "max_new_tokens": answer}}
 
     def press(server: Server) -> list[list[int]]:
         before, logged = metric(server, "num_retracted_requests"), server.log_path.stat().st_size
-        answers = asyncio.run(ask_all(server, asked))
+        answers = requests.post(f"{server.base_url}/generate", json=asked, timeout=300).json()
         assert metric(server, "num_retracted_requests") > before
         assert b"KV cache pool is full. Retract requests." in server.log_path.read_bytes()[logged:]
         return [answered["output_ids"] for answered in answers]
