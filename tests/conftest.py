@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager, WorkerController
 
-from eval.live.server import Server, ensure_demo_model
+from eval.live.server import Server
 from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers import warm_start
-from tests.helpers.models import write_weighted_model
+from tests.helpers.models import small_model, write_weighted_model
 from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, PRIORITY, THRESHOLD, serve
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
@@ -151,5 +151,5 @@ def paged_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ours = {"radix-eviction": "tlru", "tlru-threshold": THRESHOLD, "tlru-next-prompt-estimate": NEXT_PROMPT}
     settings.write_text("".join(f"{name}: {value}\n" for name, value in ours.items()))
     shape = {"pool": PAGED_POOL, "page_size": PAGE_SIZE, "chunk": PAGED_CHUNK}
-    with serve(ensure_demo_model(), "paged", "--config", str(settings), "--load-format", "dummy", **shape) as server:
+    with serve(small_model(), "paged", "--config", str(settings), "--load-format", "dummy", **shape) as server:
         yield server

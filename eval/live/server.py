@@ -22,6 +22,7 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from eval.errors import RunError
+from radix_tlru.tools.demo_model import SHAPES, Shape, write_demo_model
 
 DEMO_MODEL = Path(".out/demo-model")
 LOG_DIRECTORY = Path(".out/logs")
@@ -100,19 +101,17 @@ def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
     ]
 
 
-def ensure_demo_model(directory: Path = DEMO_MODEL) -> Path:
-    """The directory of the tiny model with random weights, which is written if it is not there."""
+def ensure_demo_model(directory: Path = DEMO_MODEL, shape: Shape = SHAPES["tiny"]) -> Path:
+    """The directory of a model with random weights, which is written if it is not there."""
     if not (directory / "config.json").is_file():
-        from radix_tlru.tools.demo_model import write_demo_model
-
         directory.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=directory.parent) as beside:
             whole = Path(beside) / directory.name
-            write_demo_model(whole)
+            write_demo_model(whole, shape)
             try:
                 whole.rename(directory)
             except OSError:  # another process wrote it meanwhile, or the directory holds other files
-                write_demo_model(directory)
+                write_demo_model(directory, shape)
     return directory
 
 

@@ -1,4 +1,4 @@
-"""Models for servers: the demo model with weights of its own, and adapters for it."""
+"""Models for servers: small ones of random weights, and adapters for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,25 @@ import json
 from pathlib import Path
 from typing import Any
 
-from radix_tlru.tools.demo_model import write_demo_model
+from eval.live.server import ensure_demo_model
+from radix_tlru.tools.demo_model import Shape, write_demo_model
+
+SMALL = Shape(layers=1, hidden_size=64, intermediate_size=128, heads=2, head_dim=32)
+"""The demo model where it does not matter what a token costs: SGLang does more around it than in it."""
 
 QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 """What makes the demo model one whose attention SGLang can replicate, as it cannot a Llama's."""
 
 
+def small_model() -> Path:
+    """For `--load-format dummy`."""
+    return ensure_demo_model(Path(".out/small-model"), SMALL)
+
+
 def write_weighted_model(directory: Path, seed: int, **config: Any) -> Path:
-    """The demo model with random weights of the usual size: SGLang's dummy ones answer anything with equal odds.
+    """A small model with random weights: SGLang's dummy ones answer anything with equal odds.
+
+    So large that another token anywhere in a prompt changes what is likely after it.
 
     Args:
         config: what its `config.json` shall say instead.
@@ -22,9 +33,9 @@ def write_weighted_model(directory: Path, seed: int, **config: Any) -> Path:
     from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    write_demo_model(directory)
+    write_demo_model(directory, SMALL)
     described = directory / "config.json"
-    described.write_text(json.dumps({**json.loads(described.read_text()), **config}))
+    described.write_text(json.dumps({**json.loads(described.read_text()), "initializer_range": 0.1, **config}))
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(directory))
     save_file(model.state_dict(), directory / "model.safetensors", {"format": "pt"})

@@ -4,7 +4,11 @@
 import gc
 import os
 
+import setproctitle
+
 from tests.helpers import forked
+
+setproctitle.getproctitle()  # it finds the title's place before variables are set, and not after
 
 before = dict(os.environ)
 

@@ -12,8 +12,8 @@ All that a server does after its imports is its own: plugins, flags, environment
 is forked off the spawner, a copy of the preloaded process that ends with the launcher and passes signals on to it.
 
 Two things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order of
-a set are not found out: `rank.py` has two that do not. And SGLang's modules are there before the plugin is: what a user
-starts is started as he does it by the tests of ``sglang.Engine``, of the launcher's refusals and of ``eval replay``.
+a set are not found out: `rank.py` has two that do not. And SGLang's modules are there before the plugin is: as a user
+starts SGLang it is started by the tests of the doctor, which goes the launcher's way up to its first subprocess.
 ``--cold-start`` of pytest starts every server so.
 """
 

@@ -22,8 +22,9 @@ from sglang.test.kits.cache_hit_kit import run_multiturn_cache_hit_test
 from sglang.test.kits.pause_generation_kit import PauseResumeInPlaceMixin
 from sglang.test.kits.prefix_cache_branching_kit import PrefixCacheBranchingMixin
 
-from eval.live.server import Server, ensure_demo_model
+from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY
+from tests.helpers.models import small_model
 from tests.helpers.servers import COMPLAINTS, PAGE_SIZE, PAGED_POOL, POOL, assert_all_is_given_back
 
 pytestmark = pytest.mark.live
@@ -82,7 +83,7 @@ def test_multi_turn_cache_hits(server: Server, pool: int, page_size: int, tmp_pa
     texts.write_text(json.dumps([{"conversations": [{"value": chr(65 + i) * prompt}] * 2} for i in range(2 * clients)]))
     found = run_multiturn_cache_hit_test(
         server.base_url,
-        str(ensure_demo_model()),
+        str(small_model()),
         num_clients=clients,
         num_rounds=3,
         request_length=prompt,

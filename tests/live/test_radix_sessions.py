@@ -37,7 +37,7 @@ pytestmark = pytest.mark.live
 ANSWER = 8
 
 AGENTS = (
-    "agents:runs=40,arrival_span_s=40,templates=3,template_median=200,first_prompt_median=150,first_prompt_sigma=0.7,"
+    "agents:runs=25,arrival_span_s=25,templates=3,template_median=200,first_prompt_median=150,first_prompt_sigma=0.7,"
     "next_prompt_median=100,answer_median=6,wait_median_s=4"
 )
 

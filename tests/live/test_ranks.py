@@ -13,7 +13,7 @@ import pytest
 from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.server import Server, cpu_flags, ensure_demo_model
-from tests.helpers.models import QWEN, write_weighted_model
+from tests.helpers.models import QWEN, small_model, write_weighted_model
 from tests.helpers.plugins import write_plugin
 from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
 from tests.helpers.servers import POOL
@@ -21,7 +21,7 @@ from tests.helpers.servers import POOL
 pytestmark = pytest.mark.live
 
 MANY = int(os.environ.get("RANKS_REQUESTS", "400"))
-ASKED = pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
+ASKED = pytest.mark.parametrize("asked", [80, pytest.param(MANY, marks=pytest.mark.long)])
 
 THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 
@@ -29,7 +29,7 @@ THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
 def two_ranks(name: str, *more: str, **environment: str) -> Server:
     etlru = ("--tp", "2", "--radix-eviction", "etlru", "--tlru-median-weight", "0.05")
     ours = (*etlru, "--tlru-threshold", "600", "--tlru-next-prompt-estimate", "100")
-    flags = [*cpu_flags(ensure_demo_model(), POOL), *ours, *more]
+    flags = [*cpu_flags(small_model(), POOL), *ours, *more]
     return Server(flags, name=name, environment={**ENVIRONMENT, **environment}, grace_s=0)
 
 
@@ -54,7 +54,7 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: in
     assert "without a stamp" not in log
 
 
-@ASKED
+@pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
 def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(asked: int) -> None:
     flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "tlru"]
     flags += ["--tlru-median-weight", "0.05"]

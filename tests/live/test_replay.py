@@ -27,20 +27,21 @@ from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD
 
 pytestmark = pytest.mark.live
 
-# Twice the pool, in prompts that are prefilled in one piece.
-MIX = "chat-mix:conversations=16,arrival_span_s=2,first_prompt_range=100/1500,wait_median_s=0.3,answer_range=4/12"
+# In prompts that are prefilled in one piece; the whole mix is twice the pool.
+FEW = "chat-mix:conversations=6,arrival_span_s=2,first_prompt_range=100/1500,wait_median_s=0.3,answer_range=2/8"
+MIX = FEW.replace("=6", "=16")
 OBJECTIVE = ("--threshold", str(THRESHOLD), "--next-prompt-estimate", str(NEXT_PROMPT))
 
 
-def arguments(*arms: str, out: Path) -> list[str]:
-    return ["--trace", MIX, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
+def arguments(*arms: str, out: Path, trace: str = FEW) -> list[str]:
+    return ["--trace", trace, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
 
 
 def test_two_servers_side_by_side_and_the_simulator_agrees(
     stock_server: Server, our_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arms = ("--url", f"stock lru={stock_server.base_url}", "--url", f"ours={our_server.base_url}")
-    assert main(["replay", *arguments(*arms, out=tmp_path), "--repeats", "2"]) == 0
+    assert main(["replay", *arguments(*arms, out=tmp_path, trace=MIX), "--repeats", "2"]) == 0
     printed = capsys.readouterr().out
     assert "The tail of ours against stock lru: TTFT p95" in printed
     assert "The median" in printed
@@ -82,7 +83,7 @@ def test_two_servers_side_by_side_and_the_simulator_agrees(
     assert "(R² " in page
 
     before = (tmp_path / "parts.jsonl").read_bytes()
-    assert main(["replay", *arguments(*arms, out=tmp_path), "--repeats", "2"]) == 0
+    assert main(["replay", *arguments(*arms, out=tmp_path, trace=MIX), "--repeats", "2"]) == 0
     assert (tmp_path / "parts.jsonl").read_bytes() == before, "what is there is not played again"
 
 

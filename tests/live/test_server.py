@@ -17,9 +17,10 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from eval.live.replay.client import Request, RequestResult, send
-from eval.live.server import Server, ensure_demo_model, live_members
+from eval.live.server import Server, live_members
 from radix_tlru.cli import main
 from radix_tlru.tools.scrape import scrape
+from tests.helpers.models import small_model
 from tests.helpers.servers import (
     CHUNK,
     COMPLAINTS,
@@ -294,7 +295,7 @@ def test_an_engine_in_python_evicts_alike_and_leaves_nothing_running(tmp_path: P
     script = tmp_path / "engine.py"
     script.write_text(ENGINE)
     arguments = {
-        "model_path": str(ensure_demo_model()),
+        "model_path": str(small_model()),
         "load_format": "dummy",
         "device": "cpu",
         "dtype": "float32",

@@ -232,12 +232,12 @@ def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
     return histories(told)
 
 
-@pytest.mark.long  # those of attention alone are told apart by the same controller
 def test_two_replicas_keep_a_cache_each(weighted_model: Path, stock_server: Server) -> None:
     told = two_replicas(weighted_model, "replicas", "--dp-size", "2")
     assert told == histories(crowd(stock_server, [{}] * len(told)))
 
 
+@pytest.mark.long  # whole ones are told apart by the same controller
 def test_two_replicas_of_attention_alone_keep_a_cache_each(tmp_path: Path) -> None:
     model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
     told = two_replicas(model, "attention", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")

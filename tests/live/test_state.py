@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import requests
 
-from eval.live.server import Server, cpu_flags, ensure_demo_model, start_process
+from eval.live.server import Server, cpu_flags
 from radix_tlru.learning.state_file import Origin, StateFile, read_state
 from radix_tlru.sglang.offline import cache_params
 from tests.helpers.caches import Driver, our_cache_with_state
+from tests.helpers.models import small_model
 
 pytestmark = pytest.mark.live
 
@@ -34,7 +35,7 @@ def served(file: Path, name: str, seed: int) -> str:
             history += reply.json()["output_ids"]
 
     ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-state", str(file), "--skip-server-warmup")
-    with Server([*cpu_flags(ensure_demo_model(), POOL, PAGE), *ours], name=name, grace_s=0) as server:
+    with Server([*cpu_flags(small_model(), POOL, PAGE), *ours], name=name, grace_s=0) as server:
         with ThreadPoolExecutor(8) as clients:
             for _ in clients.map(converse, range(CONVERSATIONS)):
                 pass
@@ -46,15 +47,9 @@ def served(file: Path, name: str, seed: int) -> str:
         return server.log_path.read_text(errors="replace")
 
 
-@pytest.fixture
-def shuts_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """SGLang finds its schedulers by their titles when it shuts down, which processes that are forked do not have."""
-    monkeypatch.setattr(Server, "start_process", staticmethod(start_process))
-
-
 def taught(path: Path) -> int:
     """Turns of a cache in this process, which keeps its state in the file."""
-    file = StateFile(path, Origin(str(ensure_demo_model()), PAGE))
+    file = StateFile(path, Origin(str(small_model()), PAGE))
     file.check("2026-11-25 10:00:00+00:00")
     cache = our_cache_with_state(cache_params(POOL, PAGE), file, saves=True)
     driver = Driver(cache)
@@ -66,7 +61,6 @@ def taught(path: Path) -> int:
     return read_state(path).state.seen.turns
 
 
-@pytest.mark.usefixtures("shuts_down")
 def test_a_server_begins_with_what_its_file_holds_and_adds_to_it(tmp_path: Path) -> None:
     file = tmp_path / "state.npz"
     turns = taught(file)
@@ -76,7 +70,6 @@ def test_a_server_begins_with_what_its_file_holds_and_adds_to_it(tmp_path: Path)
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("shuts_down")
 def test_a_server_that_is_started_again_begins_with_what_it_had_learned(tmp_path: Path) -> None:
     file = tmp_path / "state.npz"
     assert "begins with what 0 turns taught" in served(file, "test-state-first", 0)

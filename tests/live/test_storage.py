@@ -11,7 +11,8 @@ from typing import NamedTuple
 import pytest
 import requests
 
-from eval.live.server import Server, cpu_flags, ensure_demo_model
+from eval.live.server import Server, cpu_flags
+from tests.helpers.models import small_model
 from tests.helpers.ranks import ENVIRONMENT as RANKS
 from tests.helpers.ranks import replay, settled
 from tests.helpers.servers import (
@@ -58,7 +59,7 @@ def kept_in(directory: Path) -> dict[str, str]:
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(shape, marks=[pytest.mark.long] * (shape == "buffer_only")) for shape in SHAPES],
+    params=[pytest.param(shape, marks=[pytest.mark.long] * (shape != "write_through")) for shape in SHAPES],
 )
 def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
@@ -178,7 +179,7 @@ def leave(server: Server, prompt: tuple[int, ...], number: int) -> bool:
 def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path, asked: int) -> None:
     """Each rank reads files of its own, and each file takes as long as it takes."""
     given = [
-        *("--tp", "2", *cpu_flags(ensure_demo_model(), POOL, PAGE_SIZE), *tiers("write_through")),
+        *("--tp", "2", *cpu_flags(small_model(), POOL, PAGE_SIZE), *tiers("write_through")),
         *("--radix-eviction", "etlru", *OURS),
     ]
     apart = {"SGLANG_TEST_HICACHE_BACKEND_RANDOM_DELAY": "0.05"}  # s at most, drawn by each rank for itself

@@ -8,15 +8,16 @@ import openai
 import pytest
 import requests
 
-from eval.live.server import Server, cpu_flags, ensure_demo_model
+from eval.live.server import Server, cpu_flags
 from radix_tlru.tools.scrape import read
+from tests.helpers.models import small_model
 
 TURNS, THOUGHT = 4, 40
 
 
 @pytest.mark.live
 def test_thoughts_are_counted_and_cached_and_in_no_later_prompt() -> None:
-    given = [*cpu_flags(ensure_demo_model(), 4_000), "--reasoning-parser", "qwen3", "--radix-eviction", "etlru"]
+    given = [*cpu_flags(small_model(), 4_000), "--reasoning-parser", "qwen3", "--radix-eviction", "etlru"]
     with Server(given, name="test-thoughts", grace_s=0) as server:
         before = server.get_metrics()
         client = openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import re
-import subprocess
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 from transformers import AutoConfig
 
-from eval.live.server import CPU_PLATFORM, LAUNCH_COMMAND, Server, ServerError, cpu_flags
+from eval.live.server import LAUNCH_COMMAND, Server, ServerError, cpu_flags
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.state_file import Origin, read_state
 from radix_tlru.sglang.plugin import server_args
@@ -31,6 +29,7 @@ from radix_tlru.sglang.support import (
 )
 from radix_tlru.tools.demo_model import write_demo_model
 from tests.helpers.servers import POOL
+from tests.helpers.warm_start import Run
 
 
 @pytest.fixture(scope="module")
@@ -279,20 +278,13 @@ def test_the_installed_sglang_is_in_the_supported_range() -> None:
     check_version("0.5.23.post1+cu130")
 
 
-def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str) -> None:
-    """As a user starts it, whatever other servers of tests are forked off."""
-    ended = subprocess.run(
-        [*LAUNCH_COMMAND, "--model-path", model, "--radix-eviction", "tlru", "--tlru-threshold", "100"],
-        env={**os.environ, **CPU_PLATFORM},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert ended.returncode == 2
-    assert "sglang: error: --tlru-threshold 100: must be more than" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert "Load weight" not in ended.stdout + ended.stderr
+def test_the_launcher_itself_ends_before_the_model_is_loaded(model: str, tmp_path: Path) -> None:
+    wrong = ("--radix-eviction", "tlru", "--tlru-threshold", "100")
+    status, printed = Run(tmp_path, *LAUNCH_COMMAND[1:], "--model-path", model, *wrong).wait()
+    assert status == 2
+    assert "sglang: error: --tlru-threshold 100: must be more than" in printed
+    assert "Traceback" not in printed
+    assert "Load weight" not in printed
 
 
 def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model: str) -> None:

@@ -32,6 +32,7 @@ from radix_tlru.sglang.offline.caches import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.support import hybrid_refusal
 from tests.helpers.any_order import in_any_order
+from tests.helpers.examples import examples
 from tests.helpers.rules import InTurn
 
 pytestmark = pytest.mark.skipif(hybrid_refusal() is not None, reason=str(hybrid_refusal()))
@@ -216,12 +217,12 @@ def test_their_host_tier_is_refused(hybrid: Hybrid) -> None:
 
 
 @pytest.mark.parametrize("shape", HYBRIDS, ids=str)
-def test_a_thousand_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape: Shape) -> None:
+def test_likely_steps_lose_nothing_and_find_all_that_is_of_use(shape: Shape) -> None:
     audited = AuditedHybrid(shape)
-    for step in steps_of(audited, seed=2, count=1_000):
+    for step in steps_of(audited, seed=2, count=examples(1_000)):
         step()
-    assert audited.steps["evict hybrid"] > 30
-    assert min(audited.cache.tail.counts[phase] for phase in ("tel_safe", "lru")) > 30
+    assert audited.steps["evict hybrid"] > examples(30)
+    assert min(audited.cache.tail.counts[phase] for phase in ("tel_safe", "lru")) > examples(30)
     assert audited.cache.tail.counts["splits"] == 0
 
 

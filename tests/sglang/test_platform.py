@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
 from radix_tlru.sglang.cpu.entry_point import activate
+from tests.helpers.warm_start import Run
 
 
 @pytest.mark.parametrize("named", [None, "", "another_vendor", "TORCH_CPU"])
@@ -35,8 +37,9 @@ def test_asking_it_imports_neither_sglang_nor_torch() -> None:
     assert _run(code, "torch_cpu") == "set()"
 
 
-def test_sglang_serves_on_it_in_one_thread_when_it_is_named() -> None:
-    code = """
+def test_sglang_serves_on_it_in_one_thread_when_it_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "asks.py"
+    script.write_text("""
 import os, torch
 from sglang.srt.platforms import current_platform as platform
 
@@ -51,8 +54,10 @@ print(
     type(platform).__name__, platform.is_out_of_tree(), platform.device_type, platform.get_default_attention_backend(),
     threads({}), threads({"OMP_NUM_THREADS": "2"}),
 )
-"""
-    assert _run(code, "torch_cpu") == "TorchCpuPlatform True cpu torch_native 1 2"
+""")
+    status, printed = Run(tmp_path, str(script)).wait()
+    assert status == 0, printed
+    assert printed.splitlines()[-1] == "TorchCpuPlatform True cpu torch_native 1 2"
 
 
 def _run(code: str, platform: str) -> str:

@@ -103,7 +103,7 @@ class Steps(Requests):
             self.driver.allocator.clear()
 
 
-@pytest.fixture(params=[1, 16, 64])
+@pytest.fixture(params=[1, pytest.param(16, marks=pytest.mark.long), 64])
 def page_size(request: pytest.FixtureRequest) -> int:
     return request.param
 
