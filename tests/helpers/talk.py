@@ -100,7 +100,7 @@ def load_of(server: Server) -> dict[str, Any]:
 
 async def until_running(server: Server, count: int, answers: asyncio.Future[Any]) -> None:
     """Until so many of these requests run at once. Fails if all were answered and never did."""
-    while load_of(server)["num_running_reqs"] < count:
+    while (await asyncio.to_thread(load_of, server))["num_running_reqs"] < count:
         assert not answers.done(), f"never ran {count} at once"
         await asyncio.sleep(0.01)
 

@@ -33,6 +33,9 @@ Abuse = Callable[[Server], Found]
 LONG = POOL // 2
 """Tokens of an answer that is not to end by itself: it takes as many steps, and an abuse is over in a fraction."""
 
+AT_WORK = 600
+"""Tokens of each of four answers that all fit, and run at once for a while, however late one of them is sent."""
+
 
 @pytest.fixture(scope="module")
 def other_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -176,10 +179,10 @@ def lengths(answers: Sequence[Any]) -> list[int]:
 
 def test_a_flush_under_load_is_refused_as_stock_refuses_it(to_both: Any) -> None:
     async def flush(server: Server) -> list[tuple[int, str]]:
-        answers = asyncio.ensure_future(ask_all(server, bodies(4, 300, 300)))
+        answers = asyncio.ensure_future(ask_all(server, bodies(4, 100, AT_WORK)))
         await until_running(server, 4, answers)
         replies = [post(server, "/flush_cache") for _ in range(5)]
-        assert lengths(await answers) == [300] * 4
+        assert lengths(await answers) == [AT_WORK] * 4
         return replies
 
     ours, stock = to_both(lambda server: asyncio.run(flush(server)))
@@ -192,12 +195,12 @@ def test_paused_answers_go_on_where_they_were(mode: str, flushed: int, to_both: 
     """A pause that retracts gives back all that the answers held, so that the cache can be flushed in it."""
 
     async def pause(server: Server) -> list[tuple[int, str]]:
-        answers = asyncio.ensure_future(ask_all(server, bodies(4, 100, 400)))
+        answers = asyncio.ensure_future(ask_all(server, bodies(4, 100, AT_WORK)))
         await until_running(server, 4, answers)
         replies = [post(server, "/pause_generation", mode=mode), post(server, "/flush_cache")]
         assert not answers.done()
         replies.append(post(server, "/continue_generation"))
-        assert lengths(await answers) == [400] * 4
+        assert lengths(await answers) == [AT_WORK] * 4
         return replies
 
     ours, stock = to_both(lambda server: asyncio.run(pause(server)))
