@@ -93,10 +93,11 @@ def test_what_is_held_is_not_evicted_and_what_is_released_is() -> None:
     assert held.request(first) < 400
 
 
+@pytest.mark.parametrize("conversations", [80, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", ["lru", "tlru", "etlru"])
-def test_held_tokens_are_those_of_the_contexts_that_run(policy: str) -> None:
+def test_held_tokens_are_those_of_the_contexts_that_run(policy: str, conversations: int) -> None:
     """Random holds and releases on contexts that share prefixes, against sets of tokens."""
-    requests = open_trace("synthetic:conversations=80,seed=4").requests
+    requests = open_trace(f"synthetic:conversations={conversations},seed=4").requests
     rng = random.Random(2)
     tested = simulated_cache(policy, 30_000, threshold=1_024, next_prompt_estimate=None, median_weight=0.0)
     running: list[tuple[Request, object]] = []

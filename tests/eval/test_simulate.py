@@ -120,6 +120,7 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
         ]
 
 
+@pytest.mark.parametrize("threshold", ["1024", pytest.param("4096", marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
 @pytest.mark.parametrize(
     "settings",
@@ -127,9 +128,14 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
     ids=["learned", "pinned", "weighted"],
 )
 def test_the_real_cache_and_the_simulator_agree_in_every_request(
-    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], policy: str, settings: tuple[str, ...]
+    trace: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    policy: str,
+    settings: tuple[str, ...],
+    threshold: str,
 ) -> None:
-    cells = ("--threshold", "1024", *settings)
+    cells = ("--threshold", threshold, *settings)
     assert simulate(trace, tmp_path, "--policy", f"real-{policy}", *cells, command="through-sglang") == 0
     assert capsys.readouterr().out.count(" 0 of 150") == 2
     assert simulate(trace, tmp_path, "--policy", policy, *cells) == 0
@@ -138,8 +144,8 @@ def test_the_real_cache_and_the_simulator_agree_in_every_request(
         for row in rows(tmp_path)
     }
     assert len(figures) == 4
-    for (_, capacity, threshold), figure in figures.items():
-        assert figure == figures[policy, capacity, threshold]
+    for (_, capacity, xi), figure in figures.items():
+        assert figure == figures[policy, capacity, xi]
 
 
 def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 from eval.live.server import ensure_demo_model
 from radix_tlru.tools.demo_model import Shape, write_demo_model
 
-SMALL = Shape(layers=1, hidden_size=64, intermediate_size=128, heads=2, head_dim=32)
-"""The demo model where it does not matter what a token costs: SGLang does more around it than in it."""
+SMALL = Shape(layers=2, hidden_size=64, intermediate_size=128, heads=2, head_dim=32)
+"""Of the demo's layers, where it does not matter what a token costs: SGLang does more around them than in them."""
 
 QWEN = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 """What makes the demo model one whose attention SGLang can replicate, as it cannot a Llama's."""

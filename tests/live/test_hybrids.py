@@ -104,10 +104,11 @@ def test_a_turn_that_can_be_spared_goes_before_an_older_conversation(ours: Serve
     assert found_after_pressure(stock) == (0, end_of_later)
 
 
-def test_a_crowd_is_answered_as_by_stock_and_nothing_is_lost(ours: Server, stock: Server) -> None:
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_crowd_is_answered_as_by_stock_and_nothing_is_lost(ours: Server, stock: Server, seed: int) -> None:
     before = evicted(ours)
     named: list[dict[str, Any]] = [{}] * 12
-    said = [histories(crowd(server, named)) for server in (ours, stock)]
+    said = [histories(crowd(server, named, seed)) for server in (ours, stock)]
     assert said[0] == said[1]
     assert evicted(ours) - before > POOL
     for server in (ours, stock):

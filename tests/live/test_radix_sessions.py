@@ -37,7 +37,7 @@ pytestmark = pytest.mark.live
 ANSWER = 8
 
 AGENTS = (
-    "agents:runs=25,arrival_span_s=25,templates=3,template_median=200,first_prompt_median=150,first_prompt_sigma=0.7,"
+    "agents:runs={0},arrival_span_s={0},templates=3,template_median=200,first_prompt_median=150,first_prompt_sigma=0.7,"
     "next_prompt_median=100,answer_median=6,wait_median_s=4"
 )
 
@@ -122,16 +122,20 @@ def test_tails_go_first_and_answers_are_as_stocks(server: Server, stock_server: 
     assert_all_is_given_back(server, POOL)
 
 
-def test_a_replay_closes_what_the_trace_says_and_real_caches_foretell_it(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("runs", [25, pytest.param(40, marks=pytest.mark.long)])
+def test_a_replay_closes_what_the_trace_says_and_real_caches_foretell_it(
+    server: Server, tmp_path: Path, runs: int
+) -> None:
+    trace = AGENTS.format(runs)
     arms = ("--url", f"ours={server.base_url}", "--sessions", "--users", "1", "--loop", "ordered", "--speed", "10")
     objective = ("--threshold", str(THRESHOLD), "--next-prompt-estimate", str(NEXT_PROMPT))
-    assert main(["replay", "--trace", AGENTS, *arms, *objective, "--out", str(tmp_path)]) == 0
+    assert main(["replay", "--trace", trace, *arms, *objective, "--out", str(tmp_path)]) == 0
     folder = Folder(tmp_path)
     assert all(row.error is None for row in folder.rows("ours", 0))
     assert "release_session conversation 0: " in server.log_path.read_text(errors="replace")
     timing = fitted_line(measured_points(folder))
     assert timing is not None
-    [prediction], not_made = predict(folder, load_from(open_trace(AGENTS).requests), timing)
+    [prediction], not_made = predict(folder, load_from(open_trace(trace).requests), timing)
     assert not not_made
     assert (prediction.same_tokens, prediction.predicted_uncached) == (1.0, prediction.uncached)
     assert "requests name their sessions" in (tmp_path / "replay.html").read_text()

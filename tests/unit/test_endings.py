@@ -99,9 +99,10 @@ def test_conversations_whose_answers_end_unlike_are_predicted_apart() -> None:
     }
 
 
+@pytest.mark.parametrize("served", [500, pytest.param(None, marks=pytest.mark.long, id="all")])
 @pytest.mark.parametrize("policy", ["etlru", "tlru"])
-def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str) -> None:
-    requests = open_trace(CALLS).requests[:500]
+def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, served: int | None) -> None:
+    requests = open_trace(CALLS).requests[:served]
     real = RealCache(policy, 60_000, **SIZES)
     assert simulate(real, requests) == simulate(simulated_cache(policy, 60_000, **SIZES), requests)
 
