@@ -206,7 +206,7 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     assert "| TEL (tokens) | 500 (0–1,000) |" in markdown(arms)
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
-    assert median.startswith("The median gained too")
+    assert median.startswith("The median of uncached tokens gained too: ")
 
 
 @pytest.mark.parametrize(("slower_ms", "comparable"), [((52.0, 54.0), True), ((52.0, 75.0), False)])

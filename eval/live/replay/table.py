@@ -78,8 +78,8 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
     return [
         f"The tail of {candidate.name} against {baseline.name}: TTFT p95 {_percent(change['ttft_p95'])}, p99 "
         f"{_percent(change['ttft_p99'])}, TEL {_percent(change['tel'])}.",
-        f"The median {verdict}: TTFT p50 {_percent(change['ttft_p50'])}, uncached tokens p50 "
-        f"{_percent(change['uncached_p50'])}.",
+        f"The median of uncached tokens {verdict}: {_percent(change['uncached_p50'])}; TTFT p50 "
+        f"{_percent(change['ttft_p50'])}, ITL p50 {_percent(change['itl_p50'])}.",
         interval_note(baseline.repeats),
     ]
 
