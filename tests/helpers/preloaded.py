@@ -17,6 +17,7 @@ import sglang.srt.managers.data_parallel_controller
 import sglang.srt.managers.detokenizer_manager
 import sglang.srt.managers.scheduler
 import sglang.srt.models.registry
+import sglang_router.launch_router
 
 forked.SET_BY_IMPORTS.update({name: value for name, value in os.environ.items() if before.get(name) != value})
 gc.freeze()  # a collector that writes to what all share makes copies of it

@@ -36,7 +36,9 @@ from tests.helpers.forked import become
 
 PRELOADED = "tests.helpers.preloaded"
 
-OF_SGLANG = ("sglang.", "tests.", "/")
+ROUTER = "sglang_router."  # on whatever platform
+
+OF_SGLANG = ("sglang.", ROUTER, "tests.", "/")
 """How the modules begin that are run in a fork, and scripts, whose paths are whole."""
 
 # In the preloaded process. A fork has one thread, and numpy's threads would be missing in it.
@@ -92,7 +94,9 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
     python, *words = command
     if words[0] == "-m":
         del words[0]
-    if not words[0].startswith(OF_SGLANG) or not CPU_PLATFORM.items() <= environment.items():
+    if not words[0].startswith(OF_SGLANG) or not (
+        words[0].startswith(ROUTER) or CPU_PLATFORM.items() <= environment.items()
+    ):
         return server.start_process(command, environment, log)
     assert python == sys.executable
     return WarmProcess(words, environment, log)

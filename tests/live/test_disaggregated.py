@@ -16,6 +16,7 @@ from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.server import Server, live_members
 from radix_tlru.objective.calibration import EVERY
+from tests.helpers.plugins import write_plugin
 from tests.helpers.servers import (
     ALL_CHECKS,
     CHUNK,
@@ -38,14 +39,33 @@ OURS = (
     *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
 )
 
+# A server of a pair never sleeps, whatever its flags: idle, each would keep a core busy.
+REST = """
+import time
+from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-# A pair without a host tier is below, and a server with one in `test_host_tier`. Before `pair` is up: its two servers
-# never sleep, and these two would start on what they leave of two cores.
+def rest(*_):
+    time.sleep(0.001)
+
+def register():
+    HookRegistry.register("sglang.srt.managers.scheduler.Scheduler.on_idle", rest, HookType.AFTER)
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return {**ALL_CHECKS, "PYTHONPATH": write_plugin(tmp_path_factory.mktemp("rest"), REST)}
+
+
+# A pair without a host tier is below, and a server with one in `test_host_tier`. Before `pair` is up: so few servers
+# run at once.
 @pytest.mark.long
-def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_server: Server) -> None:
+def test_what_comes_back_from_the_host_is_sent_on(
+    weighted_model: Path, stock_server: Server, environment: dict[str, str]
+) -> None:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
     with Disaggregated(
-        [*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=ALL_CHECKS, grace_s=0
+        [*both, *OURS, *TIERS], both, name="test-tiered-pair", environment=environment, grace_s=0
     ) as pair:
         told = histories(crowd(pair, [{}] * 12))
         for name in ("load_back_tokens", "tlru_splits"):
@@ -56,9 +76,9 @@ def test_what_comes_back_from_the_host_is_sent_on(weighted_model: Path, stock_se
 
 
 @pytest.fixture(scope="module")
-def pair(weighted_model: Path) -> Iterator[Disaggregated]:
+def pair(weighted_model: Path, environment: dict[str, str]) -> Iterator[Disaggregated]:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
-    with Disaggregated([*both, *OURS], both, name="test-pair", environment=ALL_CHECKS, grace_s=0) as pair:
+    with Disaggregated([*both, *OURS], both, name="test-pair", environment=environment, grace_s=0) as pair:
         yield pair
         groups = pair.process_groups
     assert [live_members(group) for group in groups] == [[], [], []]
