@@ -72,8 +72,8 @@ def place_of(file: str) -> int:
     """When the tests of a file are run, 0 first; ``file`` is its path from the root."""
     name = Path(file).stem
     if file.startswith(ON_SERVERS):
-        return 3 if name.removeprefix("test_") in ALONE else 0
-    return 1 if name in LONG else 2
+        return 2 if name.removeprefix("test_") in ALONE else 0
+    return 1 if name in LONG else 3  # many short ones: at the end no process waits long for the other
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import strategies as st
 
-PAGE_SIZES = [1, 16, 64]
+PAGE_SIZES = [1, pytest.param(16, marks=pytest.mark.long), 64]
 CAPACITY_PAGES = 40
 
 

@@ -105,14 +105,15 @@ def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disag
         assert_unharmed(server, POOL)
 
 
-def test_the_prefill_server_learns_its_threshold_and_what_the_transfer_takes(pair: Disaggregated) -> None:
+@pytest.mark.parametrize("turns", [EVERY, pytest.param(3 * EVERY, marks=pytest.mark.long)])
+def test_the_prefill_server_learns_its_threshold_and_what_the_transfer_takes(pair: Disaggregated, turns: int) -> None:
     before = pair.get_metrics()
     lengths = random.Random(0)
-    for number in range(2 * EVERY):
+    for number in range(turns):
         Conversation(100 + number).turn(pair, lengths.randrange(50, 1_500))
     learned = pair.get_metrics()
-    assert learned["sglang:tlru_requests_total"] - before["sglang:tlru_requests_total"] == 2 * EVERY
-    assert learned["sglang:tlru_threshold_samples"] >= 2 * EVERY
+    assert learned["sglang:tlru_requests_total"] - before["sglang:tlru_requests_total"] == turns
+    assert learned["sglang:tlru_threshold_samples"] >= turns
     assert learned["sglang:tlru_alpha_ms_per_token"] > 0
     # The decode server is met, and what it is sent arrives, before a first token is out.
     assert learned["sglang:tlru_overhead_ms"] > 0

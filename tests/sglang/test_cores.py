@@ -167,8 +167,9 @@ def test_a_trace_finds_the_same_tokens_in_both() -> None:
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the Mooncake trace is not here")
-def test_the_mooncake_trace_finds_the_same_tokens_in_both() -> None:
-    replay(open_trace(str(MOONCAKE)).requests[:3_000], capacity=1_000_000, threshold=8_192, page_size=512)
+@pytest.mark.parametrize("count", [1_000, pytest.param(3_000, marks=pytest.mark.long)])
+def test_the_mooncake_trace_finds_the_same_tokens_in_both(count: int) -> None:
+    replay(open_trace(str(MOONCAKE)).requests[:count], capacity=1_000_000, threshold=8_192, page_size=512)
 
 
 def replay(requests: Sequence[Request], capacity: int, threshold: int, page_size: int) -> None:

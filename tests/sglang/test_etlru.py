@@ -29,8 +29,15 @@ AGENTS = (
 )
 
 
-@pytest.mark.parametrize(("trace", "capacity", "threshold"), [CONVERSATIONS, AGENTS], ids=["conversations", "agents"])
-@pytest.mark.parametrize("next_prompt", [NEXT_PROMPT, None])  # pinned, learned
+@pytest.mark.parametrize(
+    ("next_prompt", "trace", "capacity", "threshold"),
+    [
+        pytest.param(NEXT_PROMPT, *CONVERSATIONS, id="pinned-conversations"),
+        pytest.param(None, *AGENTS, id="learned-agents"),
+        pytest.param(NEXT_PROMPT, *AGENTS, id="pinned-agents", marks=pytest.mark.long),
+        pytest.param(None, *CONVERSATIONS, id="learned-conversations", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(
     "core", ["python", pytest.param("rust", marks=pytest.mark.skipif(bool(rust_core_refusal()), reason="no Rust core"))]
 )

@@ -182,8 +182,15 @@ def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(policy
     assert tel(policy, told) < tel(policy, untold) < tel("lru", told) / 2
 
 
-@pytest.mark.parametrize("policy", ["tlru", "etlru"])
-@pytest.mark.parametrize("weight", [0.0, 0.5])
+@pytest.mark.parametrize(
+    ("policy", "weight"),
+    [
+        ("tlru", 0.0),
+        ("etlru", 0.5),
+        pytest.param("tlru", 0.5, marks=pytest.mark.long),
+        pytest.param("etlru", 0.0, marks=pytest.mark.long),
+    ],
+)
 def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: float) -> None:
     requests = open_trace(THINKS).requests
     sizes = {"threshold": 1_000, "next_prompt_estimate": None, "page_size": 16, "median_weight": weight}
