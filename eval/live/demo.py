@@ -26,7 +26,7 @@ CALLS = (
 
 FLAGS = {
     "--trace": CALLS,
-    "--speed": "8",  # so that hardly a call waits for the clock of the trace
+    "--speed": "40",  # so that hardly a call waits for the clock of the trace
     "--loop": "ordered",  # so uncached tokens hardly vary from run to run; TTFT depends on the machine and its load
     "--users": "1",  # on two cores requests at once would share batches, and TTFT would depend on which
     "--pool": "20480",
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo and print its table; returns 1 if a server did not start or a request failed."""
     flags = {**FLAGS, "--repeats": str(args.repeats), "--out": str(args.out or _new_folder())}
     flags["--trace"] += f",seed={args.seed}"
-    words = [word for pair in flags.items() for word in pair]
+    words = [*(word for pair in flags.items() for word in pair), "--together"]
     print("python -m eval replay " + shlex.join(words))
     return execute("replay", replay, words)
 

@@ -13,6 +13,7 @@ import requests
 
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
+from eval.live.replay.hosts import together
 from eval.live.replay.play import NOT_SENT, Loop, Pace, ReplayError, Sent, play
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, ServerError, live_members
@@ -97,8 +98,8 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0) -> Server:
-    return Server([], command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
+def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0, name: str = "server") -> Server:
+    return Server([], name=name, command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
 
 
 def test_a_server_whose_port_was_taken_is_started_on_another(tmp_path: Path) -> None:
@@ -130,6 +131,29 @@ def test_a_server_that_is_never_healthy_is_given_up_and_leaves_no_process() -> N
     with pytest.raises(ServerError, match=r"not healthy after 0.5 s.*\nloading"), server:
         pytest.fail("the block must not be entered")
     assert live_members(server.process_group) == []
+
+
+def test_servers_that_start_together_wait_for_nobody_and_who_fails_is_told_to_whom_it_concerns(tmp_path: Path) -> None:
+    """Each is ready when the other has begun."""
+    meets = (
+        "import pathlib, sys, time\n"
+        "mine, other = (pathlib.Path({!r}, name) for name in {!r})\n"
+        "mine.touch()\n"
+        "while not other.exists(): time.sleep(0.01)\n"
+    )
+    servers = {
+        names[0]: stand_in(meets.format(str(tmp_path), names) + SCRIPTED, name=names[0])
+        for names in (("one", "other"), ("other", "one"))
+    }
+    with together({**servers, "dying": stand_in(DYING, name="dying")}) as started:
+        with pytest.raises(ServerError, match="no such model"), started["dying"]:
+            pytest.fail("the block must not be entered")
+        for name, server in started.items():
+            if name != "dying":
+                with server as host:
+                    assert requests.get(f"{host.base_url}/health", timeout=10).ok
+        assert all(server.alive() for server in servers.values()), "they end with the block"
+    assert [live_members(server.process_group) for server in servers.values()] == [[], []]
 
 
 @pytest.mark.parametrize("reason", [ValueError, KeyboardInterrupt])

@@ -57,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--pool", type=whole(1), metavar="TOKENS", help="KV pool (default: 20,480 on a cpu, else all there is)")
     add("--server-flags", type=shlex.split, default=[], metavar="FLAGS", help="further ones, of all arms")
     add("--router", type=whole(1), metavar="N", help="N workers of each arm behind SGLang's own router")
+    add("--together", action="store_true", help="start all at once; an idle one needs memory, not a core")
     add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
 
     add = parser.add_argument_group("load").add_argument

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
 
 from eval.live.disaggregated import Disaggregated
 from eval.live.replay.arms import Arm
 from eval.live.router import Router
 from eval.live.server import RunningServer, Server
 
-__all__ = ["STARTUP_S", "Host", "Launch", "disaggregated", "launched", "routed"]
+__all__ = ["STARTUP_S", "Host", "Launch", "disaggregated", "launched", "routed", "together"]
+
+Name = TypeVar("Name")
 
 STARTUP_S = 900.0
 """How long a server may take to load a model, in s."""
@@ -72,3 +76,18 @@ def disaggregated(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
     """The server of the arm as prefill server, with a stock one that decodes."""
     with Disaggregated([*common, *arm.flags], common, name=name, startup_s=STARTUP_S) as pair:
         yield pair
+
+
+@contextlib.contextmanager
+def together(
+    servers: Mapping[Name, AbstractContextManager[Host]],
+) -> Iterator[Mapping[Name, AbstractContextManager[Host]]]:
+    """Start them all at once; who enters one waits for it, or gets what it raised. They end with the block."""
+    with contextlib.ExitStack() as running, ThreadPoolExecutor(len(servers)) as starting:
+        hosts = {name: starting.submit(running.enter_context, server) for name, server in servers.items()}
+        yield {name: _started(host) for name, host in hosts.items()}
+
+
+@contextlib.contextmanager
+def _started(host: Future[Host]) -> Iterator[Host]:
+    yield host.result()

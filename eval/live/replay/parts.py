@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
+from itertools import groupby
 
 import requests
 
 from eval.errors import RunError
-from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
-from eval.live.replay.hosts import Host
+from eval.live.replay.hosts import Host, together
 from eval.live.replay.plan import Plan
 from eval.live.replay.play import Sent, play
 from eval.live.replay.probe import prefill_alone, warm_up
@@ -25,17 +27,18 @@ __all__ = ["play_all"]
 
 def play_all(plan: Plan, folder: Folder) -> bool:
     """Play what the folder has not; returns whether it has everything then. Ctrl-C loses no row that came in."""
-    arms = {arm.name: arm for arm in plan.arms}
     failures: list[str] = []
     try:
-        for missing in folder.missing:
-            with Progress("", plan.load.requests, unit="requests", keep=True) as progress:
-                try:
-                    _play_part(plan, folder, arms[missing.arm], missing.repeat, progress)
-                    progress.say(f"{missing}: done")
-                except (RunError, requests.RequestException) as error:
-                    progress.say(f"{missing}: cut off")
-                    failures.append(f"{missing.arm}, repeat {missing.repeat + 1}: {error}")
+        for _, repeat in groupby(folder.missing, key=lambda part: part.repeat):
+            with _servers(plan, list(repeat)) as servers:
+                for missing, server in servers.items():
+                    with Progress("", plan.load.requests, unit="requests", keep=True) as progress:
+                        try:
+                            _play_part(plan, folder, missing, server, progress)
+                            progress.say(f"{missing}: done")
+                        except (RunError, requests.RequestException) as error:
+                            progress.say(f"{missing}: cut off")
+                            failures.append(f"{missing.arm}, repeat {missing.repeat + 1}: {error}")
     finally:
         for failure in failures:
             print(f"eval replay: {failure}", file=sys.stderr)
@@ -49,17 +52,30 @@ def play_all(plan: Plan, folder: Folder) -> bool:
     return not folder.missing
 
 
-def _play_part(plan: Plan, folder: Folder, arm: Arm, repeat: int, progress: Progress) -> None:
-    label, log = str(PartName(repeat, arm.name)), f"replay-{repeat}-{arm.stem}"
-    progress.say(f"{label}: server starts")
-    with plan.launch(arm, plan.common, log) as host, folder.begin(arm.name, repeat) as rows:
+@contextlib.contextmanager
+def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName, AbstractContextManager[Host]]]:
+    """The servers of these parts: each starts when it is entered, or all at once, and then they end with the block."""
+    arms = {arm.name: arm for arm in plan.arms}
+    servers = {
+        part: plan.launch(arms[part.arm], plan.common, f"replay-{part.repeat}-{arms[part.arm].stem}") for part in parts
+    }
+    with together(servers) if plan.together else contextlib.nullcontext(servers) as found:
+        yield found
+
+
+def _play_part(
+    plan: Plan, folder: Folder, part: PartName, server: AbstractContextManager[Host], progress: Progress
+) -> None:
+    arm = next(arm for arm in plan.arms if arm.name == part.arm)
+    progress.say(f"{part}: server starts")
+    with server as host, folder.begin(part.arm, part.repeat) as rows:
         found = facts(host, arm)
-        progress.say(f"{label}: warm-up")
+        progress.say(f"{part}: warm-up")
         warm_up(host.base_url, plan.timeout_s)
         alone = [prefill_alone(host.base_url, plan.timeout_s)]
         host.flush_cache()
         before = _metrics(host)
-        progress.say(f"{label}: replay")
+        progress.say(f"{part}: replay")
 
         def keep(sent: Sent) -> None:
             rows.append(Row.of(sent))
@@ -82,8 +98,8 @@ def _play_part(plan: Plan, folder: Folder, arm: Arm, repeat: int, progress: Prog
         alone.append(prefill_alone(host.base_url, plan.timeout_s))
     folder.finish(
         Part(
-            arm=arm.name,
-            repeat=repeat,
+            arm=part.arm,
+            repeat=part.repeat,
             seconds=round(seconds, 3),
             facts=asdict(found),
             metrics=metrics,

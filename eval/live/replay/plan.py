@@ -38,6 +38,7 @@ class Plan:
     retries: int = 0
     timeout_s: float = 120.0
     launch: Launch = launched
+    together: bool = False  # the servers of a repeat start at once
 
 
 def plan_of(args: argparse.Namespace) -> Plan:
@@ -59,6 +60,8 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ValueError("--disaggregated: has one server of each kind; leave out --router")
     if args.sessions and (args.router or args.disaggregated):
         raise ValueError("--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated")
+    if args.together and args.device == "gpu":
+        raise ValueError("--together: the servers of all arms would share one GPU; leave it out with --device gpu")
     if args.disaggregated and importlib.util.find_spec("nixl") is None:
         raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
     trace = trace_source(args).open(texts=args.api == "chat")
@@ -101,6 +104,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         retries=args.retries,
         timeout_s=args.timeout,
         launch=routed(args.router) if args.router else disaggregated if args.disaggregated else launched,
+        together=args.together,
     )
 
 
