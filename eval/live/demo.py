@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo and print its table; returns 1 if a server did not start or a request failed."""
     flags = {**FLAGS, "--repeats": str(args.repeats), "--out": str(args.out or _new_folder())}
     flags["--trace"] += f",seed={args.seed}"
-    words = [*(word for pair in flags.items() for word in pair), "--together"]
+    words = ["--together", *(word for pair in flags.items() for word in pair)]
     print("python -m eval replay " + shlex.join(words))
     return execute("replay", replay, words)
 

@@ -242,9 +242,10 @@ def test_weights_that_are_not_there_are_refused_as_stock_refuses_them(to_both: A
 # ---- more than fits ----
 
 
-def test_answers_that_do_not_fit_together_are_retracted_and_end_well(to_both: Any) -> None:
+@pytest.mark.parametrize(("count", "answer"), [(24, 340), pytest.param(12, 700, marks=pytest.mark.long)])
+def test_answers_that_do_not_fit_together_are_retracted_and_end_well(count: int, answer: int, to_both: Any) -> None:
     """SGLang expects of answers that they end early, and lets in more than fits; these all go on to their limit."""
-    count, prompt, answer = 24, 20, 340
+    prompt = 20
     assert count * (prompt + answer) > 2 * POOL
     # One call with all prompts, so that they come together however busy the machine is: those that come while others
     # decode are let in by what is then in use. Without `ignore_eos`, which would make SGLang expect the limit: our
