@@ -51,6 +51,8 @@ def planned(*words: str) -> Plan:
         ("--trace figure1 --disaggregated --router 2", "--disaggregated: has one server of each kind"),
         ("--trace figure1 --conversations 0", "--conversations 0: must be 1 or more"),
         ("--trace figure1 --sessions --router 2", "--sessions: SGLang's router does not pass them on"),
+        ("--trace figure1 --together --disaggregated", "--together: starts one server an arm"),
+        ("--trace figure1 --together --url a=http://x", "--together: starts one server an arm"),
         ("--trace figure1 --device gpu --together", "--together: the servers of all arms would share one GPU"),
     ],
 )

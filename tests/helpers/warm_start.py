@@ -36,9 +36,10 @@ from tests.helpers.forked import become
 
 PRELOADED = "tests.helpers.preloaded"
 
-ROUTER = "sglang_router."  # on whatever platform
+ROUTER = "sglang_router."
+"""How the module of SGLang's router begins, which imports SGLang and is on no platform."""
 
-OF_SGLANG = ("sglang.", ROUTER, "tests.", "/")
+OF_SGLANG = ("sglang.", "tests.", "/")
 """How the modules begin that are run in a fork, and scripts, whose paths are whole."""
 
 # In the preloaded process. A fork has one thread, and numpy's threads would be missing in it.
@@ -94,9 +95,8 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
     python, *words = command
     if words[0] == "-m":
         del words[0]
-    if not words[0].startswith(OF_SGLANG) or not (
-        words[0].startswith(ROUTER) or CPU_PLATFORM.items() <= environment.items()
-    ):
+    is_on_cpu = words[0].startswith(OF_SGLANG) and CPU_PLATFORM.items() <= environment.items()
+    if not (is_on_cpu or words[0].startswith(ROUTER)):
         return server.start_process(command, environment, log)
     assert python == sys.executable
     return WarmProcess(words, environment, log)

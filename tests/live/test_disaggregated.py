@@ -53,7 +53,9 @@ def register():
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    if request.config.getoption("--cold-start"):  # as a user's
+        return ALL_CHECKS
     return {**ALL_CHECKS, "PYTHONPATH": write_plugin(tmp_path_factory.mktemp("rest"), REST)}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
-from eval.live.server import Server, cpu_flags
+from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, small_model, write_weighted_model
 from tests.helpers.plugins import write_plugin
 from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
@@ -57,9 +57,9 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: in
     assert "without a stamp" not in log
 
 
-@pytest.mark.parametrize("asked", [80, pytest.param(MANY, marks=pytest.mark.long)])
+@pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
 def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(asked: int) -> None:
-    flags = [*cpu_flags(small_model(), POOL), "--pp-size", "2", "--radix-eviction", "tlru"]
+    flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "tlru"]
     flags += ["--tlru-median-weight", "0.05"]
     with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT, grace_s=0) as server:
         results = asyncio.run(replay(server, asked))
@@ -105,11 +105,11 @@ honest = TailComponent.next_victim
 
 
 def next_victim(self, missing):
-    """From its 20th eviction on rank 1 takes a token more than it should, if the leaf has one."""
+    """From its 40th eviction on rank 1 takes a token more than it should, if the leaf has one."""
     import torch
 
     self.asked = getattr(self, "asked", 0) + 1
-    return honest(self, missing + (self.asked >= 20 and torch.distributed.get_rank() == 1))
+    return honest(self, missing + (self.asked >= 40 and torch.distributed.get_rank() == 1))
 
 
 def register():
@@ -119,12 +119,12 @@ def register():
 
 def test_a_rank_that_evicts_one_token_more_is_found_out(tmp_path: Path) -> None:
     with two_ranks("test-ranks-fault", PYTHONPATH=write_plugin(tmp_path, FAULT)) as server:
-        asyncio.run(replay(server, 80))
+        asyncio.run(replay(server, 120))
         deadline = time.monotonic() + 60
         while server.alive() and time.monotonic() < deadline:
             time.sleep(0.5)
         assert not server.alive(), "the checker of SGLang ends a server whose ranks differ"
     first, second = journals(server)
     differ = next(number for number, (one, other) in enumerate(zip(first, second, strict=False), 1) if one != other)
-    assert differ >= 20
+    assert differ >= 40
     assert "Found rank divergence" in server.log_path.read_text(errors="replace")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -13,7 +12,7 @@ from eval.live.replay.arms import Arm
 from eval.live.router import Router
 from eval.live.server import RunningServer, Server
 
-__all__ = ["STARTUP_S", "Host", "Launch", "disaggregated", "launched", "routed", "together"]
+__all__ = ["STARTUP_S", "Host", "Launch", "disaggregated", "launched", "routed", "server_of", "together"]
 
 Name = TypeVar("Name")
 
@@ -46,6 +45,11 @@ Launch = Callable[[Arm, Sequence[str], str], contextlib.AbstractContextManager[H
 """Starts the server of an arm, from (arm, flags that all arms have, name of its log)."""
 
 
+def server_of(arm: Arm, common: Sequence[str], name: str) -> Server:
+    """The server of an arm that has no URL, not started."""
+    return Server([*common, *arm.flags], name=name, startup_s=STARTUP_S)
+
+
 @contextlib.contextmanager
 def launched(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
     """One server, started and stopped here; or the one that runs at the URL of the arm.
@@ -56,7 +60,7 @@ def launched(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
     if arm.url is not None:
         yield RunningServer(arm.url)
         return
-    with Server([*common, *arm.flags], name=name, startup_s=STARTUP_S) as server:
+    with server_of(arm, common, name) as server:
         yield server
 
 
@@ -79,15 +83,16 @@ def disaggregated(arm: Arm, common: Sequence[str], name: str) -> Iterator[Host]:
 
 
 @contextlib.contextmanager
-def together(
-    servers: Mapping[Name, AbstractContextManager[Host]],
-) -> Iterator[Mapping[Name, AbstractContextManager[Host]]]:
-    """Start them all at once; who enters one waits for it, or gets what it raised. They end with the block."""
-    with contextlib.ExitStack() as running, ThreadPoolExecutor(len(servers)) as starting:
-        hosts = {name: starting.submit(running.enter_context, server) for name, server in servers.items()}
-        yield {name: _started(host) for name, host in hosts.items()}
+def together(servers: Mapping[Name, Server]) -> Iterator[Mapping[Name, AbstractContextManager[Host]]]:
+    """Start them all at once; who enters one waits until it is healthy. They end with the block."""
+    with contextlib.ExitStack() as running:
+        for server in servers.values():
+            running.callback(server.stop)
+            server.launch()
+        yield {name: _healthy(server) for name, server in servers.items()}
 
 
 @contextlib.contextmanager
-def _started(host: Future[Host]) -> Iterator[Host]:
-    yield host.result()
+def _healthy(server: Server) -> Iterator[Host]:
+    server.wait_until_healthy()
+    yield server

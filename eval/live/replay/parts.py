@@ -14,7 +14,7 @@ import requests
 
 from eval.errors import RunError
 from eval.live.replay.facts import facts
-from eval.live.replay.hosts import Host, together
+from eval.live.replay.hosts import Host, server_of, together
 from eval.live.replay.plan import Plan
 from eval.live.replay.play import Sent, play
 from eval.live.replay.probe import prefill_alone, warm_up
@@ -56,11 +56,12 @@ def play_all(plan: Plan, folder: Folder) -> bool:
 def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName, AbstractContextManager[Host]]]:
     """The servers of these parts: each starts when it is entered, or all at once, and then they end with the block."""
     arms = {arm.name: arm for arm in plan.arms}
-    servers = {
-        part: plan.launch(arms[part.arm], plan.common, f"replay-{part.repeat}-{arms[part.arm].stem}") for part in parts
-    }
-    with together(servers) if plan.together else contextlib.nullcontext(servers) as found:
-        yield found
+    given = {part: (arms[part.arm], plan.common, f"replay-{part.repeat}-{arms[part.arm].stem}") for part in parts}
+    if not plan.together:
+        yield {part: plan.launch(*of) for part, of in given.items()}
+        return
+    with together({part: server_of(*of) for part, of in given.items()}) as servers:
+        yield servers
 
 
 def _play_part(

@@ -60,6 +60,11 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ValueError("--disaggregated: has one server of each kind; leave out --router")
     if args.sessions and (args.router or args.disaggregated):
         raise ValueError("--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated")
+    if args.together and (args.url or args.router or args.disaggregated):
+        raise ValueError(
+            "--together: starts one server an arm, and idle pairs keep cores busy; "
+            "leave out --url, --router and --disaggregated"
+        )
     if args.together and args.device == "gpu":
         raise ValueError("--together: the servers of all arms would share one GPU; leave it out with --device gpu")
     if args.disaggregated and importlib.util.find_spec("nixl") is None:
