@@ -155,9 +155,12 @@ def test_agent_sessions_are_played_as_they_were(our_server: Server, tmp_path: Pa
     for row in rows.values():
         assert row.ttft_ms is not None
         assert 0 < row.ttft_ms <= row.e2e_ms
-        assert len(row.itl_ms) == row.output_tokens - 1
-        assert min(row.itl_ms) > 0
+        assert len(row.itl_ms) < row.output_tokens, "tokens of the first event have no time of their own"
+        assert min(row.itl_ms, default=1.0) > 0
         assert row.tokens_per_s == pytest.approx(row.output_tokens / row.e2e_ms * 1000, abs=0.01)
+    # A busy server may send an answer's first tokens in one event, but not most of all answers.
+    dated, tokens = sum(len(row.itl_ms) for row in rows.values()), sum(row.output_tokens - 1 for row in rows.values())
+    assert tokens / 2 < dated <= tokens
     # Of 12 blocks of the first prompt all are in the last one.
     assert rows[main_agent, 1].cached_tokens // 16 == 12
 
