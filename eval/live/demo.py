@@ -20,7 +20,7 @@ __all__ = ["FLAGS", "add_arguments", "run"]
 OUTPUT = Path(".out/demo")
 
 CALLS = (
-    "agents:runs=235,arrival_span_s=35,templates=12,template_median=150,first_prompt_median=150,next_prompt_median=50,"
+    "agents:runs=235,arrival_span_s=35,templates=12,template_median=120,first_prompt_median=120,next_prompt_median=40,"
     "answer_median=2,single_probability=0.85,continue_probability=0.85,wait_median_s=2,wait_sigma=0.5"
 )
 
@@ -29,10 +29,10 @@ FLAGS = {
     "--speed": "40",  # so that hardly a call waits for the clock of the trace
     "--loop": "ordered",  # so uncached tokens hardly vary from run to run; TTFT depends on the machine and its load
     "--users": "1",  # on two cores requests at once would share batches, and TTFT would depend on which
-    "--pool": "10240",
+    "--pool": "8192",
     "--page-size": "16",
-    "--threshold": "384",
-    "--next-prompt-estimate": "64",
+    "--threshold": "320",
+    "--next-prompt-estimate": "48",
 }
 
 

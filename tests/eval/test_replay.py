@@ -14,7 +14,7 @@ from rich.console import Console
 from eval.live.replay.facts import Facts
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part
-from eval.live.replay.summary import NoResultError, interval_note, summarise
+from eval.live.replay.summary import NoResultError, Sorted, interval_note, summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.simulate.timing import Timing
@@ -153,6 +153,18 @@ def test_a_subagent_is_drawn_with_the_session_that_started_it(tmp_path: Path) ->
     # Over 600: 400 + 200 of one session, 100 of the other. Drawn are both, twice the first, or twice the second.
     tel = stock.figures["tel"]
     assert (tel.low, tel.value, tel.high) == (200, 700, 1200)
+
+
+def test_percentiles_are_numpys_whatever_is_drawn() -> None:
+    random = np.random.default_rng(0)
+    values = random.choice([*range(20), np.nan], 200)
+    sorted_once, known = Sorted(values), ~np.isnan(values)
+    for _ in range(50):
+        weights = random.poisson(0.5, 200).astype(float)
+        for share in (0.5, 0.9, 0.99):
+            expected = np.quantile(values[known], share, weights=weights[known], method="inverted_cdf")
+            assert sorted_once.percentile(share, weights) == expected
+    assert math.isnan(sorted_once.percentile(0.5, np.isnan(values).astype(float))), "no value that is known was drawn"
 
 
 def test_inter_token_latencies_count_by_token_and_millions_are_grouped(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from eval.render.report.rows import read_rows
 from eval.render.report.scene import groups
 from eval.simulate.cells import Cell
 from eval.traces.request import Path, Request
+from tests.helpers.examples import examples
 from tests.helpers.random_traces import Turn, conversations_in_line, random_tree, random_turns
 
 BUSY = Service(alpha_ms=100, beta_ms=500, tpot_ms=200)  # a second or two for requests that come a second apart
@@ -48,7 +49,7 @@ def fleet(policy: str, requests: list[Request], capacity: int, replicas: int, ro
 
 
 seeds = st.integers(0, 2**32).map(Random)
-property_test = settings(max_examples=50)
+property_test = settings(max_examples=examples(50))
 
 
 # ---- the replicas ----

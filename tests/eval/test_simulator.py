@@ -12,6 +12,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache
 from eval.traces.request import Path, Request
+from tests.helpers.examples import examples
 from tests.helpers.random_traces import branching
 from tests.helpers.reference import Page, PageTrie
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
@@ -57,7 +58,7 @@ def check_books(cache: SimulatedCache) -> None:
 @pytest.mark.parametrize("whole_messages", [False, True], ids=["tokens", "messages"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=scripts, threshold_pages=st.floats(0.2, 50), next_prompt_pages=st.floats(0, 4))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_cached_tokens_equal_algorithm_1_request_by_request(
     page_size: int, whole_messages: bool, script: list[Step], threshold_pages: float, next_prompt_pages: float
 ) -> None:
@@ -107,7 +108,7 @@ class HindsightTrie(PageTrie):
 @pytest.mark.parametrize("whole_messages", [False, True], ids=["tokens", "messages"])
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=scripts, threshold_pages=st.floats(0, 50))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_oracles_evict_what_a_look_at_all_pages_and_the_whole_future_would(
     page_size: int, whole_messages: bool, script: list[Step], threshold_pages: float
 ) -> None:
@@ -134,7 +135,7 @@ def test_oracles_evict_what_a_look_at_all_pages_and_the_whole_future_would(
 
 @pytest.mark.parametrize("forced", [True, False])
 @given(script=scripts, capacity_pages=st.integers(1, CAPACITY_PAGES))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_no_more_is_resident_than_fits_even_of_contexts_that_do_not(
     forced: bool, script: list[Step], capacity_pages: int
 ) -> None:

@@ -11,10 +11,11 @@ Processes of xdist fork theirs off the one that pytest has preloaded for them al
 All that a server does after its imports is its own: plugins, flags, environment, processes, HTTP. What SGLang spawns
 is forked off the spawner, a copy of the preloaded process that ends with the launcher and passes signals on to it.
 
-Two things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order of
-a set are not found out: `rank.py` has two that do not. And SGLang's modules are there before the plugin is: as a user
-starts SGLang it is started by the tests of the doctor, which goes the launcher's way up to its first subprocess.
-``--cold-start`` of pytest starts every server so.
+Three things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order
+of a set are not found out: `rank.py` has two that do not. SGLang's modules are there before the plugin is: as a user
+starts SGLang it is started by the tests of the doctor, which goes the launcher's way up to its first subprocess. And it
+does not wait for a second before it warms up, and for another one whenever it is asked for its health (``AT_ONCE``).
+``--cold-start`` of pytest starts every server as a user does.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ OF_SGLANG = ("sglang.", "tests.", "/")
 # In the preloaded process. A fork has one thread, and numpy's threads would be missing in it.
 WITHOUT_THREADS = {**ENVIRONMENT, **CPU_PLATFORM, "OPENBLAS_NUM_THREADS": "1"}
 
+LAUNCHER = "sglang.launch_server"
+AT_ONCE = ("--skip-server-warmup",)
+IS_WELL_WHEN_UP = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
 SHARED = "RADIX_TLRU_TESTS_FORK_OFF"
 """Variable of the environment: the address of a preloaded process that is not this one's own."""
@@ -99,7 +103,9 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
     if not (is_on_cpu or words[0].startswith(ROUTER)):
         return server.start_process(command, environment, log)
     assert python == sys.executable
-    return WarmProcess(words, environment, log)
+    if words[0] == LAUNCHER:
+        words += AT_ONCE
+    return WarmProcess(words, {**environment, **IS_WELL_WHEN_UP}, log)
 
 
 class Run:

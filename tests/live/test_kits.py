@@ -146,5 +146,6 @@ class TestKits(Kits, unittest.TestCase):
     server_name, pool = "our_server", POOL
 
 
+@pytest.mark.long
 class TestPagedKits(Kits, unittest.TestCase):
     server_name, pool = "paged_server", PAGED_POOL

@@ -10,6 +10,7 @@ from radix_tlru import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import cache_params, stock_cache
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.examples import examples
 from tests.helpers.reference import PageTrie
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, lines, steps
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("tree_core")
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps, threshold_pages=st.floats(0.2, 50), next_prompt_pages=st.floats(0, 4))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_cached_tokens_equal_algorithm_1_after_every_request(
     page_size: int, script: list[Step], threshold_pages: float, next_prompt_pages: float
 ) -> None:
@@ -41,7 +42,7 @@ def test_cached_tokens_equal_algorithm_1_after_every_request(
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_threshold_that_makes_everything_or_nothing_safe_gives_lru(page_size: int, script: list[Step]) -> None:
     capacity = CAPACITY_PAGES * page_size
     everything = Driver(our_cache(capacity, page_size, threshold=10**9, next_prompt_estimate=0))
@@ -58,7 +59,7 @@ def test_a_threshold_that_makes_everything_or_nothing_safe_gives_lru(page_size: 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @pytest.mark.parametrize("core", ["python", "rust"])
 @given(script=lines)
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_lru_caches_what_stock_caches_but_for_the_tail_of_its_last_victim(
     page_size: int, core: str, script: list[Step]
 ) -> None:

@@ -195,7 +195,7 @@ def test_with_full_weight_the_order_is_lru() -> None:
         assert weighted.turn(name, tokens) == lru.turn(name, tokens)
 
 
-@pytest.mark.parametrize("steps", [5_000, pytest.param(20_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [2_000, pytest.param(20_000, marks=pytest.mark.long)])
 def test_a_random_walk_keeps_every_invariant(steps: int) -> None:
     """Requests, held and released locks, aborts, evictions and flushes, with the tree checked from the inside."""
     driver = tlru(3000, page_size=4, threshold=150, next_prompt=30)

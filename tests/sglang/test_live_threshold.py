@@ -21,6 +21,7 @@ from radix_tlru.sglang.scheduler.batches import install
 from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.examples import examples
 from tests.helpers.reference import PageTrie
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
 from tests.helpers.warm_start import Run
@@ -88,7 +89,7 @@ def test_a_policy_with_other_levels_is_followed_as_if_it_had_been_there_from_the
 
 @pytest.mark.parametrize("page_size", PAGE_SIZES)
 @given(script=steps, thresholds=st.lists(st.floats(0.2, 50), min_size=1, max_size=8))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
     page_size: int, script: list[Step], thresholds: list[float]
 ) -> None:

@@ -18,21 +18,20 @@ from radix_tlru import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
 from radix_tlru.sglang.support import rust_core_refusal
+from tests.helpers.examples import examples
 
 CORES = ("python",) if rust_core_refusal() else ("rust", "python")
-
-STEPS = 600
 
 
 @pytest.mark.parametrize("page_size", [1, 2, 4, 8, 16, 32, 64, 128])
 @pytest.mark.parametrize("is_eagle", [False, True], ids=["tokens", "pairs"])
 @pytest.mark.parametrize("core", CORES)
-def test_600_steps_lose_nothing(core: Core, is_eagle: bool, page_size: int) -> None:
+def test_a_thousand_steps_lose_nothing(core: Core, is_eagle: bool, page_size: int) -> None:
     """Requests of four namespaces; after each step every page, lock, leaf and event is accounted for."""
-    audited = AuditedCache(Shape(core, page_size, is_eagle))
-    for step in steps_of(audited, seed=page_size, count=STEPS):
+    audited, steps = AuditedCache(Shape(core, page_size, is_eagle)), examples(1_000)
+    for step in steps_of(audited, seed=page_size, count=steps):
         step()
-    assert sum(audited.steps.values()) > STEPS / 2  # the others were a request too many, or one that there was not
+    assert sum(audited.steps.values()) > steps / 2  # the others were a request too many, or one that there was not
     assert min(audited.cache.tail.counts[count] for count in ("tel_safe", "lru", "splits")) > 10
 
 

@@ -96,7 +96,7 @@ def test_small_batches_that_all_take_as_long_do_not_matter(
     assert sum(found) / len(found) < 0.04
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     alpha=st.floats(0.001, 10.0),
     beta=st.floats(0.0, 500.0),
@@ -114,7 +114,7 @@ def test_without_noise_it_is_exact_near_any_time(alpha: float, beta: float, toke
         assert near.line == (pytest.approx(alpha, rel=1e-3), pytest.approx(beta, rel=1e-3, abs=1e-2 * alpha))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(
     samples=st.lists(st.builds(Sample, st.integers(1, 10_000), st.floats(0.1, 1_000.0)), min_size=32, max_size=80),
     limits=st.lists(st.floats(0.01, 5_000.0), min_size=2, max_size=6).map(sorted),

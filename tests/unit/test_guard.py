@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radix_tlru.learning.guard import Guard
+from tests.helpers.examples import examples
 
 THRESHOLD, PROMPT = 1_000, 4_000  # tokens
 
@@ -168,7 +169,7 @@ def test_who_is_in_force_stays_unless_p99_is_worse_by_more_than_chance(gains: in
 uncached = st.lists(st.tuples(*[st.integers(0, PROMPT)] * 3), min_size=1, max_size=40)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(uncached, st.integers(0, PROMPT))
 def test_it_is_deterministic_and_never_prefers_who_prefills_more_or_is_late_more_often(
     some: list[tuple[int, int, int]], threshold: int

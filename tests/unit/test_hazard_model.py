@@ -17,6 +17,7 @@ from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Supersession
 from radix_tlru.learning.turn_features import NOTHING_KNOWN, SIZES, Feature, Features
 from radix_tlru.learning.turn_log import TurnLog
+from tests.helpers.examples import examples
 from tests.helpers.plain_hazards import (
     Interval,
     PlainModel,
@@ -49,7 +50,7 @@ def plain(model: HazardModel) -> PlainModel:
 # ---- as the formulas say ----
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.integers(0, 10**6), st.integers(1, 40))
 def test_a_fit_is_what_loops_over_all_intervals_and_bands_find(seed: int, count: int) -> None:
     random = Random(seed)

@@ -16,6 +16,7 @@ from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import Reliability, ReturnsByAge
 from radix_tlru.learning.turn_features import NOTHING_KNOWN, SIZES, Feature, Features
 from radix_tlru.learning.turn_log import TurnLog
+from tests.helpers.examples import examples
 from tests.helpers.plain_hazards import Interval, PlainModel, as_arrays, drawn, overlap
 
 
@@ -67,7 +68,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(steps, st.integers(0, 3))
 def test_all_time_and_every_return_is_counted_once(steps_taken: list[tuple[float, str, int]], seed: int) -> None:
     """However often it is counted, and whatever becomes of conversations between two counts."""

@@ -236,7 +236,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, c
 
 def test_where_templates_are_shared_etlru_has_less_tel_than_lru_and_where_little_fits_less_than_tlru() -> None:
     requests = open_trace(AGENTS).requests
-    for capacity in (100_000, 200_000, 400_000):
+    for capacity in (100_000, 400_000):
         tels = [tel(requests, simulate(cache, requests), 2_048) for cache in (etlru(capacity), lru(capacity))]
         assert tels[0] < tels[1]
         pinned = simulated_cache("tlru", capacity, threshold=2_048, next_prompt_estimate=200, page_size=16)
