@@ -89,6 +89,8 @@ class Learner:
         self._wrappers: list[Callable[[Policy], Policy]] = []  # of every candidate, the first innermost
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
+        self._learned = 0  # turns of those
+        self._unlearned: list[tuple[Conversation, Turn]] = []
         self._queued = 0  # requests that were looked up since the last turn
         self._seen_before = Seen()  # by former runs
         if learned is not None:
@@ -112,11 +114,12 @@ class Learner:
 
     # ---- what happens on a server ----
 
-    def record_turn(self, turn: Turn, is_leaf: bool = True) -> Conversation:
+    def record_turn(self, turn: Turn, is_leaf: bool = True, *, learns_later: bool = False) -> Conversation:
         """A turn was served. Returns what to write on its path.
 
         Args:
             is_leaf: whether nothing that is cached continues its context.
+            learns_later: learn from it at the next call of :meth:`learn`, and not now.
         """
         conversation = self._conversations.record_turn(turn, is_leaf)
         if self._custom is not None:
@@ -131,9 +134,22 @@ class Learner:
         self._queued = 0
         self._tokens += turn.context_len
         self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
-        self._learn()
-        self._compare(turn, conversation)
+        self._unlearned.append((conversation, turn))
+        if not learns_later:
+            self.learn()
         return conversation
+
+    def learn(self) -> int:
+        """Learn from the turns that were recorded since the last call, in their order. Returns how many there were.
+
+        It takes longer than to record them, so a server does it when their answers are out.
+        """
+        turns, self._unlearned = self._unlearned, []
+        for conversation, turn in turns:
+            self._learned += 1
+            self._estimate()
+            self._compare(turn, conversation)
+        return len(turns)
 
     def mark_queued(self, conversation: Conversation) -> None:
         """A request that continues a conversation has come, and is queued: that is a use, and no prediction.
@@ -222,11 +238,11 @@ class Learner:
         if given is not None and given.conversation_ends:
             self._log.write_end(conversation.log_serial)
 
-    def _learn(self) -> None:
+    def _estimate(self) -> None:
         """Do a slice of estimating rates, and now and then look at lengths."""
         if self._refits is not None and self._refits.count_turn():
             self._returns.use_model(self._refits.model)
-        if self._learns_prompts and self._turns % _PROMPTS_EVERY == 0:
+        if self._learns_prompts and self._learned % _PROMPTS_EVERY == 0:
             self._follow_lengths()
 
     def _follow_lengths(self) -> None:
@@ -247,7 +263,7 @@ class Learner:
     def _compare(self, turn: Turn, conversation: Conversation) -> None:
         """Replay the turn in the shadows, and put the candidate in force that they prefer."""
         if self.selector is None:
-            if self._turns < _ENOUGH or not (self._chooses or self._watched):
+            if self._learned < _ENOUGH or not (self._chooses or self._watched):
                 return
             self.selector = self._new_selector()
         self.selector.replay_turn(conversation, turn, self.in_force)

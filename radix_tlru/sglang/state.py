@@ -77,9 +77,9 @@ class StateKeeper:
         )
         return state
 
-    def count_turn(self, learner: Learner) -> None:
-        """A turn was served. Now and then what was learned is saved, unless the last save still goes on."""
-        self._unsaved += 1
+    def count_turns(self, learner: Learner, turns: int) -> None:
+        """It was learned from so many turns. Now and then that is saved, unless the last save still goes on."""
+        self._unsaved += turns
         if self._saves and self._unsaved >= SAVE_EVERY and (self._write is None or self._write.done()):
             self._save(learner)
 

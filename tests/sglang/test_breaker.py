@@ -45,6 +45,7 @@ def turn(driver: Driver, name: str, tokens: int) -> int:
 
 HOOKS = {
     "record_turn": lambda driver: driver.cache.tail.learner,
+    "learn": lambda driver: driver.cache.tail.learner,
     "mark_queued": lambda driver: driver.cache.tail.learner,
     "choose_victim": lambda driver: driver.cache.tail.order,
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,7 @@ class LearningComponent(FullComponent):
         self.call_tokens: Sequence[int] = ()
         """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
+        self._learns_later = False
 
     # ---- the tree ----
 
@@ -155,19 +157,44 @@ class LearningComponent(FullComponent):
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
         if self.learner is None:
             return
-        before = self.learner.in_force
         try:
-            conversation = self.learner.record_turn(turn, is_leaf=not self.has_children(node_id))
+            is_leaf = not self.has_children(node_id)
+            conversation = self.learner.record_turn(turn, is_leaf, learns_later=True)
             self.write_use(node_id, conversation)
             if self.explainer is not None:
-                self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, before)
+                in_force = self.learner.in_force
+                self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
+        except Exception as error:
+            self.breaker.trip("to record a turn", error)
+        if not self._learns_later:
+            self.learn()
+
+    @contextmanager
+    def learning_later(self) -> Iterator[None]:
+        """Of the turns that are served meanwhile it is learned at the end."""
+        self._learns_later = True
+        try:
+            yield
+        finally:
+            self._learns_later = False
+        self.learn()
+
+    def learn(self) -> None:
+        """Learn from the turns that were recorded, and put in force what that says."""
+        if self.learner is None:
+            return
+        before = self.learner.in_force
+        try:
+            turns = self.learner.learn()
+            if not turns:
+                return
             if self.learner.in_force != before:
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
             self._put_in_force(self.learner.policy)
             self.renew_price_budget()
             if self.state is not None:
-                self.state.count_turn(self.learner)
+                self.state.count_turns(self.learner, turns)
         except Exception as error:
             self.breaker.trip("to learn from a turn", error)
 

@@ -1,4 +1,4 @@
-"""What the scheduler shows of its batches: how long prefills take.
+"""What the scheduler shows of its batches: how long prefills take, and when answers are out.
 
 ===============  =================================  ==================================================
 file             its job                            in → out

@@ -1,6 +1,8 @@
-"""The scheduler's batches, shown to what moves ξ: put in place by :func:`install` in a scheduler process.
+"""The scheduler's batches, shown to what moves ξ and to what learns: hooks, put in place by :func:`install`.
 
-After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took.
+After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
+hands a finished request to the cache before it sends the last token of the answer: what is learned from it is learned
+when ``process_batch_result`` returns, so no client waits for that.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ def install(config: Config) -> None:
     Raises:
         ConfigError: this SGLang does not take them.
     """
+    if config.policy != "lru":
+        hook(HOOKED[1], batch_processed, f"{FLAGS['policy']} {config.policy}: answers would wait", "around")
     if not config.is_pinned:
-        without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
-        hook(HOOKED[0], batch_launched, without)
-        hook(HOOKED[1], batch_processed, without, "around")
+        hook(HOOKED[0], batch_launched, f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed")
 
 
 def _threshold_of(scheduler: Any) -> LiveThreshold | None:
@@ -62,7 +64,16 @@ def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwa
 
 
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_batch_result``: it is seen how long a prefill took."""
+    """Around ``process_batch_result``: it is learned from what was served, and seen how long a prefill took."""
+    tail = getattr(scheduler.tree_cache, "tail", None)
+    if tail is None:
+        return original(scheduler, batch, *args, **kwargs)
+    with tail.learning_later():
+        return _prefill_watched(original, scheduler, batch, *args, **kwargs)
+
+
+def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Have a batch processed; it is seen how long it took, if it was a prefill."""
     threshold = _threshold_of(scheduler)
     if threshold is None or batch.launch_ts is None:
         return original(scheduler, batch, *args, **kwargs)

@@ -1,0 +1,83 @@
+"""What is learned from a request is learned when its answer is out: after ``Scheduler.process_batch_result``."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+
+from radix_tlru.sglang.scheduler.batches import batch_processed
+from tests.helpers.caches import Driver, our_cache
+from tests.helpers.rules import InTurn
+
+pytestmark = pytest.mark.usefixtures("tree_core")
+
+POOL, TURNS = 4_000, 120
+
+
+def learning(*names: str) -> Driver:
+    """A cache that evicts by the next of these candidates (of all) after every second turn that its shadows served."""
+    driver = Driver(our_cache(POOL, policy="etlru", threshold=600, next_prompt_estimate=20))
+    driver.cache.tail.learner.rule = InTurn(names or list(driver.cache.tail.learner.candidates), turns=2)
+    return driver
+
+
+def process(driver: Driver, serve: Callable[[], object]) -> None:
+    """The scheduler processes the result of a batch, by which requests are served."""
+    batch = SimpleNamespace(launch_ts=None)
+    batch_processed(lambda *_: serve(), SimpleNamespace(tree_cache=driver.cache, device="cpu"), batch)
+
+
+def turn(driver: Driver, draw: random.Random, number: int) -> int:
+    history = driver.histories.setdefault(f"{draw.randrange(12)}", [])
+    if len(history) > 1_500:
+        history.clear()
+    history += driver.fresh(draw.randrange(10, 400))
+    return driver.request(history, prompt=len(history) - 5, stamp=float(number))
+
+
+def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_processed() -> None:
+    driver, draw = learning(), random.Random(1)
+    for number in range(TURNS):
+        turn(driver, draw, number)
+    learner = driver.cache.tail.learner
+    served, sampled, in_force = learner.served.requests, learner.selector.sampled, learner.in_force
+
+    def serve() -> None:
+        for number in range(TURNS, TURNS + 3):
+            turn(driver, draw, number)
+        assert learner.served.requests == served + 3
+        assert (learner.selector.sampled, learner.in_force) == (sampled, in_force)
+
+    process(driver, serve)
+    assert learner.selector.sampled == sampled + 3
+    assert learner.in_force != in_force
+    assert driver.cache.tail.policy is learner.policy
+
+
+def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
+    """But for the leaf of the turn after which another policy is in force: it has a price by then."""
+    at_once, later = learning("etlru w=0.6"), learning("etlru w=0.6")
+    draws = random.Random(2), random.Random(2)
+    for number in range(2 * TURNS):
+        found: list[int] = []
+        process(later, lambda number=number, found=found: found.append(turn(later, draws[1], number)))
+        assert found == [turn(at_once, draws[0], number)]
+        assert later.cache.tail.learner.in_force == at_once.cache.tail.learner.in_force
+    assert later.cache.tail.counts == at_once.cache.tail.counts
+    assert min(later.cache.tail.counts.values()) > 0
+
+
+def test_a_batch_that_cannot_be_processed_leaves_learning_as_it_was() -> None:
+    driver, draw = learning(), random.Random(3)
+
+    def fail() -> None:
+        raise ValueError("of SGLang")
+
+    with pytest.raises(ValueError, match="of SGLang"):
+        process(driver, fail)
+    for number in range(TURNS):
+        turn(driver, draw, number)
+    assert driver.cache.tail.learner.selector.sampled > 0
