@@ -5,6 +5,7 @@ The first test that asks for a server starts it, and it ends with the session.
 
 from __future__ import annotations
 
+import functools
 import gc
 import logging
 import os
@@ -22,6 +23,7 @@ from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers import warm_start
 from tests.helpers.models import small_model, write_weighted_model
 from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, PRIORITY, THRESHOLD, serve
+from tests.helpers.talk import Told, crowd, histories
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
 # desk.
@@ -142,6 +144,12 @@ def stock_server(weighted_model: Path) -> Iterator[Server]:
     """Stock SGLang with the plugin installed and none of its flags: `our_server` in all but the eviction."""
     with serve(weighted_model, "stock") as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def told_by_stock(stock_server: Server) -> Told:
+    """The histories of a crowd of so many that `stock_server` has answered; each crowd asks it once."""
+    return functools.cache(lambda count: histories(crowd(stock_server, [{}] * count)))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +104,9 @@ async def until_running(server: Server, count: int, answers: asyncio.Future[Any]
         assert not answers.done(), f"never ran {count} at once"
         await asyncio.sleep(0.01)
 
+
+Told = Callable[[int], list[tuple[int, ...]]]
+"""The histories of a crowd of so many, as the fixture `told_by_stock` has them."""
 
 TURNS, CROWD_ANSWER = 3, 24
 

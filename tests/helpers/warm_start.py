@@ -13,8 +13,8 @@ is forked off the spawner, a copy of the preloaded process that ends with the la
 
 Three things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order
 of a set are not found out: `rank.py` has two that do not. SGLang's modules are there before the plugin is: as a user
-starts SGLang it is started by the tests of the doctor, which goes the launcher's way up to its first subprocess. And it
-does not wait for a second before it warms up, and for another one whenever it is asked for its health (``AT_ONCE``).
+starts SGLang it is started by the tests of the doctor, which goes the launcher's way up to its first subprocess. And
+asked for its health it says that it is up, where it would answer a request first, and not before a second has passed.
 ``--cold-start`` of pytest starts every server as a user does.
 """
 
@@ -46,8 +46,6 @@ OF_SGLANG = ("sglang.", "tests.", "/")
 # In the preloaded process. A fork has one thread, and numpy's threads would be missing in it.
 WITHOUT_THREADS = {**ENVIRONMENT, **CPU_PLATFORM, "OPENBLAS_NUM_THREADS": "1"}
 
-LAUNCHER = "sglang.launch_server"
-AT_ONCE = ("--skip-server-warmup",)
 IS_WELL_WHEN_UP = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
 SHARED = "RADIX_TLRU_TESTS_FORK_OFF"
@@ -103,8 +101,6 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
     if not (is_on_cpu or words[0].startswith(ROUTER)):
         return server.start_process(command, environment, log)
     assert python == sys.executable
-    if words[0] == LAUNCHER:
-        words += AT_ONCE
     return WarmProcess(words, {**environment, **IS_WELL_WHEN_UP}, log)
 
 

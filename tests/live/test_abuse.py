@@ -33,7 +33,7 @@ Abuse = Callable[[Server], Found]
 LONG = POOL // 2
 """Tokens of an answer that is not to end by itself: it takes as many steps, and an abuse is over in a fraction."""
 
-AT_WORK = 600
+AT_WORK = 400
 """Tokens of each of four answers that all fit, and run at once for a while, however late one of them is sent."""
 
 
@@ -242,7 +242,7 @@ def test_weights_that_are_not_there_are_refused_as_stock_refuses_them(to_both: A
 # ---- more than fits ----
 
 
-@pytest.mark.parametrize(("count", "answer"), [(24, 340), pytest.param(12, 700, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("count", "answer"), [(48, 150), pytest.param(12, 700, marks=pytest.mark.long)])
 def test_answers_that_do_not_fit_together_are_retracted_and_end_well(count: int, answer: int, to_both: Any) -> None:
     """SGLang expects of answers that they end early, and lets in more than fits; these all go on to their limit."""
     prompt = 20

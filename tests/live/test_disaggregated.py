@@ -14,7 +14,7 @@ import requests
 from eval.live.disaggregated import Disaggregated
 from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
-from eval.live.server import Server, live_members
+from eval.live.server import live_members
 from radix_tlru.objective.calibration import EVERY
 from tests.helpers.plugins import write_plugin
 from tests.helpers.servers import (
@@ -29,7 +29,7 @@ from tests.helpers.servers import (
     flags,
     total,
 )
-from tests.helpers.talk import ANSWER, A, B, C, Conversation, crowd, histories
+from tests.helpers.talk import ANSWER, A, B, C, Conversation, Told, crowd, histories
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(900)]  # two servers
 
@@ -63,7 +63,7 @@ def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
 # run at once.
 @pytest.mark.long
 def test_what_comes_back_from_the_host_is_sent_on(
-    weighted_model: Path, stock_server: Server, environment: dict[str, str]
+    weighted_model: Path, told_by_stock: Told, environment: dict[str, str]
 ) -> None:
     both = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS]
     with Disaggregated(
@@ -74,7 +74,7 @@ def test_what_comes_back_from_the_host_is_sent_on(
             assert total(pair.prefill, f"sglang:{name}_total") > 0, name
         for server in pair.workers:
             assert_unharmed(server, POOL)
-    assert told == histories(crowd(stock_server, [{}] * 12))
+    assert told == told_by_stock(12)
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,11 @@ def test_the_prefill_server_trims(pair: Disaggregated) -> None:
         assert_unharmed(server, POOL)
 
 
-def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disaggregated, stock_server: Server) -> None:
+def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disaggregated, told_by_stock: Told) -> None:
     before = evicted(pair)
     told = histories(crowd(pair, [{}] * 12))
     assert evicted(pair) - before > POOL / 2
-    assert told == histories(crowd(stock_server, [{}] * 12))
+    assert told == told_by_stock(12)
     for server in pair.workers:
         assert_unharmed(server, POOL)
 

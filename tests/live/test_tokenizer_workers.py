@@ -16,7 +16,7 @@ import requests
 from eval.live.server import Server
 from radix_tlru.objective.calibration import EVERY
 from tests.helpers.servers import POOL, assert_unharmed, evicted, serve
-from tests.helpers.talk import Conversation, body, cached, crowd, histories
+from tests.helpers.talk import Conversation, Told, body, cached, crowd, histories
 
 pytestmark = pytest.mark.live
 
@@ -83,11 +83,11 @@ def test_each_process_stamps_and_checks(server: Server) -> None:
     assert "requests come without a stamp" not in server.log_path.read_text(errors="replace")
 
 
-def test_a_crowd_under_pressure_is_answered_as_by_stock(server: Server, stock_server: Server) -> None:
+def test_a_crowd_under_pressure_is_answered_as_by_stock(server: Server, told_by_stock: Told) -> None:
     before = evicted(server)
     told = histories(crowd(server, [{}] * 12))
     assert evicted(server) - before > POOL / 2
-    assert told == histories(crowd(stock_server, [{}] * 12))
+    assert told == told_by_stock(12)
     assert_unharmed(server, POOL)
 
 

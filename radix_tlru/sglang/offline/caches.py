@@ -7,6 +7,7 @@ the cache: match, lock, allocate (evicting what is missing), insert, unlock.
 from __future__ import annotations
 
 import atexit
+import functools
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +25,7 @@ from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-from sglang.srt.runtime_context import get_parallel
+from sglang.srt.runtime_context import get_parallel, get_server_args
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
 from radix_tlru.learning.records import Turn
@@ -58,7 +59,7 @@ def cache_params(capacity: int, page_size: int = 1, core: Core | None = None) ->
 
     ``core``: the tree core; None leaves the choice to SGLang.
     """
-    set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", page_size=page_size))
+    _publish(page_size)
     pool = MHATokenToKVPool(
         size=capacity,
         page_size=page_size,
@@ -81,6 +82,22 @@ def cache_params(capacity: int, page_size: int = 1, core: Core | None = None) ->
         page_size=page_size,
         tree_core_backend=core,
     )
+
+
+def _publish(page_size: int) -> None:
+    """Have SGLang's classes find the arguments of a server with such pages, unless they are there: it takes 2 ms."""
+    arguments = _arguments(page_size)
+    try:
+        is_published = get_server_args() is arguments
+    except ValueError:  # there are none yet
+        is_published = False
+    if not is_published:
+        set_global_server_args_for_scheduler(arguments)
+
+
+@functools.cache
+def _arguments(page_size: int) -> ServerArgs:
+    return ServerArgs(model_path="dummy", page_size=page_size)
 
 
 def stock_cache(

@@ -33,10 +33,12 @@ def install(config: Config) -> None:
     Raises:
         ConfigError: this SGLang does not take them.
     """
-    if config.policy != "lru":
-        hook(HOOKED[1], batch_processed, f"{FLAGS['policy']} {config.policy}: answers would wait", "around")
     if not config.is_pinned:
-        hook(HOOKED[0], batch_launched, f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed")
+        without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
+        hook(HOOKED[0], batch_launched, without)
+        hook(HOOKED[1], batch_processed, without, "around")
+    elif config.policy != "lru":
+        hook(HOOKED[1], batch_processed, f"{FLAGS['policy']} {config.policy}: answers would wait", "around")
 
 
 def _threshold_of(scheduler: Any) -> LiveThreshold | None:
