@@ -190,10 +190,10 @@ def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
     assert capsys.readouterr().err.endswith("stock eviction; start one with --radix-eviction tlru --enable-metrics\n")
 
 
-CLIENTS, TURNS = 64, 3
+TURNS = 3
 
 
-async def crowd(server: Server) -> list[RequestResult | None]:
+async def crowd(server: Server, clients: int) -> list[RequestResult | None]:
     """64 clients at once, 3 turns each; a None for each of the 64 streams that its client cut off mid-answer."""
     # A connection each: the server closes one that was idle for 5 s, maybe just as the client takes it up again.
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
@@ -213,7 +213,7 @@ async def crowd(server: Server) -> list[RequestResult | None]:
                 conversation.history += answer
             return results
 
-        return [result for results in await asyncio.gather(*map(client, range(CLIENTS))) for result in results]
+        return [result for results in await asyncio.gather(*map(client, range(clients))) for result in results]
 
 
 async def cut_off(session: aiohttp.ClientSession, server: Server, prompt: tuple[int, ...]) -> tuple[int, ...]:
@@ -231,21 +231,25 @@ async def cut_off(session: aiohttp.ClientSession, server: Server, prompt: tuple[
 
 
 @pytest.mark.parametrize(
-    ("name", "pool", "page_size"),
-    [pytest.param("our_server", POOL, 1, marks=pytest.mark.long), ("paged_server", PAGED_POOL, 16)],
+    ("name", "pool", "page_size", "clients"),
+    [
+        ("paged_server", PAGED_POOL, 16, 32),
+        pytest.param("paged_server", PAGED_POOL, 16, 64, marks=pytest.mark.long),
+        pytest.param("our_server", POOL, 1, 64, marks=pytest.mark.long),
+    ],
 )
 def test_a_crowd_is_served_and_nothing_is_lost(
-    name: str, pool: int, page_size: int, request: pytest.FixtureRequest
+    name: str, pool: int, page_size: int, clients: int, request: pytest.FixtureRequest
 ) -> None:
     server: Server = request.getfixturevalue(name)
     server.flush_cache()
     before, aborted = Evicted.of(server), server.get_metrics().get("sglang:num_aborted_requests_total", 0)
-    results = asyncio.run(crowd(server))
+    results = asyncio.run(crowd(server, clients))
     served = [result for result in results if result is not None]
-    assert [result.error for result in served] == [None] * (CLIENTS * (TURNS - 1))
-    assert results.count(None) == CLIENTS
+    assert [result.error for result in served] == [None] * (clients * (TURNS - 1))
+    assert results.count(None) == clients
     assert_all_is_given_back(server, pool)
-    assert server.get_metrics()["sglang:num_aborted_requests_total"] == aborted + CLIENTS
+    assert server.get_metrics()["sglang:num_aborted_requests_total"] == aborted + clients
     evicted = Evicted.of(server) - before
     assert min(evicted.tel_safe, evicted.lru, evicted.splits) > 0
     assert evicted.by_sglang == evicted.tel_safe + evicted.lru
