@@ -22,7 +22,17 @@ from eval.live.server import Server
 from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers import warm_start
 from tests.helpers.models import small_model, write_weighted_model
-from tests.helpers.servers import NEXT_PROMPT, OURS, PAGE_SIZE, PAGED_CHUNK, PAGED_POOL, PRIORITY, THRESHOLD, serve
+from tests.helpers.servers import (
+    NEXT_PROMPT,
+    OURS,
+    PAGE_SIZE,
+    PAGED_CHUNK,
+    PAGED_POOL,
+    PRIORITY,
+    THRESHOLD,
+    UNCHECKED,
+    serve,
+)
 from tests.helpers.talk import Told, crowd, histories
 
 # No test fails for being slow. Where nobody watches, the same examples in every run: a search for new ones belongs on a
@@ -142,7 +152,7 @@ def our_server(weighted_model: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def stock_server(weighted_model: Path) -> Iterator[Server]:
     """Stock SGLang with the plugin installed and none of its flags: `our_server` in all but the eviction."""
-    with serve(weighted_model, "stock") as server:
+    with serve(weighted_model, "stock", **UNCHECKED) as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY, write_demo_model
-from tests.helpers.servers import NEXT_PROMPT, OURS, POOL, THRESHOLD, assert_unharmed, evicted, serve
+from tests.helpers.servers import NEXT_PROMPT, OURS, POOL, THRESHOLD, UNCHECKED, assert_unharmed, evicted, serve
 from tests.helpers.talk import ANSWER, Conversation, ask, body, cached, crowd, histories
 
 pytestmark = pytest.mark.live
@@ -62,7 +62,7 @@ def ours(windowed: tuple[Path, Any]) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def stock(windowed: tuple[Path, Any]) -> Iterator[Server]:
-    with serve(windowed[0], "windowed-stock") as server:
+    with serve(windowed[0], "windowed-stock", **UNCHECKED) as server:
         yield server
 
 

@@ -28,6 +28,7 @@ from tests.helpers.servers import (
     PAGED_POOL,
     POOL,
     THRESHOLD,
+    UNCHECKED,
     assert_unharmed,
     evicted,
     serve,
@@ -100,7 +101,7 @@ def adapted(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     with contextlib.ExitStack() as stack:
         servers = (
             serve(weighted_model, "adapted", *given, *OURS, **shape),
-            serve(weighted_model, "adapted-stock", *given, **shape),
+            serve(weighted_model, "adapted-stock", *given, **shape, **UNCHECKED),
         )
         yield [stack.enter_context(server) for server in servers]
 
@@ -253,5 +254,5 @@ def test_two_replicas_keep_a_cache_each(weighted_model: Path, told_by_stock: Tol
 def test_two_replicas_of_attention_alone_keep_a_cache_each(tmp_path: Path) -> None:
     model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
     told = two_replicas(model, "attention", "--tp-size", "2", "--dp-size", "2", "--enable-dp-attention")
-    with serve(model, "attention-stock") as stock:
+    with serve(model, "attention-stock", **UNCHECKED) as stock:
         assert told == histories(crowd(stock, [{}] * len(told)))
