@@ -75,7 +75,7 @@ def paged_server(tmp_path: Path) -> Iterator[Server]:
 def test_a_crowd_is_served_and_nothing_is_lost(our_server: Server) -> None:
     our_server.flush_cache()
     before = our_server.get_metrics()
-    results = asyncio.run(crowd(our_server))
+    results = asyncio.run(crowd(our_server, CLIENTS))
     served = [result for result in results if result is not None]
     assert [result.error for result in served] == [None] * (CLIENTS * (TURNS - 1))
     assert_all_is_given_back(our_server, POOL)

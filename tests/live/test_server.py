@@ -190,7 +190,7 @@ def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
     assert capsys.readouterr().err.endswith("stock eviction; start one with --radix-eviction tlru --enable-metrics\n")
 
 
-TURNS = 3
+CLIENTS, TURNS = 64, 3
 
 
 async def crowd(server: Server, clients: int) -> list[RequestResult | None]:
@@ -233,9 +233,9 @@ async def cut_off(session: aiohttp.ClientSession, server: Server, prompt: tuple[
 @pytest.mark.parametrize(
     ("name", "pool", "page_size", "clients"),
     [
-        ("paged_server", PAGED_POOL, 16, 32),
-        pytest.param("paged_server", PAGED_POOL, 16, 64, marks=pytest.mark.long),
-        pytest.param("our_server", POOL, 1, 64, marks=pytest.mark.long),
+        ("paged_server", PAGED_POOL, 16, CLIENTS // 2),
+        pytest.param("paged_server", PAGED_POOL, 16, CLIENTS, marks=pytest.mark.long),
+        pytest.param("our_server", POOL, 1, CLIENTS, marks=pytest.mark.long),
     ],
 )
 def test_a_crowd_is_served_and_nothing_is_lost(
