@@ -53,8 +53,8 @@ def pages(tokens: int, page_size: int) -> int:
 
 @SERVERS
 def test_radix_attention(server: Server, pool: int, page_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """70 requests at once that branch off each other at random; some 6 times the pool."""
-    grow = functools.partial(radix_cache_server_kit.gen_radix_tree, num_nodes=70, chunk_len=128)
+    """100 requests at once that branch off each other at random; some 10 times the pool."""
+    grow = functools.partial(radix_cache_server_kit.gen_radix_tree, num_nodes=100, chunk_len=128)
     asked: list[int] = []
 
     def tree() -> list[dict[str, object]]:
@@ -68,8 +68,8 @@ def test_radix_attention(server: Server, pool: int, page_size: int, monkeypatch:
     monkeypatch.setattr(radix_cache_server_kit, "gen_radix_tree", tree)
     before = evicted(server)
     radix_cache_server_kit.run_radix_attention_test(server.base_url)
-    assert max(asked) < pool < sum(asked) / 4
-    assert evicted(server) - before > pool / 2
+    assert max(asked) < pool < sum(asked) / 5
+    assert evicted(server) - before > pool
     assert_all_is_given_back(server, pool)
 
 
