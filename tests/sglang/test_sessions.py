@@ -255,7 +255,7 @@ def test_both_tiers_know_what_sessions_refer_to(write_policy: Any) -> None:
             assert order.referred == {node.id for node in leaves if tail.session_ref(node)}
             referred += len(order.referred)
     assert min(tail.counts[count] for count in ("lru", "tel_safe", "host_lru", "host_tel_safe")) > 0
-    assert referred > steps
+    assert referred > steps * 5 / 3
 
 
 def test_agents_that_close_their_sessions_leave_room_for_the_others() -> None:

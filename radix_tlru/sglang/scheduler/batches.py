@@ -2,7 +2,7 @@
 
 After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
 hands a finished request to the cache before it sends the last token of the answer: what is learned from it is learned
-when ``process_batch_result`` returns, so no client waits for that.
+when ``process_batch_result`` returns, so that token does not wait for it.
 """
 
 from __future__ import annotations
