@@ -6,6 +6,7 @@ A type raises ``ArgumentTypeError`` as "VALUE: must be …"; :class:`~eval.comma
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -20,6 +21,7 @@ __all__ = [
     "median_weight",
     "number",
     "one_of",
+    "shell_words",
     "tokens",
     "weight_text",
     "whole",
@@ -39,6 +41,14 @@ def tokens(text: str) -> int:
     if not value.is_finite() or not 0 <= value < 2**53 or value != int(value):
         raise argparse.ArgumentTypeError(f"{text}: must be a whole number of tokens, such as 65536, 64k or 2M")
     return int(value)
+
+
+def shell_words(text: str) -> list[str]:
+    """Flags as they are typed in a shell."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: must be flags as in a shell ({error})") from None
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -3,7 +3,9 @@
 1. A stock server: α and β of this model on this machine, and from them ξ for the TTFT objective.
 2. `tail/`: three arms under conversations that overfill the pool, and the TTFT of each.
 3. `decode/`: stock lru and radix-tlru at saturation. Throughput and inter-token latency may differ by 1 %.
-4. `results.md`: the tables, the machine and the commands.
+4. `results.md`: the tables, TTFT by uncached tokens, what evictions took, the machine and the commands.
+
+`--quick` is one repeat of some 45 s an arm: at most eight minutes of a GPU's time with the six servers it starts.
 """
 
 from __future__ import annotations
@@ -11,28 +13,27 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import Several, add_page_size, number, one_of, tokens, whole
+from eval.arguments import Several, add_page_size, number, one_of, shell_words, tokens, whole
 from eval.command import execute
 from eval.errors import RunError
 from eval.live.calibrate import LENGTHS, calibrate
+from eval.live.gpu_report import Report, decode_verdicts
 from eval.live.replay import command as replay
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import launched
 from eval.live.replay.plan import machine_facts
 from eval.live.replay.rows import Folder
-from eval.live.replay.summary import ArmSummary, summarise
-from eval.live.replay.table import machine_sentences, markdown, sentences
+from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read, write
+from radix_tlru.sglang.support import torch_mismatch
 
-__all__ = ["add_arguments", "decode_verdicts", "gpu_facts", "run"]
-
-TOLERANCE = 0.01
-"""By how much decoding with radix-tlru may be slower than with stock lru, relative."""
+__all__ = ["add_arguments", "gpu_facts", "run"]
 
 # Some 1.6 M tokens of conversations: four times the default pool.
 TRACE = (
@@ -43,6 +44,21 @@ DECODE_TRACE = (
     "chat-mix:conversations=256,arrival_span_s=1,first_prompt_median=1000,first_prompt_range=200/4000,"
     "next_prompt_range=20/200,answer_range=256/512,max_turns=2,wait_median_s=0.01"
 )
+QUICK = (
+    "chat-mix:conversations=120,arrival_span_s=35,first_prompt_median=2500,first_prompt_range=200/16000,"
+    "next_prompt_range=20/800,answer_range=16/256,max_turns=4,wait_median_s=5"
+)
+QUICK_DECODE = (
+    "chat-mix:conversations=128,arrival_span_s=1,first_prompt_median=1000,first_prompt_range=200/4000,"
+    "next_prompt_range=20/200,answer_range=128/256,max_turns=2,wait_median_s=0.01"
+)
+QUICK_POOL = 50_000
+"""Of which the quick load is some eight times."""
+
+POOL = 100_000
+
+TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
+"""Variable by which SGLang is told the core of its radix tree: `rust`, its default, or `python`."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,13 +67,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--model", type=Path, help="default: random weights in the shape of Llama-7B, written here")
     add("--device", type=one_of(("gpu", "cpu")), default="gpu", metavar="D", help="gpu, or cpu to try the command")
     add("--slo", type=number(above=0), default=200.0, metavar="MS", help="TTFT objective (default: 200)")
-    add("--pool", type=whole(1), default=100_000, metavar="TOKENS", help="KV pool (default: 100k)")
+    add("--pool", type=whole(1), metavar="TOKENS", help="KV pool (default: 100k; 50k with --quick)")
     add_page_size(parser, default=16)
     add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
-    add("--trace", default=TRACE, help="what is played (default: a chat mix of 400 conversations)")
-    add("--decode-trace", default=DECODE_TRACE, help="what is played at saturation")
+    add("--trace", help="what is played (default: a chat mix of 400 conversations)")
+    add("--decode-trace", help="what is played at saturation (default: a chat mix with long answers)")
+    add("--extra", type=shell_words, default=[], metavar="FLAGS", help="flags of SGLang, for the server of every arm")
+    add(
+        "--load",
+        type=shell_words,
+        default=[],
+        metavar="FLAGS",
+        help="flags of `eval replay` for what is played, such as '--shrink 16 --speed 7 --until 1890'",
+    )
+    add("--settle", type=number(least=0), default=0.0, metavar="S", help="of the load: sent sooner, in no figure (0)")
+    add("--quick", action="store_true", help="one repeat of a short load: at most 8 minutes of a GPU's time")
     add("--users", type=whole(1), default=64, metavar="N", help="at once, at saturation (default: 64)")
-    add("--repeats", type=whole(1), default=2, metavar="N", help="of every arm (default: %(default)s)")
+    add("--repeats", type=whole(1), metavar="N", help="of every arm (default: 2; 1 with --quick)")
     add("--lengths", action=Several, type=whole(1), default=list(LENGTHS), metavar="TOKENS", help="to calibrate by")
     add("--out", type=Path, default=Path(".out/gpu"), metavar="DIR", help="default: %(default)s")
 
@@ -70,14 +96,17 @@ def run(args: argparse.Namespace) -> int:
         RunError: a server does not start, or an arm was not played.
     """
     gpu = gpu_facts() if args.device == "gpu" else "none: --device cpu"
+    _fill_in(args)
+    if (mismatch := torch_mismatch()) and os.environ.setdefault(TREE_CORE, "python") == "python":
+        print(f"every arm is on SGLang's Python tree core: {mismatch}")
     model = args.model or _model(args.device)
     args.out.mkdir(parents=True, exist_ok=True)
 
     timing = _calibrated(args, model)
     threshold = timing.tokens(args.slo)
     if not threshold:
-        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: TTFT = {timing.beta:.1f} ms + …")
-    print(f"{_line(timing)}; ξ = {threshold:,}")
+        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
+    print(f"{timing} tokens (R² {timing.r2 or 0:.3f}); ξ = {threshold:,}")
 
     common = {
         "--device": args.device,
@@ -89,15 +118,24 @@ def run(args: argparse.Namespace) -> int:
         "--slo": f"{args.slo:g}",
         "--repeats": str(args.repeats),
     }
+    if args.extra:
+        common["--server-flags"] = shlex.join(args.extra)
     tail = {**common, "--trace": args.trace, "--loop": "open", "--out": str(args.out / "tail")}
+    if args.settle:
+        tail["--settle"] = f"{args.settle:g}"
     baseline, _, candidate = default_arms(threshold, args.next_prompt_estimate)
     arms = [("--arm", f"{arm.name}={shlex.join(arm.flags)}") for arm in (baseline, candidate)]
     saturated = {"--loop": "closed", "--users": str(args.users), "--out": str(args.out / "decode")}
     decode = {**common, "--trace": args.decode_trace, **saturated}
-    commands = [_words(tail), [*_words(decode), *(word for pair in arms for word in pair)]]
-    status = max([_replay(words) for words in commands])
-    if status == 2:
-        return 2
+    commands = [[*_words(tail), *args.load], [*_words(decode), *(word for pair in arms for word in pair)]]
+    facts = {"gpu": gpu, **machine_facts(), **_versions(), "tree core": os.environ.get(TREE_CORE, "as SGLang chooses")}
+    report = Report(args.out, facts, timing, args.slo, args.settle, commands)
+    statuses = []
+    for words in commands:
+        statuses.append(_replay(words))
+        if statuses[-1] == 2:
+            return 2
+        print(report.write())
 
     decoded = summarise(Folder(args.out / "decode"))
     played = {arm.name for arm in decoded}
@@ -106,10 +144,16 @@ def run(args: argparse.Namespace) -> int:
     verdicts = decode_verdicts(decoded)
     for _, line in verdicts:
         print(line)
-    facts = {**machine_facts(), "gpu": gpu, **_versions()}
-    (args.out / "results.md").write_text(_results(args, timing, threshold, commands, verdicts, facts))
-    print(f"{args.out / 'results.md'}")
-    return max(status, int(not all(met for met, _ in verdicts)))
+    return max(*statuses, int(not all(met for met, _ in verdicts)))
+
+
+def _fill_in(args: argparse.Namespace) -> None:
+    """What was not asked for, by whether it has to be quick."""
+    trace, decode, pool, repeats = (
+        (QUICK, QUICK_DECODE, QUICK_POOL, 1) if args.quick else (TRACE, DECODE_TRACE, 100_000, 2)
+    )
+    args.trace, args.decode_trace = args.trace or trace, args.decode_trace or decode
+    args.pool, args.repeats = args.pool or pool, args.repeats or repeats
 
 
 def gpu_facts() -> str:
@@ -141,7 +185,9 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
     Another measurement would give another ξ and so another run; a run that was cut off could not go on.
     """
     path: Path = args.out / "timing.json"
-    on = {"device": args.device, "model": str(model), "pool": args.pool, "page_size": args.page_size}
+    on: dict[str, object] = {"device": args.device, "model": str(model), "pool": args.pool, "page_size": args.page_size}
+    if args.extra:
+        on["extra"] = shlex.join(args.extra)
     if path.is_file():
         timing, known = read(path), json.loads(path.read_bytes())
         for name, now in on.items():
@@ -149,7 +195,7 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
                 raise ValueError(f"{path}: measured with {name} {known.get(name)!r}, not {now!r}; give another --out")
         print(f"{path}: α and β as they were measured before")
         return timing
-    flags = base_flags(args.device, model, args.pool, args.page_size)
+    flags = [*base_flags(args.device, model, args.pool, args.page_size), *args.extra]
     with launched(Arm("stock lru"), flags, "gpu-calibrate") as server:
         timing = calibrate(server.base_url, args.lengths)
     write(path, timing, **on)
@@ -157,34 +203,15 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
 
 
 def _words(flags: dict[str, str]) -> list[str]:
-    return [word for pair in flags.items() for word in pair]
+    """As they are typed; a value that begins with a dash behind an equals sign, or it would be taken for a flag."""
+    return [
+        word for flag, value in flags.items() for word in ([f"{flag}={value}"] if value[:1] == "-" else [flag, value])
+    ]
 
 
 def _replay(words: Sequence[str]) -> int:
     print("\npython -m eval replay " + shlex.join(words))
     return execute("replay", replay, words)
-
-
-def decode_verdicts(arms: Sequence[ArmSummary]) -> list[tuple[bool, str]]:
-    """Whether the last arm decodes as fast as the first within the tolerance, and a line that says so."""
-    baseline, candidate = arms[0], arms[-1]
-    throughput = candidate.tokens_per_s / baseline.tokens_per_s - 1
-    latency = candidate.changes["itl_p50"]
-    rates = f"{candidate.tokens_per_s:,.1f} against {baseline.tokens_per_s:,.1f} tokens/s"
-    waits = f"{candidate.figures['itl_p50'].value:.2f} against {baseline.figures['itl_p50'].value:.2f} ms"
-    interval = f"{latency.low:+.2%} to {latency.high:+.2%}"
-    return [
-        _verdict(throughput >= -TOLERANCE, f"decode throughput: {rates} ({throughput:+.2%})"),
-        _verdict(latency.value <= TOLERANCE, f"inter-token latency: {waits} ({latency.value:+.2%}, {interval})"),
-    ]
-
-
-def _verdict(met: bool, text: str) -> tuple[bool, str]:
-    return met, f"{text}: {'within' if met else 'NOT within'} {TOLERANCE:.0%}"
-
-
-def _line(timing: Timing) -> str:
-    return f"TTFT = {timing.beta:.2f} ms + {timing.alpha:.5f} ms · uncached tokens (R² {timing.r2 or 0:.3f})"
 
 
 def _versions() -> dict[str, str]:
@@ -195,41 +222,3 @@ def _versions() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def _results(
-    args: argparse.Namespace,
-    timing: Timing,
-    threshold: int,
-    commands: Sequence[Sequence[str]],
-    verdicts: Sequence[tuple[bool, str]],
-    facts: dict[str, object],
-) -> str:
-    tail = summarise(Folder(args.out / "tail"))
-    lines = [
-        "# Live on one machine",
-        "",
-        *(f"- {name}: {value}" for name, value in facts.items()),
-        f"- {_line(timing)}, {timing.origin}",
-        f"- ξ = {threshold:,} tokens for {args.slo:g} ms",
-        "",
-        "## The tail",
-        "",
-        markdown(tail),
-        "",
-        *sentences(tail),
-        *machine_sentences(Folder(args.out / "tail")),
-        "",
-        "## Decoding at saturation",
-        "",
-        markdown(summarise(Folder(args.out / "decode"))),
-        "",
-        *(line for _, line in verdicts),
-        "",
-        "## Commands",
-        "",
-        "```console",
-        *(f"$ python -m eval replay {shlex.join(words)}" for words in commands),
-        "```",
-    ]
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,8 @@
-"""From uncached tokens to milliseconds and back: TTFT = β + α·uncached (paper, equation 2, where β is 0)."""
+"""From uncached tokens to milliseconds and back: TTFT = β + α·uncached (paper, equation 2, where β is 0).
+
+A GPU that is told what to do more slowly than it does it takes as long for 64 tokens as for 1,000: there the line
+begins at a corner, and below it TTFT is a ``floor``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 __all__ = ["ASSUMED", "Point", "Timing", "TimingError", "fit", "read", "write"]
 
@@ -28,7 +33,7 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """TTFT of a request as a line over its uncached tokens.
+    """TTFT of a request as a line over its uncached tokens, and at least ``floor``.
 
     Raises:
         TimingError: α is not above 0, or one of them is not a number.
@@ -39,16 +44,29 @@ class Timing:
     origin: str  # how they were found, for the reader of the results
     r2: float | None = None  # share of the variance of the points that the line explains
     points: tuple[Point, ...] = ()  # the measurements that the line was fitted to
+    floor: float = 0.0  # ms that a request takes with however few uncached tokens
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.alpha) and self.alpha > 0):
             raise TimingError(f"alpha {self.alpha:g}: must be a number of ms a token above 0")
         if not math.isfinite(self.beta):
             raise TimingError(f"beta {self.beta:g}: must be a number of ms")
+        if not (math.isfinite(self.floor) and self.floor >= 0):
+            raise TimingError(f"floor {self.floor:g}: must be a number of ms, 0 or more")
+
+    def __str__(self) -> str:
+        """The formula."""
+        line = f"{self.beta:.4g} ms + {self.alpha:.4g} ms · uncached"
+        return f"TTFT = max({self.floor:.4g} ms, {line})" if self.floor else f"TTFT = {line}"
+
+    @property
+    def corner(self) -> float:
+        """Uncached tokens from which on TTFT rises."""
+        return max(0.0, (self.floor - self.beta) / self.alpha) if self.floor else 0.0
 
     def ms(self, tokens: float) -> float:
         """TTFT in ms of a request with ``tokens`` uncached tokens."""
-        return self.beta + self.alpha * tokens
+        return max(self.floor, self.beta + self.alpha * tokens)
 
     def tokens(self, ms: float) -> int:
         """ξ: the most uncached tokens whose TTFT is at most ``ms``.
@@ -60,8 +78,8 @@ class Timing:
         tokens = round((ms - self.beta) / self.alpha, 6)
         if not tokens < 2**53:
             raise TimingError(f"{ms:g} ms: must be a number of ms, and less than 2^53 tokens take")
-        if tokens < 0:
-            raise TimingError(f"{ms:g} ms: cannot be met, a request without uncached tokens takes {self.beta:g} ms")
+        if tokens < 0 or ms < self.floor:
+            raise TimingError(f"{ms:g} ms: cannot be met, a request without uncached tokens takes {self.ms(0):g} ms")
         return math.floor(tokens)
 
 
@@ -72,21 +90,61 @@ ASSUMED = Timing(
 """What holds where nothing was measured or given."""
 
 
+CORNERS = 8
+"""Into so many parts of equal size are the lengths divided, to look for the corner between them."""
+
+EXPLAINED, COUNTED = 0.8, 0.75
+"""A corner is taken where it leaves at most this share of the absolute error of a line without one; in both, only so
+many of the points count, those that are nearest."""
+
+
 def fit(points: Sequence[Point], origin: str) -> Timing:
-    """The line through measured points, by Siegel's repeated medians: up to half of the points may be outliers.
+    """The line through measured points, with a corner where they have one.
+
+    Both halves are robust, each up to half of its points may be outliers: the line is of Siegel's repeated medians, the
+    floor a median. A line alone, through lengths of which most lie below the corner, is that of the floor.
 
     Raises:
         TimingError: fewer than two lengths, or TTFT does not rise with length.
     """
-    from scipy.stats import siegelslopes
-
-    if len({point.uncached for point in points}) < 2:
+    lengths = sorted({point.uncached for point in points})
+    if len(lengths) < 2:
         raise TimingError(f"{len(points)} points: a line needs at least two lengths")
     tokens, ms = (np.asarray(column, dtype=np.float64) for column in zip(*points, strict=True))
-    line = siegelslopes(ms, tokens)
-    left = ms - (line.intercept + line.slope * tokens)
+
+    def error(line: _Line) -> float:
+        return float(np.sort(np.abs(ms - line.at(tokens)))[: math.ceil(COUNTED * len(ms))].sum())
+
+    best = _line(tokens, ms, 0.0)
+    splits = {len(lengths) * part // CORNERS for part in range(CORNERS)}
+    bent = [
+        _line(tokens[~flat], ms[~flat], float(np.median(ms[flat])))
+        for split in sorted(splits)
+        if 2 <= split <= len(lengths) - 2
+        for flat in [tokens < lengths[split]]
+    ]
+    bent = [line for line in bent if line.slope > 0 and line.floor > line.intercept]
+    if bent and error(least := min(bent, key=error)) <= EXPLAINED * error(best):
+        best = least
+    left = ms - best.at(tokens)
     r2 = 1 - float(left @ left) / float(np.square(ms - ms.mean()).sum() or 1.0)
-    return Timing(float(line.slope), float(line.intercept), origin, r2, tuple(points))
+    return Timing(best.slope, best.intercept, origin, r2, tuple(points), best.floor)
+
+
+class _Line(NamedTuple):
+    slope: float
+    intercept: float
+    floor: float
+
+    def at(self, tokens: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.maximum(self.floor, self.intercept + self.slope * tokens)
+
+
+def _line(tokens: NDArray[np.float64], ms: NDArray[np.float64], floor: float) -> _Line:
+    from scipy.stats import siegelslopes
+
+    found = siegelslopes(ms, tokens)
+    return _Line(float(found.slope), float(found.intercept), floor)
 
 
 class _File(msgspec.Struct):
@@ -95,6 +153,7 @@ class _File(msgspec.Struct):
     origin: str | None = None
     r2: float | None = None
     points: list[Point] = []
+    floor: float = 0.0
 
 
 def read(path: Path) -> Timing:
@@ -109,7 +168,7 @@ def read(path: Path) -> Timing:
         raise TimingError(f"--timing {path}: {error.strerror or error}") from None
     except msgspec.DecodeError as error:
         raise TimingError(f"--timing {path}: not an object with alpha and beta in ms: {error}") from None
-    return Timing(found.alpha, found.beta, found.origin or f"from {path}", found.r2, tuple(found.points))
+    return Timing(found.alpha, found.beta, found.origin or f"from {path}", found.r2, tuple(found.points), found.floor)
 
 
 def write(path: Path, timing: Timing, **measured_on: Any) -> None:

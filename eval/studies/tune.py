@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     timing = timing_of(args)
     objective = timing.tokens(args.slo)
     if objective < 1:
-        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: TTFT = {timing.beta:g} ms + α·uncached")
+        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
     check_page_sizes([args.page_size], [args.capacity])
     source = trace_source(args)
     trace = trace_of(source)
@@ -93,9 +93,8 @@ def run(args: argparse.Namespace) -> int:
     if draw(settings, chosen, args.out / "frontier.png"):
         files.append(args.out / "frontier.png")
 
-    line = f"TTFT = {timing.beta:g} ms + {timing.alpha:.5g} ms · uncached"
     show(
-        f"{line} ({timing.origin}): {args.slo:g} ms is ξ = {objective:,}",
+        f"{timing} ({timing.origin}): {args.slo:g} ms is ξ = {objective:,}",
         _expected(stock, chosen, timing),
         *([_no_better(stock, others)] if chosen.second.tel >= stock.second.tel else []),
         f"{len(settings)} settings tried; all of them: {', '.join(map(str, files))}",

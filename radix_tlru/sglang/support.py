@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +52,7 @@ __all__ = [
     "sessions_refusal",
     "sglang_version",
     "supported_range",
+    "torch_mismatch",
 ]
 
 SUPPORTED = ((0, 5, 21), (0, 5, 23))
@@ -113,6 +114,22 @@ def check_version(text: str) -> None:
     first, last = SUPPORTED
     if not first <= release_of(text) <= last:
         raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported is {supported_range()}")
+
+
+def torch_mismatch() -> str | None:
+    """Why the installed torch is not the one that the Rust tree core in SGLang's wheel was built for; None: it is.
+
+    That is the one that the wheel asks for. With 2.11 instead of 2.14 the core loads, SGLang's own check lets it
+    through, and it panics at the first insert (`UnknownKind(16)`).
+    """
+    try:
+        installed, asked = version("torch"), requires("sglang") or []
+    except PackageNotFoundError:
+        return None
+    built_for = next((each.partition("==")[2] for each in asked if each.startswith("torch==")), "")
+    if not built_for or release_of(built_for)[:2] == release_of(installed)[:2]:
+        return None
+    return f"SGLang's Rust core is built for torch {built_for}, installed is {installed}, with which it panics"
 
 
 def rust_core_refusal() -> str | None:
@@ -302,8 +319,9 @@ def python_core_reason(params: CacheInitParams, config: Config, *, hierarchical:
     Raises:
         ConfigError: the server was told to use a tree core that is neither of SGLang's two.
     """
+    from sglang.srt.environ import envs
+    from sglang.srt.mem_cache.unified_cache import tree_core_registry as cores
     from sglang.srt.mem_cache.unified_cache.components import ComponentType
-    from sglang.srt.mem_cache.unified_cache.tree_core_registry import _rust_fallback_reason, select_tree_core_backend
 
     if config.policy == "lru":
         return "lru is compared with stock, and which leaf stock refreshes when it splits one Rust does not tell"
@@ -312,12 +330,16 @@ def python_core_reason(params: CacheInitParams, config: Config, *, hierarchical:
     if hybrid := _hybrid_components(params):
         return f"what a next turn can use of {hybrid} beside full attention Rust does not tell"
     plain = replace(params, tree_components=(ComponentType.FULL,), component_registry_override=None)
-    name = select_tree_core_backend(plain)
+    name = cores.select_tree_core_backend(plain)
     if name == "rust":
-        return rust_core_refusal()
+        if refusal := rust_core_refusal():
+            return refusal
+        sources = cores._RUST_TREE_CORE_MANIFEST.parent.parent / "Cargo.toml"
+        built_here = sources.is_file() or envs.SGLANG_RUST_BUILD_MODE.get() == "force"
+        return None if built_here else torch_mismatch()
     if name != "python":
         raise ConfigError(f"--radix-eviction: not supported on the tree core {name}; rust and python are")
-    return _rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
+    return cores._rust_fallback_reason(plain) or "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python"
 
 
 def _hybrid_components(params: CacheInitParams) -> str:

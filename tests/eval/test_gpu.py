@@ -13,9 +13,10 @@ import pytest
 
 from eval.__main__ import main
 from eval.live import gpu
+from eval.live.gpu_report import by_size
 from eval.live.replay.rows import Folder
 from eval.simulate.timing import Timing
-from tests.helpers.replays import ROWS, RUN, played
+from tests.helpers.replays import ROWS, RUN, played, row
 
 BOTH = ("stock lru", "etlru")
 
@@ -76,6 +77,65 @@ def test_an_arm_that_was_not_played_is_named(
     missing = ", ".join(name for name in BOTH if name not in there)
     assert printed.err == f"eval gpu: {tmp_path / 'decode'}: {missing} not played; the same command goes on\n"
     assert "within" not in printed.out
+
+
+def test_what_is_for_every_server_reaches_each_and_what_is_for_the_load_reaches_it(
+    measured: list[Timing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoded(tmp_path, *BOTH)
+    played_with: list[Sequence[str]] = []
+    started_with: list[Sequence[str]] = []
+    launched = gpu.launched
+
+    def launch(arm: Any, common: Sequence[str], name: str) -> Any:
+        started_with.append(common)
+        return launched(arm, common, name)
+
+    def play(words: Sequence[str]) -> int:
+        played_with.append(words)
+        return 0
+
+    monkeypatch.setattr(gpu, "launched", launch)
+    monkeypatch.setattr(gpu, "_replay", play)
+    more = ["--extra=--kv-cache-dtype fp8_e4m3", "--load=--shrink 16 --until 90", "--settle", "1", "--quick"]
+    assert main(["gpu", "--device", "cpu", "--model", "m", *more, "--out", str(tmp_path)]) == 0
+    assert [words[-2:] for words in started_with] == [["--kv-cache-dtype", "fp8_e4m3"]]
+    tail, decode = played_with
+    assert all("--server-flags=--kv-cache-dtype fp8_e4m3" in words for words in played_with)
+    assert tail[-4:] == ["--shrink", "16", "--until", "90"]
+    assert "--shrink" not in decode
+    assert tail[tail.index("--settle") + 1] == "1"
+    for words in played_with:
+        assert words[words.index("--repeats") + 1] == "1"
+        assert words[words.index("--pool") + 1] == str(gpu.QUICK_POOL)
+    assert tail[tail.index("--trace") + 1] == gpu.QUICK
+    assert main(["gpu", "--extra=--flag 'unfinished", "--out", str(tmp_path)]) == 2
+    assert "--extra --flag 'unfinished: must be flags as in a shell (No closing quotation)" in capsys.readouterr().err
+
+
+def test_what_was_played_before_the_machine_went_is_written(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(flags(tmp_path)) == 2  # nobody decoded: there is not even a folder
+    results = (tmp_path / "results.md").read_text()
+    assert "| TEL (tokens) | 500" in results
+    assert "Not played." in results
+    assert f"{tmp_path / 'results.md'}" in capsys.readouterr().out
+    decoded(tmp_path, *BOTH)
+    assert main(flags(tmp_path)) == 0
+    assert "Not played." not in (tmp_path / "results.md").read_text()
+
+
+def test_requests_are_grouped_by_half_octaves_of_what_was_prefilled() -> None:
+    rows = [row(number, 0, 0, tokens, 0, float(number)) for number, tokens in enumerate((1, 64, 65, 90, 91, 128))]
+    groups = by_size([*rows, row(9, 0, 0, 100, 100), row(10, 0, 0, 64, 0, ttft_ms=None)])
+    assert [(group.least, group.most, group.ttft_ms) for group in groups] == [
+        (1, 1, (0.0,)),
+        (46, 64, (1.0,)),
+        (65, 90, (2.0, 3.0)),
+        (91, 128, (4.0, 5.0)),
+    ]
+    assert groups[2].p95 == pytest.approx(2.95)
 
 
 def test_without_a_gpu_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,39 @@ def test_the_fit_finds_the_line_through_a_third_of_outliers() -> None:
         fit([Point(64, 1.0), Point(64, 2.0)], "measured")
 
 
+LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192)
+
+
+def test_the_fit_finds_the_corner_below_which_a_gpu_takes_as_long_for_few_tokens_as_for_a_thousand() -> None:
+    rng = random.Random(3)
+    points = [Point(n, max(26.0, 1 + 0.025 * n) * rng.uniform(0.98, 1.02)) for n in LENGTHS for _ in range(5)]
+    points += [Point(n, 3_000.0) for n in LENGTHS]  # someone else used the server
+    found = fit(points, "measured")
+    assert found.floor == pytest.approx(26, rel=0.05)
+    assert found.alpha == pytest.approx(0.025, rel=0.03)
+    assert found.corner == pytest.approx(1_000, rel=0.1)
+    assert found.ms(64) == found.ms(512) == found.floor
+    assert found.tokens(50) == pytest.approx(1_960, rel=0.05)
+    assert str(found).startswith("TTFT = max(2")
+    with pytest.raises(TimingError, match=r"20 ms: cannot be met, a request without uncached tokens takes 2\d"):
+        found.tokens(20)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_fit_finds_no_corner_in_a_line(seed: int) -> None:
+    rng = random.Random(seed)
+    found = fit([Point(n, (20 + 0.1 * n) * rng.uniform(0.9, 1.1)) for n in LENGTHS for _ in range(5)], "measured")
+    assert found.floor == found.corner == 0
+    assert found.alpha == pytest.approx(0.1, rel=0.1)
+
+
 def test_alpha_and_beta_are_kept_in_a_file(tmp_path: Path) -> None:
     measured = fit([Point(100, 20.0), Point(200, 30.0)], "measured on a server")
     write(tmp_path / "timing.json", measured)
     assert read(tmp_path / "timing.json") == measured
+    bent = replace(measured, floor=25.0)
+    write(tmp_path / "bent.json", bent)
+    assert read(tmp_path / "bent.json") == bent
     (tmp_path / "short.json").write_text('{"alpha": 0.1, "beta": 5}')
     assert read(tmp_path / "short.json").tokens(105) == 1_000
     (tmp_path / "bad.json").write_text('{"alpha": "fast"}')

@@ -195,6 +195,21 @@ def test_failed_requests_are_counted_and_in_no_figure(tmp_path: Path) -> None:
         summarise(folder)
 
 
+def test_what_is_sent_before_the_servers_settled_is_in_no_figure(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN, settle_s=1.5)  # sent after 0, 1, 2 and 3 s
+    early = row(4, 2, 0, 9000, 0, sent_s=1.0, error="HTTP 500")
+    played(folder, "stock lru", 0, [*ROWS, early])
+    (stock,) = summarise(folder)
+    assert (stock.requests, stock.errors) == (2, 1)  # who failed is told, whenever it was
+    assert stock.figures["tel"].value == 100
+    assert stock.tokens_per_s == pytest.approx((2 + 1) * 4 / 0.5)
+    assert machine_sentences(folder) == ["Without the requests of each part's first 1.5 s."]
+    later = Folder(tmp_path / "later", RUN, settle_s=4)
+    played(later, "stock lru", 0, ROWS)
+    with pytest.raises(NoResultError, match="--settle 4: must leave some requests; stock lru had none later"):
+        summarise(later)
+
+
 def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     arms = summarise(folder)
     console = Console(width=120)

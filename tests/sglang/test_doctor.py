@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 import sglang
@@ -83,6 +85,24 @@ def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(
     slower = seams.tree_core()
     assert slower.state == "refused"
     assert slower.result.endswith("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python")
+
+
+def test_with_another_torch_than_the_rust_core_was_built_for_it_serves_on_the_python_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rust_core_refusal():
+        pytest.skip("this SGLang has no Rust core that the order could sit behind")
+    installed = tmp_path / "torch-2.11.0+cu130.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu130\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slower = seams.tree_core()
+    assert slower.state == "refused"
+    asked = next(each for each in metadata.requires("sglang") or [] if each.startswith("torch=="))
+    assert slower.result == (
+        f"python, which costs more: SGLang's Rust core is built for torch {asked.removeprefix('torch==')}, "
+        "installed is 2.11.0+cu130, with which it panics"
+    )
 
 
 @pytest.mark.long  # the same as above, asked as a user asks

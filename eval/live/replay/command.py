@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
 import msgspec
 
-from eval.arguments import add_page_size, number, one_of, tokens, whole
+from eval.arguments import add_page_size, number, one_of, shell_words, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
 from eval.live.replay.plan import Plan, machine_facts, plan_of
@@ -55,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--model", type=Path, help="of servers that are started (default: the tiny demo model)")
     add("--pool", type=whole(1), metavar="TOKENS", help="KV pool (default: 20,480 on a cpu, else all there is)")
-    add("--server-flags", type=shlex.split, default=[], metavar="FLAGS", help="further ones, of all arms")
+    add("--server-flags", type=shell_words, default=[], metavar="FLAGS", help="further ones, of all arms")
     add("--router", type=whole(1), metavar="N", help="N workers of each arm behind SGLang's own router")
     add("--together", action="store_true", help="start all at once; an idle one needs memory, not a core")
     add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
@@ -87,6 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--threshold", type=tokens, default=2048, metavar="TOKENS", help="ξ (default: %(default)s)")
     add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
     add("--slo", type=number(above=0), metavar="MS", help="TTFT objective, to count requests that miss it")
+    add(
+        "--settle",
+        type=number(least=0),
+        default=0.0,
+        metavar="S",
+        help="what is sent in S s at first is in no figure",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a run that was cut off goes on there")
 
 
@@ -98,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         NoResultError: no request of an arm succeeded.
     """
     plan = plan_of(args)
-    folder = Folder(args.out, plan.run, machine_facts())
+    folder = Folder(args.out, plan.run, machine_facts(), args.settle)
     whole_run = play_all(plan, folder)
     return max(finish(plan, folder), int(not whole_run))
 

@@ -105,8 +105,8 @@ def scatter(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Look
         longest = max(longest, *(row.uncached_tokens for row in rows))
         axes.scatter([row.uncached_tokens for row in rows], [row.ttft_ms or 0.0 for row in rows], s=5, alpha=0.5,
                      linewidths=0, color=looks[arm.name].colour, label=arm.name)  # fmt: skip
-    ends = np.array([0, longest])
-    axes.plot(ends, timing.beta + timing.alpha * ends, color=INK, linewidth=1)
+    bends = [0.0, min(timing.corner, longest), float(longest)]
+    axes.plot(bends, [timing.ms(tokens) for tokens in bends], color=INK, linewidth=1)
     axes.axvline(folder.run.threshold, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
     axes.annotate(f"ξ = {folder.run.threshold:,}", (folder.run.threshold, 0.97), xycoords=("data", "axes fraction"),
                   xytext=(4, 0), textcoords="offset points", fontsize=7.5, va="top", color=MUTED)  # fmt: skip

@@ -89,7 +89,7 @@ def _plots(folder: Folder, arms: Sequence[ArmSummary], timing: Timing | None) ->
             _Plot(
                 "line",
                 "TTFT against uncached tokens",
-                f"Each dot is a request; the line is TTFT = {timing.beta:.1f} ms + {timing.alpha:.4f} ms · uncached "
+                f"Each dot is a request; the line is {timing} "
                 f"(R² {timing.r2 or 0:.2f}), robust to outliers. Dots far above the line waited for others.",
                 lambda: scatter(folder, arms, looks, timing),
             )
@@ -100,7 +100,7 @@ def _plots(folder: Folder, arms: Sequence[ArmSummary], timing: Timing | None) ->
 def _lines(timing: Timing | None, predictions: Sequence[Prediction], reasons: Mapping[str, str]) -> list[str]:
     if timing is None:
         return ["TTFT does not rise with uncached tokens: no line, no prediction."]
-    lines = [f"TTFT = {timing.beta:.1f} ms + {timing.alpha:.4f} ms · uncached tokens (R² {timing.r2 or 0:.2f})"]
+    lines = [f"{timing} tokens (R² {timing.r2 or 0:.2f})"]
     lines += [
         f"{one.arm}: p95 {one.ttft_ms:,.0f} ms, the simulator says {one.predicted_ms:,.0f} ms ({one.error:+.0%}); "
         f"{one.verdict(timing)}"
@@ -160,7 +160,7 @@ def _predictions(timing: Timing | None, predictions: Sequence[Prediction], reaso
     ]
     text = (
         "The same requests, in the order in which they were sent, through a simulated cache of the server's size; "
-        f"TTFT = {timing.beta:.1f} ms + {timing.alpha:.4f} ms · uncached. A p95 within {TOLERANCE:.0%} counts as "
+        f"{timing}. A p95 within {TOLERANCE:.0%} counts as "
         "predicted."
     )
     without = "".join(html.paragraph(f"{arm}: not predicted: {reason}") for arm, reason in reasons.items())

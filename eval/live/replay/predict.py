@@ -102,8 +102,9 @@ def predict(folder: Folder, load: Load, timing: Timing) -> tuple[list[Prediction
         for repeat in sorted(part.repeat for part in folder.parts if part.arm == arm):
             rows = folder.rows(arm, repeat)
             cache = _cache(facts, folder)
-            measured += rows
-            uncached += [request.prompt_tokens - cache.request(request) for request in requests_of(rows, load)]
+            measured += [row for row in rows if folder.counts(row)]
+            predicted = [request.prompt_tokens - cache.request(request) for request in requests_of(rows, load)]
+            uncached += [tokens for tokens, row in zip(predicted, rows, strict=True) if folder.counts(row)]
         ttft = [row.ttft_ms for row in measured if row.ttft_ms is not None]
         known = [row.uncached_tokens for row in measured]
         made.append(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import aiohttp
 
 from eval.live.replay.client import Request, send, session
 from eval.live.replay.play import ReplayError
@@ -14,17 +16,24 @@ __all__ = ["PROBE_TOKENS", "prefill_alone", "warm_up"]
 WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
 """Lengths of the warm-up prompts: the first prefill of a length pays for allocations that later ones reuse."""
 
+AT_ONCE, SHORT, LONG = 4, 256, 512
+"""Then so many prompts at once of so many tokens, and again with more behind them: on a GPU, kernels of batches and of
+cached prefixes are compiled when they are first used, for seconds in which all who come wait."""
+
 PROBES, PROBE_TOKENS = 8, 1024
 """Prompts of :func:`prefill_alone`, and tokens of each."""
 
 
 def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
-    """Send some prompts of rising length, none of which finds another cached.
+    """Send some prompts of rising length, none of which finds another cached; then some at once, twice.
 
     Raises:
         ReplayError: the server does not answer one.
     """
     asyncio.run(_alone(base_url, "warm-up", enumerate(WARM_UP_TOKENS), timeout_s))
+    first = len(WARM_UP_TOKENS) + PROBES
+    for tokens in (SHORT, LONG):
+        asyncio.run(_together(base_url, [(first + number, tokens) for number in range(AT_ONCE)], timeout_s))
 
 
 def prefill_alone(base_url: str, timeout_s: float = 120.0) -> float:
@@ -41,11 +50,17 @@ def prefill_alone(base_url: str, timeout_s: float = 120.0) -> float:
 
 async def _alone(base_url: str, what: str, prompts: Iterable[tuple[int, int]], timeout_s: float) -> list[float]:
     """The TTFT in ms of prompts given as (token, how often it is repeated)."""
-    found = []
     async with session(timeout_s) as connection:
-        for token, tokens in prompts:
-            result = await send(connection, base_url, Request(-1, 0, (token,) * tokens, 8))
-            if result.error is not None or result.ttft_ms is None:
-                raise ReplayError(f"{what} with {tokens} tokens failed: {result.error}")
-            found.append(result.ttft_ms)
-    return found
+        return [await _ttft(connection, base_url, what, *prompt) for prompt in prompts]
+
+
+async def _together(base_url: str, prompts: Sequence[tuple[int, int]], timeout_s: float) -> None:
+    async with session(timeout_s) as connection:
+        await asyncio.gather(*(_ttft(connection, base_url, "warm-up", *prompt) for prompt in prompts))
+
+
+async def _ttft(connection: aiohttp.ClientSession, base_url: str, what: str, token: int, tokens: int) -> float:
+    result = await send(connection, base_url, Request(-1, 0, (token,) * tokens, 8))
+    if result.error is not None or result.ttft_ms is None:
+        raise ReplayError(f"{what} with {tokens} tokens failed: {result.error}")
+    return result.ttft_ms

@@ -153,14 +153,22 @@ class Folder:
     Args:
         run: what is asked for; None: a run that is there.
         machine: facts that are noted when the folder is made.
+        settle_s: requests sent in so many first seconds of a part are in no figure.
 
     Raises:
         FolderError: it holds another run.
         OSError: it cannot be made or read.
     """
 
-    def __init__(self, path: Path, run: Run | None = None, machine: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        run: Run | None = None,
+        machine: Mapping[str, Any] | None = None,
+        settle_s: float = 0.0,
+    ) -> None:
         self.path = path
+        self.settle_s = settle_s
         file = path / "run.json"
         if run is None:
             if not file.is_file():
@@ -227,9 +235,17 @@ class Folder:
         return sorted(self._read(self.file(arm, repeat), Row), key=lambda row: row.number)
 
     def finished_rows(self, arm: str) -> list[tuple[int, Row]]:
-        """(repeat, row) of all parts of an arm that were played to their end."""
+        """(repeat, row) of all parts of an arm that were played to their end, without those that do not count."""
         repeats = sorted(part.repeat for part in self.parts if part.arm == arm)
-        return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat)]
+        return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat) if self.counts(row)]
+
+    def counts(self, row: Row) -> bool:
+        """Whether a request is in the figures: sent when the server had settled, or failed at any time."""
+        return row.error is not None or row.sent_s >= self.settle_s
+
+    def seconds(self, arm: str) -> float:
+        """For how long the parts of an arm were played, without the time in which its servers settled."""
+        return sum((max(part.seconds - self.settle_s, 0.0) for part in self.parts if part.arm == arm), 0.0)
 
     def facts(self, arm: str) -> Facts | None:
         """What the server of an arm said of itself; None before it was played."""

@@ -174,6 +174,9 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
     """
     run = folder.run
     rows = {arm: folder.finished_rows(arm) for arm in run.arms}
+    for arm, found in rows.items():
+        if not found and folder.settle_s and any(part.arm == arm for part in folder.parts):
+            raise NoResultError(f"--settle {folder.settle_s:g}: must leave some requests; {arm} had none later")
     rows = {arm: found for arm, found in rows.items() if found}
     if not rows:
         return []
@@ -213,8 +216,7 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
                 )
                 for name in MEASURES
             },
-            tokens_per_s=sum(row.output_tokens for _, row in rows[arm])
-            / max(sum(part.seconds for part in folder.parts if part.arm == arm), 1e-9),
+            tokens_per_s=sum(row.output_tokens for _, row in rows[arm]) / max(folder.seconds(arm), 1e-9),
             repeats=sample.repeats,
         )
         for arm, sample in samples.items()

@@ -90,11 +90,12 @@ def machine_sentences(folder: Folder) -> list[str]:
         arm: [ms for part in folder.parts if part.arm == arm for ms in part.prefill_alone_ms] for arm in folder.run.arms
     }
     alone = {arm: found for arm, found in alone.items() if found}
+    lines = [f"Without the requests of each part's first {folder.settle_s:g} s."] if folder.settle_s else []
     if not alone:
-        return []
+        return lines
     means = {arm: statistics.geometric_mean(found) for arm, found in alone.items()}
     slow, fast = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
-    lines = [
+    lines += [
         f"A prompt of {PROBE_TOKENS:,} tokens alone, before and after each repeat: "
         + "; ".join(f"{arm} {', '.join(f'{ms:.0f}' for ms in found)} ms" for arm, found in alone.items())
         + "."

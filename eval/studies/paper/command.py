@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)
     timing = _timing(args, folder)
-    scale = replace(scale, thresholds_ms=tuple(ms for ms in scale.thresholds_ms if ms >= timing.beta))
+    scale = replace(scale, thresholds_ms=tuple(ms for ms in scale.thresholds_ms if ms >= timing.ms(0)))
     studies = [
         _study(data, wanted, reading, timing, scale, args.page_size)
         for data, wanted in ((WILDCHAT, args.trace), (SHAREGPT, args.sharegpt))
@@ -220,15 +220,13 @@ def _preface(studies: Sequence[Study], timing: Timing) -> list[str]:
             f"(the paper's: {data.next_prompt_estimate})."
         )
     r2 = "" if timing.r2 is None else f", R² = {timing.r2:.4f}"
-    lines.append(
-        f"TTFT = β + α·uncached with α = {timing.alpha:.4g} ms a token, β = {timing.beta:.4g} ms{r2} ({timing.origin})."
-    )
+    lines.append(f"{timing}: α = {timing.alpha:.4g} ms a token, β = {timing.beta:.4g} ms{r2} ({timing.origin}).")
     xi = ", ".join(f"{ms:g} ms = {timing.tokens(ms):,}" for ms in studies[0].thresholds_ms)
     lines.append(
         f"ξ in tokens: {xi}. Prompt and (where the trace tells it) answer are cached, optional caching, "
         f"page size {studies[0].page_size}."
     )
-    if unmet := [f"{ms:g} ms" for ms in THRESHOLDS_MS if ms < timing.beta]:
+    if unmet := [f"{ms:g} ms" for ms in THRESHOLDS_MS if ms < timing.ms(0)]:
         lines.append(f"ξ_s = {', '.join(unmet)}: left out, a request without uncached tokens takes longer.")
     useless = [
         f"{ms:g} ms"

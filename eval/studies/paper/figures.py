@@ -55,7 +55,8 @@ def _timing(timing: Timing) -> Figure:
     figure.subplots_adjust(left=0.13, right=0.96, bottom=0.16, top=0.88)
     right = max((point.uncached for point in timing.points), default=8_192)
     ends = np.array([0.0, right * 1.03])
-    axes.plot(ends, timing.beta + timing.alpha * ends, color=INK, linewidth=1.3, zorder=3)
+    bends = [0.0, timing.corner, float(ends[1])]
+    axes.plot(bends, [timing.ms(tokens) for tokens in bends], color=INK, linewidth=1.3, zorder=3)
     if timing.points:
         tokens, ms = np.array(timing.points, dtype=np.float64).T
         axes.scatter(tokens, ms, s=13, color=look("tlru").colour, alpha=0.65, linewidth=0, zorder=4)
@@ -65,10 +66,10 @@ def _timing(timing: Timing) -> Figure:
         fitted = ""
         axes.set_title("assumed: nothing was measured" if "assumed" in timing.origin else "given: no points with it")
     axes.text(
-        0.04, 0.93, f"TTFT = {timing.beta:.4g} ms + {timing.alpha:.4g} ms · uncached{fitted}",
+        0.04, 0.93, f"{timing}{fitted}",
         transform=axes.transAxes, va="top", fontsize=8,
     )  # fmt: skip
-    if timing.beta <= OBJECTIVE_MS <= timing.ms(float(ends[1])):
+    if timing.ms(0) <= OBJECTIVE_MS <= timing.ms(float(ends[1])):
         tokens_within = timing.tokens(OBJECTIVE_MS)
         axes.plot([0, tokens_within, tokens_within], [OBJECTIVE_MS, OBJECTIVE_MS, 0], color=MUTED, linewidth=0.8,
                   linestyle=(0, (1, 2)))  # fmt: skip
