@@ -109,6 +109,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What there is to import is imported; from here on caches come and go, which only the collector gives back."""
     gc.set_threshold(700, 10, 10)  # Python's own
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)  # nobody asks where xdist is switched off
