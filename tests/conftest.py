@@ -18,9 +18,9 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager, WorkerController
 
+from eval.live import warm_start
 from eval.live.server import Server
 from radix_tlru.sglang.support import rust_core_refusal
-from tests.helpers import warm_start
 from tests.helpers.models import small_model, write_weighted_model
 from tests.helpers.servers import (
     NEXT_PROMPT,

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from eval.arguments import whole
 from eval.command import execute
+from eval.live import warm_start
 from eval.live.replay import command as replay
+from eval.live.server import Server
 
 __all__ = ["FLAGS", "add_arguments", "run"]
 
@@ -40,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Two flags; everything else is fixed."""
     parser.add_argument("--seed", type=whole(0), default=0, help="of the calls (default: %(default)s)")
     parser.add_argument("--repeats", type=whole(1), default=1, metavar="N", help="of every arm (default: %(default)s)")
+    parser.add_argument("--cold-start", action="store_true", help="start each server as a user does, a minute later")
     parser.add_argument("--out", type=Path, help=f"default: a new folder in {OUTPUT}")
 
 
@@ -47,6 +50,9 @@ def run(args: argparse.Namespace) -> int:
     """Run the demo and print its table; returns 1 if a server did not start or a request failed."""
     flags = {**FLAGS, "--repeats": str(args.repeats), "--out": str(args.out or _new_folder())}
     flags["--trace"] += f",seed={args.seed}"
+    if not args.cold_start:
+        warm_start.preload()
+        Server.start_process = staticmethod(warm_start.start_process)
     words = ["--together", *(word for pair in flags.items() for word in pair)]
     print("python -m eval replay " + shlex.join(words))
     return execute("replay", replay, words)

@@ -21,6 +21,7 @@ from eval.live.server import Server, live_members
 from radix_tlru.cli import main
 from radix_tlru.tools.scrape import scrape
 from tests.helpers.models import small_model
+from tests.helpers.runs import Run
 from tests.helpers.servers import (
     CHUNK,
     COMPLAINTS,
@@ -33,7 +34,6 @@ from tests.helpers.servers import (
     assert_all_is_given_back,
 )
 from tests.helpers.talk import ANSWER, A, B, C, Conversation, answer_to
-from tests.helpers.warm_start import Run
 
 pytestmark = pytest.mark.live
 

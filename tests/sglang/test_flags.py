@@ -28,8 +28,8 @@ from radix_tlru.sglang.support import (
     sessions_refusal,
 )
 from radix_tlru.tools.demo_model import write_demo_model
+from tests.helpers.runs import Run
 from tests.helpers.servers import POOL
-from tests.helpers.warm_start import Run
 
 
 @pytest.fixture(scope="module")

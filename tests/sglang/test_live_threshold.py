@@ -23,8 +23,8 @@ from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.examples import examples
 from tests.helpers.reference import PageTrie
+from tests.helpers.runs import Run
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
-from tests.helpers.warm_start import Run
 
 # ---- the order ----
 

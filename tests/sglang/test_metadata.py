@@ -18,7 +18,7 @@ from starlette.requests import Request
 from radix_tlru import Config
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Range
 from radix_tlru.sglang.requests import metadata
-from tests.helpers.warm_start import Run
+from tests.helpers.runs import Run
 
 
 def manager(mode: str = "null", config: Config | None = None) -> Any:

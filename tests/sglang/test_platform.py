@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from radix_tlru.sglang.cpu.entry_point import activate
-from tests.helpers.warm_start import Run
+from tests.helpers.runs import Run
 
 
 @pytest.mark.parametrize("named", [None, "", "another_vendor", "TORCH_CPU"])

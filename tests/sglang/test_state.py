@@ -17,8 +17,8 @@ from radix_tlru.sglang.offline.caches import cache_params
 from radix_tlru.sglang.state import SAVE_EVERY
 from tests.helpers import state_rank
 from tests.helpers.caches import Driver, our_cache_with_state
+from tests.helpers.runs import Run
 from tests.helpers.turns import conversation
-from tests.helpers.warm_start import Run
 
 POOL, PAGE, NOW = state_rank.POOL, state_rank.PAGE, "2026-11-25 10:00:00+00:00"
 

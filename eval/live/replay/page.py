@@ -17,6 +17,7 @@ from eval.live.replay.rows import Folder
 from eval.live.replay.summary import ArmSummary, interval_note
 from eval.live.replay.table import machine_sentences, sentences, table_rows
 from eval.live.replay.turns import Load
+from eval.live.warm_start import in_a_fork
 from eval.render import html
 from eval.render.html import save_figure
 from eval.render.looks import RC, percent
@@ -47,7 +48,7 @@ def write_page(folder: Folder, load: Load | None, arms: Sequence[ArmSummary]) ->
     predictions: list[Prediction] = []
     reasons: dict[str, str] = {}
     if timing is not None and load is not None:
-        predictions, reasons = predict(folder, load, timing)
+        predictions, reasons = in_a_fork(predict, folder, load, timing)  # which imports SGLang, for real caches
     with mpl.rc_context(RC):
         figures = [
             html.figure(plot.title, save_figure(plot.draw(), folder.path / FIGURES / f"{plot.file}.png"), plot.caption)

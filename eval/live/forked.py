@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import runpy
 import signal
@@ -12,6 +13,9 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import connection, context, forkserver, popen_forkserver, process, resource_tracker, spawn
 from pathlib import Path
 from typing import Any
+
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: this process gets a signal when the thread that forked it ends."""
 
 SET_BY_IMPORTS: dict[str, str] = {}
 """Variables of the environment that importing SGLang sets."""
@@ -71,9 +75,7 @@ def _fork_what_is_spawned() -> None:
 
 
 def _spawner(parent: int, listener: socket.socket, alive: int) -> None:
-    from sglang.srt.utils import kill_itself_when_parent_died
-
-    kill_itself_when_parent_died()  # and the children of this one do so themselves
+    ctypes.CDLL("libc.so.6").prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # SGLang has the children of this one do so, too
     # A scheduler that fails tells its parent so, by this signal.
     signal.signal(signal.SIGQUIT, lambda *_: os.kill(parent, signal.SIGQUIT))
     forkserver.main(listener.detach(), alive, [])

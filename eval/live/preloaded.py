@@ -1,23 +1,28 @@
 """What the processes of a server import before they do anything; imported once, for all that are forked off it."""
 
-# ruff: noqa: E402, F401
 import gc
+import importlib
+import importlib.util
 import os
 
 import setproctitle
 
-from tests.helpers import forked
+from eval.live import forked
 
 setproctitle.getproctitle()  # it finds the title's place before variables are set, and not after
 
 before = dict(os.environ)
 
-import sglang.srt.entrypoints.http_server
-import sglang.srt.managers.data_parallel_controller
-import sglang.srt.managers.detokenizer_manager
-import sglang.srt.managers.scheduler
-import sglang.srt.models.registry
-import sglang_router.launch_router
+for module in (
+    "sglang.srt.entrypoints.http_server",
+    "sglang.srt.managers.data_parallel_controller",
+    "sglang.srt.managers.detokenizer_manager",
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.models.registry",
+):
+    importlib.import_module(module)
+if importlib.util.find_spec("sglang_router"):
+    importlib.import_module("sglang_router.launch_router")
 
 forked.SET_BY_IMPORTS.update({name: value for name, value in os.environ.items() if before.get(name) != value})
 gc.freeze()  # a collector that writes to what all share makes copies of it
