@@ -1,5 +1,8 @@
 """What a fork of the preloaded process does to be a server (`warm_start`). Imports nothing that a server does not."""
 
+# mypy: disable-error-code="attr-defined, assignment, method-assign"
+# It is about what multiprocessing keeps to itself.
+
 from __future__ import annotations
 
 import ctypes

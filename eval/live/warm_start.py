@@ -19,6 +19,9 @@ that it is up, where it would answer a request first, and not before a second ha
 demo` and of pytest, starts every server as a user does.
 """
 
+# mypy: disable-error-code="attr-defined, assignment, method-assign"
+# It is about what multiprocessing keeps to itself.
+
 from __future__ import annotations
 
 import contextlib

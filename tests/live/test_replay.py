@@ -37,11 +37,12 @@ def arguments(*arms: str, out: Path, trace: str = FEW) -> list[str]:
     return ["--trace", trace, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
 
 
+@pytest.mark.parametrize("repeats", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_two_servers_side_by_side_and_the_simulator_agrees(
-    stock_server: Server, our_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stock_server: Server, our_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], repeats: int
 ) -> None:
     arms = ("--url", f"stock lru={stock_server.base_url}", "--url", f"ours={our_server.base_url}")
-    assert main(["replay", *arguments(*arms, out=tmp_path, trace=MIX), "--repeats", "2"]) == 0
+    assert main(["replay", *arguments(*arms, out=tmp_path, trace=MIX), "--repeats", str(repeats)]) == 0
     printed = capsys.readouterr().out
     assert "The tail of ours against stock lru: TTFT p95" in printed
     assert "The median" in printed
@@ -55,7 +56,7 @@ def test_two_servers_side_by_side_and_the_simulator_agrees(
         facts = folder.facts(arm)
         assert facts is not None
         assert (facts.policy, facts.pool, facts.page_size) == (policy, POOL, 1)
-        for repeat in range(2):
+        for repeat in range(repeats):
             rows = folder.rows(arm, repeat)
             assert len(rows) == len(requests)
             assert all(row.error is None and row.ttft_ms for row in rows)
