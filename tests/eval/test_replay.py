@@ -183,6 +183,14 @@ def test_inter_token_latencies_count_by_token_and_millions_are_grouped(tmp_path:
         assert stock.figures[f"itl_p{p}"].low <= 40 * p + 2
 
 
+def test_against_a_baseline_without_a_hit_no_change_of_hits_is_told(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, [row(number, number, 0, 100, 0) for number in range(4)])
+    played(folder, "ours", 0, [row(number, number, 0, 100, 10) for number in range(4)])
+    (line,) = (line for line in markdown(summarise(folder)).splitlines() if line.startswith("| hit ratio |"))
+    assert line == "| hit ratio | 0.0% (0.0%–0.0%) | 10.0% (10.0%–10.0%)<br>– |"
+
+
 def test_failed_requests_are_counted_and_in_no_figure(tmp_path: Path) -> None:
     folder = Folder(tmp_path, RUN)
     failed = row(4, 2, 0, 9000, 0, error="HTTP 500", retries=2)

@@ -109,4 +109,7 @@ def machine_sentences(folder: Folder) -> list[str]:
 
 
 def _percent(figure: Figure) -> str:
+    """A change; against a baseline of 0 there is none to tell."""
+    if math.isnan(figure.value):
+        return "–"
     return f"{figure.value:+.0%} ({figure.low:+.0%} to {figure.high:+.0%})".replace("-", "−")
