@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/uv pip install --quiet -c constraints.txt -e '.[serve,eval,ray,transfer,test]'
 	@touch $@
 
-demo: setup ## stock lru, stock tlru and etlru on real servers, side by side (4 to 5 minutes; ARGS="--repeats 3")
+demo: setup ## stock lru, stock tlru and etlru on real servers, side by side (3 to 4 minutes; ARGS="--repeats 3")
 	$(BIN)/python -m eval demo $(ARGS)
 
 test: setup lint ## lint, types and the test suite (10 to 15 minutes on two cores, as fast as they are)
