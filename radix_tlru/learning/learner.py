@@ -11,6 +11,7 @@ nothing; if somebody looks at the metrics, its turns are watched all the same, f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -44,6 +45,7 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
+_SLICE = 4  # turns that a slice of learning takes at least
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 
@@ -139,12 +141,17 @@ class Learner:
             self.learn()
         return conversation
 
-    def learn(self) -> int:
-        """Learn from the turns that were recorded since the last call, in their order. Returns how many there were.
+    def learn(self, *, a_slice: bool = False) -> int:
+        """Learn from the turns that were recorded and not learned from yet, in their order. Returns from how many.
 
-        It takes longer than to record them, so a server does it when their answers are out.
+        It takes longer than to record them, so a server does it when their answers are out; and where many end at once,
+        slice by slice, as the answers of others wait meanwhile.
+
+        Args:
+            a_slice: from a quarter of them, or from 4 if that is more.
         """
-        turns, self._unlearned = self._unlearned, []
+        count = max(_SLICE, math.ceil(len(self._unlearned) / 4)) if a_slice else len(self._unlearned)
+        turns, self._unlearned = self._unlearned[:count], self._unlearned[count:]
         for conversation, turn in turns:
             self._learned += 1
             self._estimate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -68,6 +69,29 @@ def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
         assert later.cache.tail.learner.in_force == at_once.cache.tail.learner.in_force
     assert later.cache.tail.counts == at_once.cache.tail.counts
     assert min(later.cache.tail.counts.values()) > 0
+
+
+def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_order() -> None:
+    """Each processed batch, also one that ends nobody, is the time for a slice; all ranks process the same batches."""
+    driver, draw = learning(), random.Random(4)
+    for number in range(TURNS):
+        turn(driver, draw, number)
+    selector = driver.cache.tail.learner.selector
+    replay, replayed = selector.replay_turn, list[float]()
+    selector.replay_turn = lambda conversation, turn, name: (
+        replayed.append(turn.stamp),
+        replay(conversation, turn, name),
+    )
+    process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS, TURNS + 30)])
+    counts = [len(replayed)]
+    while counts[-1] < 30:
+        process(driver, lambda: None)
+        counts.append(len(replayed))
+    assert [after - before for before, after in pairwise([0, *counts])] == [8, 6, 4, 4, 4, 4]
+    process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS + 30, TURNS + 39)])
+    assert len(replayed) == 34
+    turn(driver, draw, TURNS + 39)  # outside of a batch: nothing is left over
+    assert replayed == [float(number) for number in range(TURNS, TURNS + 40)]
 
 
 def test_a_batch_that_cannot_be_processed_leaves_learning_as_it_was() -> None:

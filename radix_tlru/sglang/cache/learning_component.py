@@ -171,21 +171,21 @@ class LearningComponent(FullComponent):
 
     @contextmanager
     def learning_later(self) -> Iterator[None]:
-        """Of the turns that are served meanwhile it is learned at the end."""
+        """Of the turns that are served meanwhile it is learned at the end; of many, at the next ends, too."""
         self._learns_later = True
         try:
             yield
         finally:
             self._learns_later = False
-        self.learn()
+        self.learn(a_slice=True)
 
-    def learn(self) -> None:
-        """Learn from the turns that were recorded, and put in force what that says."""
+    def learn(self, *, a_slice: bool = False) -> None:
+        """Learn from the turns that were recorded, or from a slice of them, and put in force what that says."""
         if self.learner is None:
             return
         before = self.learner.in_force
         try:
-            turns = self.learner.learn()
+            turns = self.learner.learn(a_slice=a_slice)
             if not turns:
                 return
             if self.learner.in_force != before:
