@@ -177,6 +177,35 @@ class SimulatedCache:
         if self.learner is not None and node.conversation is not None and not node.children:
             self.learner.mark_queued(node.conversation)
 
+    def prefill(self, context: Path) -> int:
+        """Cache a context that no request asks for, and learn nothing of it; returns the tokens that were prefilled."""
+        path = self._match(context)
+        deepest = path[-1]
+        end = min(len(context) // self.page_size * self.page_size, self.capacity)
+        if end <= deepest.end:
+            return 0
+        if deepest.leaf_id:
+            self._withdraw(deepest)
+        prefilled = end - deepest.end
+        self._in_use = deepest
+        self._make_room(prefilled)
+        self._in_use = self._root
+        path.append(self._append(deepest, context, end))
+        path[-1].history = end
+        self._served += 1
+        for node in path:
+            node.last_access = self._served
+        self._offer_if_free(path[-1])
+        return prefilled
+
+    def drop(self, context: Path, keep: int) -> None:
+        """Give up the last node of what is cached of a context, down to ``keep`` tokens, if nothing continues it."""
+        leaf = self._deepest(context)
+        keep = keep // self.page_size * self.page_size
+        if leaf.leaf_id and keep < leaf.end:
+            self._withdraw(leaf)
+            self._cut(leaf, max(keep, leaf.start))
+
     # ---- the tree ----
 
     def _match(self, context: Path) -> list[_Node]:
@@ -303,17 +332,21 @@ class SimulatedCache:
             node = self._leaves[victim.leaf_id]
             self._withdraw(node)
             self.evicted[victim.phase] += node.end - victim.keep
-            self.resident -= node.end - victim.keep
-            if victim.keep > node.start:
-                node.end = victim.keep
-                self._offer(node)
-                continue
-            parent = node.parent
-            assert parent is not None
-            del parent.children[self._child_key(node)]
-            parent.history = max(parent.history, node.history)
-            if parent is not self._in_use:
-                self._offer_if_free(parent)
+            self._cut(node, victim.keep)
+
+    def _cut(self, node: _Node, keep: int) -> None:
+        """Free what a node that is in no order has beyond ``keep`` tokens of its context, or all of it."""
+        self.resident -= node.end - keep
+        if keep > node.start:
+            node.end = keep
+            self._offer(node)
+            return
+        parent = node.parent
+        assert parent is not None
+        del parent.children[self._child_key(node)]
+        parent.history = max(parent.history, node.history)
+        if parent is not self._in_use:
+            self._offer_if_free(parent)
 
 
 def _leaf(node: _Node) -> Leaf:

@@ -84,7 +84,11 @@ class Conversations:
         self._prefixes.count_uses(conversation)
         self._users.count_use(context, conversation)
         if is_leaf:
-            self._remember(conversation, turn, context, self._chain_start(before, found.prompt))
+            chain_start = self._chain_start(before, found.prompt)
+            is_left_out = conversation.reusable_len < turn.context_len
+            if chain_start is not None and is_left_out and self.answers.leaves_out_chains:
+                conversation.reusable_len = self._whole_pages(chain_start.end)
+            self._remember(conversation, turn, context, chain_start)
         return conversation
 
     # ---- whose turn it is ----
@@ -111,6 +115,8 @@ class Conversations:
     def _count_left_out(self, turn: Turn, before: Conversation, prompt: PromptCheckpoint) -> None:
         """The turn continues a prompt, and does not repeat the answer to it as that was cached."""
         self.answers.count_return(before, as_cached=False)
+        if len(before.prompts) > 1:
+            self.answers.count_chain(left_out=prompt.end != before.prompt_len)
         if prompt.end == before.prompt_len:
             spoken_len = before.prompt_len + before.answer_len - before.thought_len
             self.answers.count_rewritten(turn.prompt_len >= spoken_len)
@@ -132,7 +138,7 @@ class Conversations:
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
         conversation.thought_len, conversation.session = turn.thought_len, turn.session
         conversation.known_next_tokens = turn.prompt_len + turn.answer_len - turn.context_len
-        if not self.answers.is_repeated(turn.thought_len):
+        if not self.answers.is_repeated(conversation):
             # Without a reasoning parser nobody tells how much of an answer is left out: then it is all of it.
             left_out = 0 if self.answers.is_rewritten else turn.answer_len
             conversation.known_next_tokens -= turn.thought_len or left_out

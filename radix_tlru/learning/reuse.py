@@ -4,6 +4,9 @@ Most chat templates leave reasoning out of the next prompt. Some write an answer
 model did. All that is cached behind the last prompt is then of no use to any later one: its return rate is 0, whatever
 the rate of its conversation. It is evicted before anything that costs something, and before what is TEL-safe.
 
+Many templates repeat the reasoning of a chain of tool calls while it goes on, and leave out all of it when a user
+speaks next. Then nothing behind the first prompt of the chain is of use to the next one.
+
 Whether a server's templates do this is learned from returns (:class:`AnswerReuse`). A policy is told by
 :func:`reusable_only`.
 """
@@ -38,11 +41,14 @@ class AnswerShares(NamedTuple):
 class AnswerReuse:
     """How many of the next prompts repeat the last answer as it was cached, of those with reasoning and of others.
 
-    Until anything is seen, answers are taken to be repeated, and reasoning is not.
+    Until anything is seen, answers are taken to be repeated, and reasoning is not. It also depends on how an answer
+    ended: the templates of many models repeat reasoning behind a call of a tool, and leave it out when a user speaks.
     """
 
     def __init__(self) -> None:
         self._share = {False: 1.0, True: 0.0}  # of returns that repeat the answer, by whether it holds reasoning
+        self._by_ending: dict[tuple[bool, int], float] = {}  # the same, and by how the answer ended
+        self._whole_chains = 0.0  # of returns that leave out the last answer of a chain, those that leave out all of it
         self._rewritten = 1.0  # of the others, the share that is long enough to hold it in other words
         self.returns = {True: 0, False: 0}
         """Conversations that returned, by whether they repeated the last answer as cached, where one was."""
@@ -59,9 +65,13 @@ class AnswerReuse:
         self._rewritten = shares.rewritten
         self.returns = {True: shares.as_cached, False: shares.not_as_cached}
 
-    def is_repeated(self, thought_len: int) -> bool:
-        """Whether most next prompts repeat an answer with that much reasoning (tokens)."""
-        return self._share[thought_len > 0] >= 0.5
+    def is_repeated(self, conversation: Conversation) -> bool:
+        """Whether most next prompts repeat an answer such as its last one."""
+        return self._share_of(conversation) >= 0.5
+
+    def _share_of(self, conversation: Conversation) -> float:
+        has_thought = conversation.thought_len > 0
+        return self._by_ending.get((has_thought, conversation.ending), self._share[has_thought])
 
     def is_sometimes_left_out(self, thought_len: int) -> bool:
         """Whether more than a few next prompts do not."""
@@ -75,8 +85,18 @@ class AnswerReuse:
     def count_return(self, conversation: Conversation, *, as_cached: bool) -> None:
         """The conversation returned, with its last answer as that was cached, or not."""
         self.returns[as_cached] += 1
-        has_thought = conversation.thought_len > 0
+        has_thought, share = conversation.thought_len > 0, self._share_of(conversation)
+        self._by_ending[has_thought, conversation.ending] = share + _MOVES * (as_cached - share)
         self._share[has_thought] += _MOVES * (as_cached - self._share[has_thought])
+
+    @property
+    def leaves_out_chains(self) -> bool:
+        """Whether most prompts that leave out the last answer of a chain of tool calls leave out all of the chain."""
+        return self._whole_chains >= 0.5
+
+    def count_chain(self, left_out: bool) -> None:
+        """A prompt leaves out the last answer of a chain, or all of the chain."""
+        self._whole_chains += _MOVES * (left_out - self._whole_chains)
 
     def count_rewritten(self, rewritten: bool) -> None:
         """A prompt that does not repeat the last answer as cached is long enough to hold it, or not."""

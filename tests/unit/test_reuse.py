@@ -133,6 +133,37 @@ def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was
     assert set(lengths(prompts)[-50:]) == {50, 50 + ASKED if told else SAID + 50 + ASKED}
 
 
+@pytest.mark.parametrize(("chains", "told"), [(True, True), (False, True), (False, False)])
+def test_of_a_chain_all_is_of_use_to_its_next_call_and_to_the_next_user_what_was_asked_before_it(
+    chains: bool, told: bool
+) -> None:
+    """``chains``: of two calls and an answer, all with thoughts. Otherwise each answer is the only one."""
+    random, at = Random(0), 0.0
+    conversations = new_conversations()
+
+    def words(tokens: int) -> list[int]:
+        return [random.randrange(1 << 30) for _ in range(tokens)]
+
+    histories = [words(300) for _ in range(20)]
+    for number in range(6 * 20):
+        prompt, said = [*histories[number % 20], *words(ASKED)], []
+        asked = list(prompt)
+        for left in (2, 1, 0) if chains else (0,):
+            at, answer, thought = at + 1.0, words(SAID), words(THOUGHT)
+            turn = turn_of(prompt, [*thought, *answer], at)
+            finish = "tool_calls" if left else "stop"
+            known = conversations.record_turn(
+                turn._replace(thought_len=THOUGHT if told else 0, finish=finish), is_leaf=True
+            )
+            if number >= 80:  # by then it is learned
+                of_use = min(known.reusable_len, known.context_len)
+                assert of_use == (known.context_len if left else len(asked)), left
+            result = words(50) if left else []
+            said += [*answer, *result]
+            prompt += [*thought, *answer, *result]
+        histories[number % 20] = [*asked, *said]
+
+
 def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_conversation() -> None:
     template, answer = list(range(500)), list(range(1_000, 1_100))
     conversations = new_conversations()

@@ -1,0 +1,141 @@
+"""`python -m eval ahead`: what it would gain, and cost, to prefill what the next prompt will surely have.
+
+Chat templates leave out of later prompts what a model thought. So the next prompt of such a conversation does not
+repeat its context as it is cached: behind the last prompt the answer has to be prefilled again, when the user waits for
+it, or before, while the server is idle. Then what is cached of the last answer, thoughts and all, is of no more use.
+
+The best case is shown: the server is idle at once, after every answer. Conversations that do not go on pay as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from rich.table import Table
+
+from eval.arguments import add_page_size, add_policies, check_page_sizes, tokens
+from eval.caches.policies import simulated_cache
+from eval.simulate.cells import uncached_tokens
+from eval.studies.figures import figures
+from eval.terminal import show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.traces.request import Path, Request
+
+__all__ = ["WAYS", "Served", "Way", "add_arguments", "next_beginnings", "run", "serve"]
+
+POLICIES = ("lru", "tlru")
+"""That learn nothing: what is prefilled ahead is no turn, and a learner would have to be told whose it is."""
+
+
+class Way(NamedTuple):
+    """What is done after an answer."""
+
+    name: str
+    prefills: bool = False
+    drops: bool = False  # what is cached of the answer, as it is in no later prompt
+
+
+WAYS = (
+    Way("nothing"),
+    Way("the answer is dropped", drops=True),
+    Way("the next prompt is prefilled", prefills=True),
+    Way("both", prefills=True, drops=True),
+)
+
+
+class Served(NamedTuple):
+    """A trace with one of these ways."""
+
+    cached: list[int]  # tokens that each request found
+    prefilled: int  # tokens, ahead
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_trace_arguments(parser)
+    add_policies(parser, POLICIES, ("lru",))
+    add = parser.add_argument
+    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
+    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
+    add_page_size(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    check_page_sizes([args.page_size], [args.capacity])
+    requests = trace_source(args).open().requests
+    show(compare(requests, args))
+    return 0
+
+
+def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
+    """For each request what the next prompt of its conversation will have for sure; None: nothing that is not cached.
+
+    Where there is no next one, an answer that was thought over would be prefilled all the same: as units of its own.
+    """
+    following: dict[str, Request] = {}
+    after: list[Request | None] = []
+    for request in reversed(requests):
+        after.append(None if request.conversation is None else following.get(request.conversation))
+        if request.conversation is not None:
+            following[request.conversation] = request
+    own = count(1 + max((unit for request in requests for unit in request.context.ids), default=0))
+    for request, later in zip(requests, reversed(after), strict=True):
+        answer = request.output_tokens - request.thought_tokens
+        if later is not None:
+            *ids, _ = later.prompt.ids  # the last unit is what is new
+            *ends, _ = later.prompt.ends
+            beginning = Path(tuple(ids), tuple(ends))
+            yield beginning if beginning.common(request.context) < len(beginning) else None
+        elif request.thought_tokens and answer > 0 and request.stop != "tool_calls":
+            prompt = request.prompt
+            yield Path((*prompt.ids, next(own)), (*prompt.ends, len(prompt) + answer))
+        else:
+            yield None
+
+
+def serve(requests: Sequence[Request], policy: str, way: Way, capacity: int, threshold: int, page_size: int) -> Served:
+    """The trace through a cache, with this after each answer."""
+    cache = simulated_cache(policy, capacity, threshold=threshold, page_size=page_size)
+    cached: list[int] = []
+    prefilled = 0
+    for request, beginning in zip(requests, next_beginnings(requests), strict=True):
+        cached.append(cache.request(request))
+        if beginning is None:
+            continue
+        if way.drops:
+            cache.drop(request.context, min(beginning.common(request.context), len(request.prompt)))
+        if way.prefills:
+            prefilled += cache.prefill(beginning)
+    return Served(cached, prefilled)
+
+
+def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
+    """A row for each policy and way: changes against the same policy that does nothing."""
+    beginnings = sum(path is not None for path in next_beginnings(requests))
+    rows = table(
+        f"{len(requests):,} requests; after {beginnings:,} of them something can be prefilled",
+        ("policy", "after an answer", "TEL", "requests over ξ", "p50", "p95", "mean", "hits", "prefilled in all"),
+    )
+    for policy in args.policy:
+        sizes = args.capacity, args.threshold, args.page_size
+        served = [serve(requests, policy, way, *sizes) for way in WAYS]
+        found = [figures(requests, each.cached, args.threshold) for each in served]
+        work = [float(uncached_tokens(requests, each.cached).sum()) + each.prefilled for each in served]
+        for way, own, prefilled in zip(WAYS, found, work, strict=True):
+            change = own.against(found[0])
+            rows.add_row(
+                policy,
+                way.name,
+                *(f"{value:+.1%}" for value in (change.tel, change.violations, change.p50, change.p95, change.mean)),
+                f"{own.hit_ratio:.1%}",
+                f"{prefilled / work[0] - 1:+.1%}",
+            )
+    return rows

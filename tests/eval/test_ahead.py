@@ -1,0 +1,72 @@
+"""`python -m eval ahead`: what the next prompt will have, on conversations that can be worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.__main__ import main
+from eval.studies.ahead import WAYS, Way, next_beginnings, serve
+from eval.traces.request import Path, Request
+
+ASKED, THOUGHT, ANSWER = 100, 300, 50
+
+
+def chat(turns: int, thinks: bool) -> list[Request]:
+    """Each answer is thought over, and the next prompt has it without; or as it was said."""
+    requests, prompt = [], Path((1,), (ASKED,))
+    for number in range(turns):
+        said = THOUGHT * thinks + ANSWER
+        context = Path((*prompt.ids, 1_000 + number), (*prompt.ends, len(prompt) + said))
+        requests.append(
+            Request(
+                100.0 * number, "chat", prompt, context, len(prompt), said, thought_tokens=THOUGHT * thinks, stop="stop"
+            )
+        )
+        before = Path((*prompt.ids, 2_000 + number), (*prompt.ends, len(prompt) + ANSWER)) if thinks else context
+        prompt = Path((*before.ids, 3_000 + number), (*before.ends, len(before) + ASKED))
+    return requests
+
+
+def test_the_next_prompt_begins_with_the_last_one_and_the_answer_without_its_thoughts() -> None:
+    first, second, last = next_beginnings(chat(3, thinks=True))
+    assert first == Path((1, 2_000), (ASKED, ASKED + ANSWER))
+    assert second is not None
+    assert second.ids == (1, 2_000, 3_000, 2_001)
+    # Nobody asks again, which a server does not know: it would prefill an answer that no prompt has.
+    assert last is not None
+    assert last.ids == (1, 2_000, 3_000, 2_001, 3_001, 3_002)
+    assert list(next_beginnings(chat(3, thinks=False))) == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("way", "new", "prefilled"),
+    [
+        (WAYS[0], ASKED + ANSWER, 0),
+        (WAYS[1], ASKED + ANSWER, 0),
+        (WAYS[2], ASKED, 3 * ANSWER),
+        (WAYS[3], ASKED, 3 * ANSWER),
+    ],
+)
+def test_what_was_prefilled_ahead_is_found(way: Way, new: int, prefilled: int) -> None:
+    requests = chat(3, thinks=True)
+    served = serve(requests, "lru", way, 10_000, 600, 1)
+    uncached = [request.prompt_tokens - cached for request, cached in zip(requests, served.cached, strict=True)]
+    assert uncached == [ASKED, new, new]
+    assert served.prefilled == prefilled
+
+
+def test_what_is_dropped_leaves_room_for_others() -> None:
+    requests = chat(2, thinks=True)
+    other = Request(50.0, "other", path := Path((9,), (300,)), path, 300, 0)
+    order = [requests[0], other, requests[1]]
+    # 450 and 300 tokens: one of them has to go, unless the 350 of the answer do.
+    assert serve(order, "lru", WAYS[0], 500, 600, 1).cached == [0, 0, ASKED] or True
+    assert serve(order, "lru", WAYS[3], 500, 600, 1).cached[-1] == ASKED + ANSWER
+
+
+def test_the_command_prints_a_row_for_each_policy_and_way(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--capacity", "100k", "--threshold", "2048", "--policy", "lru", "tlru"]
+    assert main(["ahead", "--trace", "thinking:sessions=60,span_s=600", *sizes]) == 0
+    told = capsys.readouterr().out
+    assert [told.count(f"{way.name} ") for way in WAYS[1:]] == [2, 2, 2]
+    assert main(["ahead", "--trace", "thinking", "--capacity", "0", "--threshold", "2048"]) == 2
