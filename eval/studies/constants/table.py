@@ -107,6 +107,7 @@ CONSTANTS = (
     Constant("learning.learner", "_MOST_SPARSE", "conversations", "for each that a shadow cache serves, at most"),
     Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
     Constant("learning.learner", "_PROMPTS_EVERY", "turns", "from one look at the lengths of prompts to the next"),
+    Constant("learning.learner", "_SLICE", "turns", "that are learned from after a step, at least"),
     Constant("learning.learner", "_TAIL_WEIGHT", "share", "w of the candidate that sees a threshold", "odds"),
     Constant("learning.least_tel", "_HALF_LIFE", "turns", "after which what a turn cost counts half", policy="tlru"),
     Constant("learning.prefix_index", "STEPS", "tokens", "lengths at which a context is recognised"),
