@@ -111,15 +111,7 @@ class SimulatedCache:
         deepest = path[-1]
         cached = min(deepest.end, len(request.prompt) // self.page_size * self.page_size)
         end = min(len(request.context) // self.page_size * self.page_size, self.capacity)
-        if deepest.leaf_id:
-            self._withdraw(deepest)
-        if self.forced:
-            self._in_use = deepest
-            self._make_room(max(end - deepest.end, 0))
-            self._in_use = self._root
-        if end > deepest.end:
-            deepest = self._append(deepest, request.context, end)
-            path.append(deepest)
+        deepest = self._extend(path, request.context, end)
         # The history L is the whole context, even if the pool is too small for it.
         deepest.history = max(deepest.history, len(request.context) // self.page_size * self.page_size)
         self._served += 1
@@ -180,23 +172,15 @@ class SimulatedCache:
     def prefill(self, context: Path) -> int:
         """Cache a context that no request asks for, and learn nothing of it; returns the tokens that were prefilled."""
         path = self._match(context)
-        deepest = path[-1]
+        found = path[-1].end
         end = min(len(context) // self.page_size * self.page_size, self.capacity)
-        if end <= deepest.end:
-            return 0
-        if deepest.leaf_id:
-            self._withdraw(deepest)
-        prefilled = end - deepest.end
-        self._in_use = deepest
-        self._make_room(prefilled)
-        self._in_use = self._root
-        path.append(self._append(deepest, context, end))
-        path[-1].history = end
+        deepest = self._extend(path, context, end)
+        deepest.history = max(deepest.history, end)
         self._served += 1
         for node in path:
             node.last_access = self._served
-        self._offer_if_free(path[-1])
-        return prefilled
+        self._offer_if_free(deepest)
+        return max(end - found, 0)
 
     def drop(self, context: Path, keep: int) -> None:
         """Give up the last node of what is cached of a context, down to ``keep`` tokens, if nothing continues it."""
@@ -247,6 +231,20 @@ class SimulatedCache:
         node.start, node.parent = depth, upper
         self._adopt(node)
         return upper
+
+    def _extend(self, path: list[_Node], context: Path, end: int) -> _Node:
+        """Have the first ``end`` tokens of a context cached behind its path; returns the last node, in no order."""
+        deepest = path[-1]
+        if deepest.leaf_id:
+            self._withdraw(deepest)
+        if self.forced:
+            self._in_use = deepest
+            self._make_room(max(end - deepest.end, 0))
+            self._in_use = self._root
+        if end > deepest.end:
+            deepest = self._append(deepest, context, end)
+            path.append(deepest)
+        return deepest
 
     def _append(self, parent: _Node, context: Path, end: int) -> _Node:
         node = _Node(context, parent.end, end, parent)

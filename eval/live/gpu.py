@@ -52,10 +52,8 @@ QUICK_DECODE = (
     "chat-mix:conversations=128,arrival_span_s=1,first_prompt_median=1000,first_prompt_range=200/4000,"
     "next_prompt_range=20/200,answer_range=128/256,max_turns=2,wait_median_s=0.01"
 )
-QUICK_POOL = 50_000
-"""Of which the quick load is some eight times."""
-
-POOL = 100_000
+POOL, QUICK_POOL = 100_000, 50_000
+"""Tokens, of which the loads are several times as many."""
 
 TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 """Variable by which SGLang is told the core of its radix tree: `rust`, its default, or `python`."""
@@ -149,9 +147,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _fill_in(args: argparse.Namespace) -> None:
     """What was not asked for, by whether it has to be quick."""
-    trace, decode, pool, repeats = (
-        (QUICK, QUICK_DECODE, QUICK_POOL, 1) if args.quick else (TRACE, DECODE_TRACE, 100_000, 2)
-    )
+    quick, usual = (QUICK, QUICK_DECODE, QUICK_POOL, 1), (TRACE, DECODE_TRACE, POOL, 2)
+    trace, decode, pool, repeats = quick if args.quick else usual
     args.trace, args.decode_trace = args.trace or trace, args.decode_trace or decode
     args.pool, args.repeats = args.pool or pool, args.repeats or repeats
 
