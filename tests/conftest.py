@@ -43,6 +43,9 @@ settings.register_profile("ci", **UNTIMED, derandomize=True, print_blob=True)
 ON_WHAT = "ci" if os.environ.get("CI") else "desk"
 settings.register_profile("short", settings.get_profile(ON_WHAT), max_examples=30)
 
+# Two cores are what there is for all: the threads of one process would wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Here, so that the processes of xdist import with it, too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).with_name("helpers") / "startup"), *filter(None, [os.environ.get("PYTHONPATH")])]

@@ -39,7 +39,7 @@ def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not() -> None:
     ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-next-prompt-estimate", "100")
     with Server([*cpu_flags(small_model(), POOL), *ours], name="test-endings", grace_s=0) as server:
         lessons = [(prompt(40), prompt(20), number % 2 == 0) for number in range(LESSONS)]
-        with ThreadPoolExecutor(8) as clients:
+        with ThreadPoolExecutor(24) as clients:
             for _ in clients.map(lesson, lessons):
                 pass
         waits, read, new = prompt(1_600), prompt(1_600), prompt(4_000)
