@@ -28,8 +28,8 @@ from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD
 pytestmark = pytest.mark.live
 
 # In prompts that are prefilled in one piece; the whole mix is twice the pool.
-FEW = "chat-mix:conversations=6,arrival_span_s=2,first_prompt_range=100/1500,wait_median_s=0.3,answer_range=2/8"
-MIX = FEW.replace("=6", "=16")
+FEW = "chat-mix:conversations=3,arrival_span_s=2,first_prompt_range=100/1500,wait_median_s=0.3,answer_range=2/8"
+MIX = FEW.replace("=3", "=16", 1)
 OBJECTIVE = ("--threshold", str(THRESHOLD), "--next-prompt-estimate", str(NEXT_PROMPT))
 
 
