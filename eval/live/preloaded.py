@@ -1,5 +1,8 @@
 """What the processes of a server import before they do anything; imported once, for all that are forked off it."""
 
+# mypy: disable-error-code="attr-defined"
+# It is about what SGLang keeps to itself.
+
 import gc
 import importlib
 import importlib.util

@@ -19,11 +19,13 @@ before. So before anything is seen the order is that of recency, exactly lru's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from radix_tlru.learning.age_bands import BANDS, GROUP_OF, GROUPS, MIDDLES
+from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.turn_features import SIZES, Features
 from radix_tlru.learning.turn_log import Intervals
 
@@ -45,10 +47,20 @@ _TOO_FEW = 0.25
 """Expected returns below which a category says nothing about the spread of an effect."""
 
 _EDGES = np.array(BANDS)
-_LAST = 1e9  # s, beyond any age
+_ALL_EDGES = np.append(_EDGES, 1e9)  # s, beyond any age
 _GROUPS = len(GROUPS)
 
 Array = NDArray[np.float64]
+
+
+class _Ages(NamedTuple):
+    """Of each row an age, s, and the band that it is in."""
+
+    times: Array
+    bands: NDArray[np.intp]
+
+    def of(self, rows: NDArray[np.intp]) -> _Ages:
+        return _Ages(self.times[rows], self.bands[rows])
 
 
 class HazardModel:
@@ -60,6 +72,8 @@ class HazardModel:
         self.effects = tuple(np.zeros((size, _GROUPS)) for size in SIZES) if effects is None else effects
         """Log factors of each feature, by category and group of bands."""
         self._band_hazards = _RECENCY / MIDDLES * np.exp(self.base)
+        self.indexes: dict[Features, list[float]] = {}
+        """What :meth:`index` said, of those that were asked for."""
 
     def hazards(self, features: Features) -> Array:
         """By band, 1 / s."""
@@ -69,43 +83,59 @@ class HazardModel:
         hazards: Array = self._band_hazards * np.exp(effect)[GROUP_OF]
         return hazards
 
+    def index(self, features: Features) -> list[float]:
+        """The Gittins index at each of ``age_bands.AGES``, 1 / s."""
+        found = self.indexes.get(features)
+        if found is None:
+            found = self.indexes[features] = by_age_steps(gittins(self.hazards(features)))
+        return found
+
     def predicted_returns(self, intervals: Intervals) -> Array:
-        """Returns that are expected in each interval, by group of bands: shape (rows, groups)."""
+        """Returns that are expected in each interval, by group of bands: shape (groups, rows)."""
         expected: Array = np.exp(self._effects_of(intervals.features))
-        expected *= _returns_by_group(self._band_hazards, intervals)
+        expected *= _returns_by_group(self._band_hazards, _ages(intervals.start), _ages(intervals.end))
         return expected
 
     def _effects_of(self, features: NDArray[np.uint8]) -> Array:
-        total = np.zeros((len(features), _GROUPS))
+        """By group and row: rows are many, and numpy is fast along the last axis."""
+        total = np.zeros((_GROUPS, len(features)))
         for position, values in enumerate(self.effects):
-            total += values[features[:, position]]
+            total += _by_row(values, features[:, position])
         return total
 
     def fit(self, intervals: Intervals) -> Iterator[HazardModel | None]:
         """The next model, which sees these intervals and begins with this one: the last of what is yielded."""
-        features, ends = intervals.features, intervals.end[intervals.returned]
-        bands = np.clip(np.searchsorted(_EDGES, ends, side="right") - 1, 0, None)
+        features, start, end = intervals.features, _ages(intervals.start), _ages(intervals.end)
+        late = np.flatnonzero(intervals.start)
+        yield None
+        bands = end.bands[intervals.returned]
         seen_in_band = np.bincount(bands, minlength=len(BANDS)).astype(float)
         returned = features[intervals.returned]
-        order = np.argsort(intervals.end, kind="stable")
-        late = np.flatnonzero(intervals.start)
+        yield None
         base, effects = self.base, list(self.effects)
         logs = self._effects_of(features)
-        yield None
         for _ in range(_SWEEPS):
-            base = _fit_base(seen_in_band, _exposure(np.exp(logs), intervals, order, late) * _RECENCY / MIDDLES)
             yield None
-            expected = _returns_by_group(_RECENCY / MIDDLES * np.exp(base), intervals) * np.exp(logs)
+            expected = np.exp(logs)
             yield None
+            spent = _spent_before(end, expected)
+            yield None
+            spent -= _spent_before(start.of(late), np.take(expected, late, axis=1))
+            # What intervals and bands have in common, in each band by the weights of its group.
+            exposure = np.diff(spent, axis=1)[GROUP_OF, np.arange(len(BANDS))]
+            base = _fit_base(seen_in_band, exposure * _RECENCY / MIDDLES)
+            yield None
+            expected *= _returns_by_group(_RECENCY / MIDDLES * np.exp(base), start, end)
             for position, size in enumerate(SIZES):
-                before = effects[position]
-                seen = _count(returned[:, position], GROUP_OF[bands], size)
-                without = _sum(features[:, position], expected, size) * np.exp(-before)
-                effects[position] = _shrink(seen, without)
-                step = (effects[position] - before)[features[:, position]]
-                logs += step
-                expected *= np.exp(step)
                 yield None
+                before, categories = effects[position], features[:, position]
+                seen = _count(returned[:, position], GROUP_OF[bands], size)
+                without = _sum(categories, expected, size) * np.exp(-before)
+                effects[position] = _shrink(seen, without)
+                step = effects[position] - before
+                logs += _by_row(step, categories)
+                expected *= _by_row(np.exp(step), categories)
+        yield None
         yield HazardModel(base, tuple(effects))
 
 
@@ -131,40 +161,36 @@ def _shrink(seen: Array, expected: Array) -> Array:
     return shrunk
 
 
-def _exposure(weights: Array, intervals: Intervals, order: NDArray[np.intp], late: NDArray[np.intp]) -> Array:
-    """Seconds spent in each band, weighted by row and group: sums of what intervals and bands have in common."""
-    edges = np.append(_EDGES, _LAST)
-    spent = _spent_before(edges, intervals.end[order], weights[order])
-    if len(late):
-        starts = intervals.start[late]
-        by_start = np.argsort(starts, kind="stable")
-        spent -= _spent_before(edges, starts[by_start], weights[late][by_start])
-    by_band = np.diff(spent, axis=0)
-    exposure: Array = by_band[np.arange(len(BANDS)), GROUP_OF]
-    return exposure
+def _ages(times: Array) -> _Ages:
+    return _Ages(times, np.maximum(np.searchsorted(_EDGES, times, side="right") - 1, 0))
 
 
-def _spent_before(edges: Array, ends: Array, weights: Array) -> Array:
-    """Σ over rows of weight · min(end, edge), for each edge and group; the ends rise."""
-    place = np.searchsorted(ends, edges)
-    nothing = np.zeros((1, weights.shape[1]))
-    over = np.concatenate([nothing, np.cumsum(weights * ends[:, None], axis=0)])[place]
-    count = np.concatenate([nothing, np.cumsum(weights, axis=0)])
-    spent: Array = over + (count[-1] - count[place]) * edges[:, None]
+def _spent_before(ages: _Ages, weights: Array) -> Array:
+    """Σ over rows of weight · min(age, edge), for each group and edge of a band."""
+    size, times = len(_ALL_EDGES), ages.times
+    over = np.cumsum([np.bincount(ages.bands + 1, of_group * times, size) for of_group in weights], axis=1)
+    under = np.cumsum([np.bincount(ages.bands + 1, of_group, size) for of_group in weights], axis=1)
+    spent: Array = over + (under[:, -1:] - under) * _ALL_EDGES
     return spent
 
 
-def _returns_by_group(band_hazards: Array, intervals: Intervals) -> Array:
-    """The integral of the hazards over each interval, by group of bands."""
-    edges = np.append(_EDGES, _LAST)
-    integral = np.append(0.0, np.cumsum(band_hazards * np.diff(edges)))
+def _returns_by_group(band_hazards: Array, start: _Ages, end: _Ages) -> Array:
+    """The integral of the hazards over each interval: by group of bands and row."""
+    integral = np.append(0.0, np.cumsum(band_hazards * np.diff(_ALL_EDGES)))
     begins = integral[[int(np.argmax(group == GROUP_OF)) for group in range(_GROUPS)]]
-    bounds = np.append(begins, integral[-1])
-    until = np.interp(intervals.end, edges, integral)[:, None]
-    since = np.interp(intervals.start, edges, integral)[:, None]
+    bounds = np.append(begins, integral[-1])[:, None]
+    since, until = (
+        integral[ages.bands] + (ages.times - _EDGES[ages.bands]) * band_hazards[ages.bands] for ages in (start, end)
+    )
     low, high = bounds[:-1], bounds[1:]
     expected: Array = np.clip(until, low, high) - np.clip(since, low, high)
     return expected
+
+
+def _by_row(values: Array, categories: NDArray[np.uint8]) -> Array:
+    """Values by category and group, to the rows that are of these categories: by group and row."""
+    found: Array = np.take(values.T, categories, axis=1)
+    return found
 
 
 def _count(categories: NDArray[np.uint8], groups: NDArray[np.intp], size: int) -> Array:
@@ -173,4 +199,4 @@ def _count(categories: NDArray[np.uint8], groups: NDArray[np.intp], size: int) -
 
 
 def _sum(categories: NDArray[np.uint8], values: Array, size: int) -> Array:
-    return np.stack([np.bincount(categories, values[:, group], size) for group in range(_GROUPS)], axis=1)
+    return np.stack([np.bincount(categories, of_group, size) for of_group in values], axis=1)

@@ -7,6 +7,7 @@ of a given number on. So ranks that are told of the same turns have the same mod
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.reliability import Reliability
@@ -18,6 +19,9 @@ _FIRST = 64  # turns before the first fit
 _GROWTH = 4  # a fit when the turns have grown by a quarter,
 _FEWEST, _MOST = 32, 500  # but no sooner and no later than after so many
 _SMALL = 2_000  # turns, up to which a slice is so short that a turn can do four
+_KINDS = 256  # kinds of turns whose indexes a model has when it comes into force, or one in
+_FOR_KINDS = 8  # turns, if that is fewer; others are asked for less often
+_INDEXES = 4  # in a slice: each takes 70 µs, and the leaves that a decision prices would ask for many at once
 
 
 class Refits:
@@ -58,10 +62,22 @@ class Refits:
         return False
 
     def _slices(self) -> Iterator[HazardModel | None]:
-        intervals = self._log.intervals()
+        turns, intervals = self._log.written, self._log.intervals()
         yield None
         yield from self.reliability.count(self.model, intervals, self._log.now)
-        yield from self.model.fit(intervals)
+        model = self.model
+        for found in model.fit(intervals):
+            if found is None:
+                yield None
+            else:
+                model = found
+        most = min(_KINDS, turns // _FOR_KINDS)
+        kinds = iter(intervals.kinds(most))
+        for _ in range(0, most, _INDEXES):
+            yield None
+            for features in islice(kinds, _INDEXES):
+                model.index(features)
+        yield model
 
 
 def _next_fit(turns: int) -> int:

@@ -18,6 +18,8 @@ from radix_tlru.learning.turn_log import Intervals
 
 __all__ = ["Reliability", "ReturnsByAge"]
 
+_PARTS = 4  # slices in which returns are predicted
+
 
 class ReturnsByAge(NamedTuple):
     """Of a group of ages: what was seen of conversations whose return was predicted."""
@@ -41,11 +43,13 @@ class Reliability:
         lately = intervals.after(since)
         yield None
         edges = np.array([*GROUPS, np.inf])
-        low, high = edges[:-1], edges[1:]
-        begin, end = lately.start[:, None], lately.end[:, None]
-        watched = np.maximum(np.minimum(end, high) - np.maximum(begin, low), 0.0).sum(axis=0)
+        low, high = edges[:-1, None], edges[1:, None]
+        watched = np.maximum(np.minimum(lately.end, high) - np.maximum(lately.start, low), 0.0).sum(axis=1)
         yield None
-        predicted = model.predicted_returns(lately).sum(axis=0)
+        predicted = np.zeros(len(GROUPS))
+        for part in lately.parts(_PARTS):
+            predicted += model.predicted_returns(part).sum(axis=1)
+            yield None
         seen = np.searchsorted(edges, lately.end[lately.returned], side="right") - 1
         returns = np.bincount(seen, minlength=len(GROUPS))
         self.by_age = [

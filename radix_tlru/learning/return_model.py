@@ -10,7 +10,6 @@ import math
 from bisect import bisect_right
 
 from radix_tlru.learning.age_bands import AGES
-from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Conversation, SharedPrefix
 from radix_tlru.learning.shared_prefixes import prefixes_of, reuse_rate
@@ -59,12 +58,11 @@ class LearnedReturns:
 
     def __init__(self) -> None:
         self._model = HazardModel()
-        self._rows: dict[Features, list[float]] = {}  # indexes by quarter-octave of age, 1 / s
+        self._rows = self._model.indexes
 
     def use_model(self, model: HazardModel) -> None:
         """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
-        self._model = model
-        self._rows = {}
+        self._model, self._rows = model, model.indexes
 
     @property
     def model(self) -> HazardModel:
@@ -96,7 +94,7 @@ class LearnedReturns:
         """
         index = self._rows.get(features)
         if index is None:
-            index = self._new_row(features)
+            index = self._model.index(features)
         step = bisect_right(AGES, now - stamp) - 1
         if step < 0:
             step = 0
@@ -130,10 +128,6 @@ class LearnedReturns:
             if floor < prefix.depth < end:
                 floor = prefix.depth
         return floor
-
-    def _new_row(self, features: Features) -> list[float]:
-        row = self._rows[features] = by_age_steps(gittins(self._model.hazards(features)))
-        return row
 
 
 def _shared_at(end: int, conversation: Conversation) -> SharedPrefix | None:

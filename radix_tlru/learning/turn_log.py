@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -38,6 +39,18 @@ class Intervals(NamedTuple):
     end: NDArray[np.float64]  # age at which it ends
     returned: NDArray[np.bool_]  # whether it ended because the conversation returned
     stamp: NDArray[np.float64]  # when the conversation was of age 0
+
+    def kinds(self, most: int) -> list[Features]:
+        """The features that occur most often; of those that occur as often, in their order."""
+        rows = np.ravel_multi_index(tuple(self.features.T), SIZES)
+        found, counts = np.unique(rows, return_counts=True)
+        often = found[np.argsort(-counts, kind="stable")[:most]]
+        return list(zip(*(category.tolist() for category in np.unravel_index(often, SIZES)), strict=True))
+
+    def parts(self, count: int) -> Iterator[Intervals]:
+        """The same in so many parts."""
+        columns = [np.array_split(column, count) for column in self]
+        return (Intervals(*part) for part in zip(*columns, strict=True))
 
     def after(self, time: float) -> Intervals:
         """What of the stretches was after a time (s)."""

@@ -40,16 +40,19 @@ from radix_tlru.policy.tel import round_up
 
 __all__ = ["CORRECTED", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
 
-_MOST_PENDING = 64
+_MOST_PENDING = 16
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-REPRICED = 24
+REPRICED = 12
 """Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: after a
 pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
-closed on Mooncake goes up and down by two points, and the longest calls grow."""
+closed on Mooncake goes up and down by two points, and the longest calls grow; with 6 agents lose a point of TEL."""
 
-CORRECTED = 8
+CORRECTED = 4
 """Leaves that a decision gives a new price because the one they came first by was too low, at most."""
+
+_EXPIRIES = 64
+"""Expiries that a decision looks at, at most: many are of leaves that were used since."""
 
 _AHEAD = 1.5
 """Times the cost of the last victim: a leaf that costs more is in a group that holds for long. With 1 more leaves come
@@ -273,7 +276,8 @@ class EvictionOrder:
 
     def _move_expired(self) -> None:
         """Price leaves whose group has expired, the earliest first, as many as the turn may still."""
-        while self._reprices and (leaf_id := self._entries.pop_expired(self._now)) is not None:
+        expired = self._entries.pop_expired(self._now, _EXPIRIES)
+        while self._reprices and (leaf_id := next(expired, None)) is not None:
             self._reprices -= 1
             self._push_again(leaf_id, self._leaf(leaf_id))
 

@@ -73,7 +73,7 @@ def test_hazards_and_predicted_returns_are_those_of_the_formula(seed: int) -> No
     model = fit(intervals)
     others = [*random_intervals(random, 10)]
     predicted = model.predicted_returns(as_arrays(others))
-    for each, row in zip(others, predicted, strict=True):
+    for each, row in zip(others, predicted.T, strict=True):
         hazards = [plain(model).hazard(each.features, band) for band in range(len(BANDS))]
         assert model.hazards(each.features) == pytest.approx(np.array(hazards))
         assert row == pytest.approx([plain(model).expected(each, group) for group in range(len(GROUPS))], abs=1e-9)

@@ -69,7 +69,7 @@ def test_what_is_in_force_is_kept_as_which_candidate_it_is() -> None:
 
 
 def test_two_that_are_told_the_same_evict_the_same() -> None:
-    requests = synthetic(1500, ",turn_rate_sigma=1")
+    requests = open_trace("chat-mix:conversations=400").requests
     one, other, lru = (
         learning(50_000),
         learning(50_000),
