@@ -3,7 +3,8 @@
 Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
 of chats, in which everything moves that moves on a server: prefills are timed and get slower and faster, so ξ moves;
 rates and lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a
-garbage collection, which is left on, looks at one of them alone. Times are CPU time of the thread.
+garbage collection, which is left on, looks at one of them alone. Last come bursts: many requests that finish in one step
+of the scheduler. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +52,15 @@ BETA_MS, ALPHA_MS = 20.0, 0.3
 WAVE_TURNS, WAVE = 1_000, 0.3
 """Prefills get slower and faster by this share, once in so many."""
 
+BURST, BURSTS, SLICES = 32, 30, 7
+"""Requests that finish in one step, after the trace; how often; and steps in which is learned from all of them."""
+
 CALLS = {
     "match": "match: a request is looked up",
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
     "turn": "turn: a finished request is learned from",
+    "burst": "burst: 32 that finish in one step, slice by slice",
     "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
 }
@@ -115,6 +121,24 @@ def serve(cache: OfflineCache, clock: Clock, requests: list[Request], leaves: in
         cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
         if told:
             clock.prefill(cache, number, request.prompt_tokens - min(cached, request.prompt_tokens))
+    if told:
+        serve_bursts(cache, clock, requests[-1].arrival_s)
+
+
+def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
+    """Serve requests many of which finish in one step of the scheduler, and time what is learned at its end."""
+    tail: Any = cache.cache.tail
+    del tail.record_turn  # is the class's again, and not timed
+    tail.learn = clock.timed("burst", tail.learn)
+    units = dict[int, int]()
+    requests = iter(open_trace(f"{TRACE},seed=1").requests)
+    for _ in range(BURSTS):
+        with tail.learning_later():
+            for request in islice(requests, BURST):
+                tokens = token_ids(request.context, PAGE_SIZE, units)
+                cache.request(tokens, request.prompt_tokens, now + request.arrival_s, request.output_tokens)
+        for _ in range(SLICES - 1):
+            tail.learn(a_slice=True)
 
 
 def leaf_of(number: int) -> Iterator[int]:

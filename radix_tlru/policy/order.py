@@ -48,7 +48,7 @@ REPRICED = 12
 pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
 closed on Mooncake goes up and down by two points, and the longest calls grow; with 6 agents lose a point of TEL."""
 
-CORRECTED = 4
+CORRECTED = 8
 """Leaves that a decision gives a new price because the one they came first by was too low, at most."""
 
 _EXPIRIES = 64

@@ -163,5 +163,5 @@ def test_every_call_of_the_schedulers_thread_is_timed_in_every_cache_that_has_it
         assert 0 < p50 <= high <= worst
     both = list(CANDIDATES_OF_LONGEST)
     assert caches == {
-        said: both if call in ("turn", "prefill", "move") else [STOCK, *both] for call, said in CALLS.items()
+        said: both if call in ("turn", "burst", "prefill", "move") else [STOCK, *both] for call, said in CALLS.items()
     }

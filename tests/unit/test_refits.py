@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.learning.turn_log import TurnLog
@@ -83,3 +84,18 @@ def test_the_model_in_force_is_replaced_and_was_fitted_to_what_was_known_when_it
     assert len(models) > 3
     assert models[0].base.tobytes() == expected.base.tobytes()
     assert refits.model.hazards(NOTHING_KNOWN)[2] > before.hazards(NOTHING_KNOWN)[2], "all return after 6 s"
+
+
+def test_a_model_knows_what_kinds_of_turns_are_worth_before_it_comes_into_force() -> None:
+    """Or the first decisions by it would ask for dozens of indexes."""
+    log, random = TurnLog(), Random(0)
+    refits = Refits(log)
+    kinds = [random_features(random) for _ in range(5)]
+    number = 0
+    while not refits.count_turn():
+        log.write_turn(kinds[number % 5], float(number))
+        number += 1
+    model = refits.model
+    assert set(model.indexes) == set(kinds)
+    for kind in kinds:
+        assert model.indexes[kind] == HazardModel(model.base, model.effects).index(kind)

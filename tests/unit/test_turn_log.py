@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,3 +217,25 @@ def test_a_log_that_begins_with_the_turns_of_another_has_the_same_silences(ring:
         assert stretches_of(again.intervals().after(0.0)) == []
 
     holds()
+
+
+@given(st.lists(st.tuples(*[st.integers(0, size - 1) for size in (3, 2)]), max_size=40), st.integers(0, 8))
+def test_kinds_are_what_occurs_most_often(pairs: list[tuple[int, int]], most: int) -> None:
+    log = TurnLog()
+    rest = (0,) * (len(SIZES) - 2)
+    for pair in pairs:
+        log.write_turn((*pair, *rest), 0.0)
+    counts = Counter((*pair, *rest) for pair in pairs)
+    assert log.intervals().kinds(most) == sorted(counts, key=lambda kind: (-counts[kind], kind))[:most]
+
+
+@given(st.integers(0, 30), st.integers(1, 5))
+def test_parts_are_the_whole_row_by_row(turns: int, count: int) -> None:
+    log = TurnLog()
+    for number in range(turns):
+        log.write_turn((0,) * len(SIZES), float(number))
+    whole = log.intervals()
+    parts = list(whole.parts(count))
+    assert len(parts) == count
+    assert np.concatenate([part.stamp for part in parts]).tolist() == whole.stamp.tolist()
+    assert all(len(part.end) == len(part.features) == len(part.stamp) for part in parts)
