@@ -15,6 +15,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -121,23 +122,24 @@ def serve(cache: OfflineCache, clock: Clock, requests: list[Request], leaves: in
         cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
         if told:
             clock.prefill(cache, number, request.prompt_tokens - min(cached, request.prompt_tokens))
-    if told:
-        serve_bursts(cache, clock, requests[-1].arrival_s)
+    serve_bursts(cache, clock, requests[-1].arrival_s)
 
 
 def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
     """Serve requests many of which finish in one step of the scheduler, and time what is learned at its end."""
-    tail: Any = cache.cache.tail
-    del tail.record_turn  # is the class's again, and not timed
-    tail.learn = clock.timed("burst", tail.learn)
+    tail: Any = getattr(cache.cache, "tail", None)
+    if tail is not None:
+        del tail.record_turn  # is the class's again, and not timed
+        tail.learn = clock.timed("burst", tail.learn)
     units = dict[int, int]()
     requests = iter(open_trace(f"{TRACE},seed=1").requests)
     for _ in range(BURSTS):
-        with tail.learning_later():
+        with tail.learning_later() if tail is not None else nullcontext():
             for request in islice(requests, BURST):
+                stamp = None if tail is None else now + request.arrival_s
                 tokens = token_ids(request.context, PAGE_SIZE, units)
-                cache.request(tokens, request.prompt_tokens, now + request.arrival_s, request.output_tokens)
-        for _ in range(SLICES - 1):
+                cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+        for _ in range(SLICES - 1 if tail is not None else 0):
             tail.learn(a_slice=True)
 
 

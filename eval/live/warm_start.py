@@ -13,10 +13,11 @@ Processes that this one starts can fork theirs off the same one (``share``), as 
 All that a server does after its imports is its own: plugins, flags, environment, processes, HTTP. What SGLang spawns
 is forked off the spawner, a copy of the preloaded process that ends with the launcher and passes signals on to it.
 
-Three things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order
-of a set are not found out. SGLang's modules are there before the plugin is. And asked for its health a server says
-that it is up, where it would answer a request first, and not before a second has passed. ``--cold-start``, of `eval
-demo` and of pytest, starts every server as a user does.
+Four things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order
+of a set are not found out. SGLang's modules are there before the plugin is. A method that a plugin hooks is not looked
+for in all of them, which finds nothing. And asked for its health a server says that it is up, where it would answer a
+request first, and not before a second has passed. ``--cold-start``, of `eval demo` and of pytest, starts every server as
+a user does.
 """
 
 # mypy: disable-error-code="attr-defined, assignment, method-assign"
