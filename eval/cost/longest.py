@@ -3,8 +3,8 @@
 Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
 of chats, in which everything moves that moves on a server: prefills are timed and get slower and faster, so ξ moves;
 rates and lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a
-garbage collection, which is left on, looks at one of them alone. Last come bursts: many requests that finish in one step
-of the scheduler. Times are CPU time of the thread.
+garbage collection, which is left on, looks at one of them alone. Last come bursts: many requests that finish in one
+step of the scheduler. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
