@@ -40,13 +40,13 @@ from radix_tlru.policy.tel import round_up
 
 __all__ = ["CORRECTED", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
 
-_MOST_PENDING = 16
+_MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
-REPRICED = 12
+REPRICED = 24
 """Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: after a
 pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
-closed on Mooncake goes up and down by two points, and the longest calls grow; with 6 agents lose a point of TEL."""
+closed on Mooncake goes up and down by two points, and the longest calls grow."""
 
 CORRECTED = 8
 """Leaves that a decision gives a new price because the one they came first by was too low, at most."""

@@ -15,7 +15,7 @@ from tests.helpers.plain_hazards import random_features
 
 FIRST, FEWEST, MOST = 64, 32, 500
 SLICES = 110  # turns that a fit takes at most where one does a single slice
-KINDS = 256 // 4 - 100 // 8 // 4  # slices more in which kinds of turns get indexes after 2,500 turns than after 100
+KINDS = 32 - 2  # slices more in which kinds of turns get their indexes after 2,500 turns than after 100
 
 
 def moments(seed: int, turns: int, returning: float = 0.5, rush: float = 1.0) -> list[int]:
