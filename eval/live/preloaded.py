@@ -32,7 +32,7 @@ propagate = hook_registry._propagate_patch
 
 
 def propagate_what_modules_have(original: object, wrapped: object, source: object) -> int:
-    """In a fork, to look for a hooked method in all modules copies the pages that they are in: half of a start.
+    """In a fork, to look for a hooked method in all modules copies the pages that they are in.
 
     No module has imported a method of a class.
     """

@@ -21,7 +21,7 @@ _FEWEST, _MOST = 32, 500  # but no sooner and no later than after so many
 _SMALL = 2_000  # turns, up to which a slice is so short that a turn can do four
 _KINDS = 256  # kinds of turns whose indexes a model has when it comes into force, or one in
 _FOR_KINDS = 8  # turns, if that is fewer; others are asked for less often
-_INDEXES = 8  # in a slice: each takes 70 µs, and the leaves that a decision prices would ask for many at once
+_INDEXES = 8  # in a slice; the leaves that a decision prices would ask for many at once
 
 
 class Refits:

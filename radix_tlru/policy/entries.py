@@ -21,8 +21,8 @@ _SLACK = 512
 """A sweep begins when old entries > ¾ of the others + SLACK."""
 
 _SWEPT, _QUEUES = 4, 2
-"""Entries of a queue that a sweep looks at when a leaf is added, at most, and queues. A decision adds dozens of leaves:
-with 8 of each a sweep took 100 µs for each of them, where buckets are many and small."""
+"""Entries of a queue that a sweep looks at when a leaf is added, at most, and queues. A decision adds dozens of leaves,
+and where buckets are many and small a sweep looks at as many queues as it may."""
 
 
 class _Unswept(NamedTuple):

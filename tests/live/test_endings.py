@@ -12,11 +12,14 @@ import requests
 from eval.live.server import Server, cpu_flags
 from tests.helpers.models import small_model
 
-POOL, ANSWER, LESSONS = 6_000, 6, 150
+POOL, ANSWER = 6_000, 6
+
+GIVEN = ("--tlru-median-weight", "1")  # is in force at once, not when lru is seen to be worse
 
 
 @pytest.mark.live
-def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not() -> None:
+@pytest.mark.parametrize(("count", "given"), [(150, GIVEN), pytest.param(420, (), marks=pytest.mark.long)])
+def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not(count: int, given: tuple[str, ...]) -> None:
     rng = random.Random(0)
 
     def prompt(tokens: int) -> list[int]:
@@ -37,9 +40,8 @@ def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not() -> None:
             ask(asked + reply["output_ids"] + answered, calls=False)
 
     ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-next-prompt-estimate", "100")
-    ours += ("--tlru-median-weight", "1")  # who gives it need not wait until lru is seen to be worse
-    with Server([*cpu_flags(small_model(), POOL), *ours], name="test-endings", grace_s=0) as server:
-        lessons = [(prompt(40), prompt(20), number % 2 == 0) for number in range(LESSONS)]
+    with Server([*cpu_flags(small_model(), POOL), *ours, *given], name="test-endings", grace_s=0) as server:
+        lessons = [(prompt(40), prompt(20), number % 2 == 0) for number in range(count)]
         with ThreadPoolExecutor(24) as clients:
             for _ in clients.map(lesson, lessons):
                 pass

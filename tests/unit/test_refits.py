@@ -14,7 +14,7 @@ from radix_tlru.learning.turn_log import TurnLog
 from tests.helpers.plain_hazards import random_features
 
 FIRST, FEWEST, MOST = 64, 32, 500
-SLICES = 110  # turns that a fit takes at most where one does a single slice
+SLICES = 75  # turns that a fit takes at most where one does a single slice
 KINDS = 32 - 2  # slices more in which kinds of turns get their indexes after 2,500 turns than after 100
 
 
@@ -41,7 +41,7 @@ def test_models_come_into_force_at_the_same_turns_whatever_was_seen() -> None:
 
 def test_the_first_fit_begins_at_64_turns_and_the_others_when_a_quarter_was_added() -> None:
     found = moments(1, 12_000)
-    assert FIRST < found[0] <= FIRST + SLICES
+    assert FIRST < found[0] <= FIRST + 15, "four slices a turn"
     for earlier, later in pairwise(found):
         wait = min(max(earlier // 4, FEWEST), MOST)
         assert abs(later - earlier - wait) <= SLICES
