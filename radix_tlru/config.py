@@ -38,6 +38,7 @@ FLAGS = {
     "dry_run": "--tlru-dry-run",
     "explain": "--tlru-explain",
     "warm": "--tlru-warm",
+    "prefill_ahead": "--tlru-prefill-ahead",
 }
 
 REMOVED_WEIGHTS = ("auto", "load")
@@ -135,6 +136,10 @@ class Config:
     warm: str | None = None
     """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
 
+    prefill_ahead: bool = False
+    """After the answer to a chat whose request says so (Dynamo's ``speculative_prefill``), what the next prompt will
+    have is prefilled, while no request is in flight."""
+
     def __post_init__(self) -> None:
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
@@ -160,7 +165,7 @@ class Config:
             raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
         if self.state is not None and self.policy != "etlru":
             raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
-        for field in ("dry_run", "explain"):
+        for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")
         if self.explain and self.policy == "lru":
@@ -249,10 +254,11 @@ class Config:
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
         warm = "" if self.warm is None else f", warm={self.warm}"
+        ahead = ", prefill_ahead" if self.prefill_ahead else ""
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm})"
+            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm}{ahead})"
         )
 
 

@@ -8,7 +8,9 @@ field of a request             defined by                                  becom
 ``retention_seconds``          SGLang, pull request 27970                  for how long that priority holds
 ``retention``                  SGLang, RFC 36208                           ranges
 ``kv_cache_retention_config``  TensorRT-LLM's KvCacheRetentionConfig       ranges of the prompt, one for the answer
-``nvext.agent_hints``          NVIDIA Dynamo                               ``priority``, as above
+``nvext.agent_hints``          NVIDIA Dynamo                               ``priority``, as above; with
+                                                                           ``--tlru-prefill-ahead`` also
+                                                                           ``speculative_prefill``
 =============================  ==========================================  ==========================================
 
 Where what is between client and server passes none of them on, a header has them (``HEADERS``), as a body would.
@@ -40,7 +42,7 @@ from radix_tlru.hints.schema import (
     read_range,
 )
 
-__all__ = ["FIELDS", "HEADERS", "Request", "read_header", "read_hints", "scaled_priority"]
+__all__ = ["FIELDS", "HEADERS", "Request", "asks_for_prefill", "read_header", "read_hints", "scaled_priority"]
 
 FIELDS = ("tlru", "retention_seconds", "retention", "kv_cache_retention_config", "nvext")
 """Fields of a request that hold hints, but for ``priority``, which SGLang reads itself."""
@@ -106,6 +108,12 @@ def read_header(text: str) -> dict[str, Any]:
         if field not in FIELDS:
             raise HintsError(field, given[field], f"left out; known are {', '.join(FIELDS)}")
     return {field: value for field, value in given.items() if value is not None}
+
+
+def asks_for_prefill(given: Mapping[str, Any]) -> bool:
+    """Whether a client wants its next prompt prefilled ahead; ``given``: hints that :func:`read_hints` has read."""
+    hints = given.get("nvext", {}).get("agent_hints") or {}
+    return hints.get("speculative_prefill") is True
 
 
 def scaled_priority(priority: int, highest: int) -> int:
@@ -188,8 +196,8 @@ def _read_ms(field: str, value: Any) -> float:
 def _read_agent_hints(given: Any) -> int | None:
     """The priority among Dynamo's hints.
 
-    The others are checked and have no effect. How long the answer is (``osl``) is known when its leaf can be evicted,
-    and nothing is prefilled ahead (``speculative_prefill``). Fields that are not named here are its router's.
+    The others are checked. How long the answer is (``osl``) is known when its leaf can be evicted; for
+    ``speculative_prefill`` see :func:`asks_for_prefill`. Fields that are not named here are its router's.
     """
     if not isinstance(given, Mapping):
         raise HintsError("nvext", given, "an object")

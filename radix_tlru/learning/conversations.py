@@ -11,6 +11,7 @@ all at once when a user speaks next. Then it is recognised by the first prompt o
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -90,6 +91,21 @@ class Conversations:
                 conversation.reusable_len = self._whole_pages(chain_start.end)
             self._remember(conversation, turn, context, chain_start)
         return conversation
+
+    def prefilled(self, turn: Turn) -> Conversation | None:
+        """The conversation that goes on with this prompt, as of now, to be written on a path that it will use whole.
+
+        None: the prompt repeats the last one of no conversation.
+        """
+        context = HashedContext(turn.fingerprint, turn.context_len)
+        for checkpoint in self._index.known_checkpoints(context):
+            before = checkpoint.prompt_of
+            if before is not None and _repeated_prompt(turn, before.prompts, checkpoint) is not None:
+                conversation = copy.copy(before)  # which is recognised as before
+                conversation.context_len = conversation.reusable_len = turn.context_len
+                conversation.prompts, conversation.checkpoint = [], None
+                return conversation
+        return None
 
     # ---- whose turn it is ----
 

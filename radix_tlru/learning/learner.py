@@ -141,6 +141,12 @@ class Learner:
             self.learn()
         return conversation
 
+    def record_prefill(self, turn: Turn) -> Conversation | None:
+        """What the next prompt of a conversation begins with was prefilled before that came. Returns what to write on
+        its path; None: it is nobody's. It is no turn and no return, and the shadows, under all candidates alike, are
+        not told."""
+        return self._conversations.prefilled(turn)
+
     def learn(self, *, a_slice: bool = False) -> int:
         """Learn from the turns that were recorded and not learned from yet, in their order. Returns from how many.
 

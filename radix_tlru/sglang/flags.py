@@ -112,6 +112,12 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "kept warm, in a quarter of the pool at most.",
         metavar="FILE",
     )
+    flag(
+        "prefill_ahead",
+        "After the answer to a chat whose request says nvext.agent_hints.speculative_prefill: prefill what the next "
+        "prompt will surely have, while no request is in flight.",
+        action="store_true",
+    )
     for removed in REMOVED:
         group.add_argument(removed, dest=keyword(removed), default=None, help=argparse.SUPPRESS)
 

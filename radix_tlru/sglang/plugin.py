@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
 from radix_tlru.sglang import explain_hooks, flags, record, support, warming
-from radix_tlru.sglang.requests import metadata
+from radix_tlru.sglang.requests import ahead, metadata
 from radix_tlru.sglang.state import StateKeeper, check_state, state_file_of
 from radix_tlru.tools.model_check import check_custom_model
 
@@ -103,6 +103,8 @@ def _engine_server_args(original: Callable[..., ServerArgs]) -> Callable[..., Se
         config = flags.config_from({name: arguments.pop(name, None) for name in keywords})
         if config is not None and config.warm is not None:
             raise ConfigError(f"{FLAGS['warm']} {config.warm}: must be left out of an Engine, which has no HTTP server")
+        if config is not None and config.prefill_ahead:
+            raise ConfigError(f"{FLAGS['prefill_ahead']}: must be left out of an Engine, which has no HTTP server")
         return original(**arguments) if config is None else server_args(config, **arguments)
 
     return engine_server_args
@@ -121,6 +123,8 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
         explain_hooks.add_route()
     if config.warm is not None:
         warming.install(config)
+    if config.prefill_ahead:
+        ahead.install()
     record.attach(arguments, config)
     return arguments
 

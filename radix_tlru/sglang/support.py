@@ -253,6 +253,10 @@ def check_record(record: ServerArgs, config: Config) -> None:
     ):
         if config.warm is not None and refused_with:
             raise ConfigError(f"{FLAGS['warm']} {config.warm}: not supported together with {flag}")
+        if config.prefill_ahead and refused_with:
+            raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag}")
+    if config.prefill_ahead and record.dp_size > 1:  # which of them has the conversation only a router knows
+        raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with --dp-size {record.dp_size}")
     if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
         raise conflict("--tokenizer-worker-num", workers, config)
 

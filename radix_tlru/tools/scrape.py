@@ -7,7 +7,7 @@ in (``_seconds``, ``_ratio``).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,12 +16,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
+__all__ = ["Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
 
-_WARM = f"{OURS}warm_"  # those of warm prompts, which are no rank's
+_WARM, _AHEAD = f"{OURS}warm_", f"{OURS}ahead_"  # of what is prefilled for no request, which is no rank's
 
 _PATIENCE_S = 10.0
 
@@ -86,6 +86,13 @@ class WarmPrompt(NamedTuple):
     cached: float  # tokens of it, when it was asked for last
 
 
+class Ahead(NamedTuple):
+    """Answers whose next prompt was to be prefilled ahead."""
+
+    answers: Mapping[str, float]  # by outcome: done, dropped, failed
+    tokens: float  # that were prefilled
+
+
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """A server at one moment."""
@@ -96,6 +103,7 @@ class Snapshot:
     hit_ratio: float | None  # cached by all prompt tokens, 0 to 1, since the start; None before the first
     ranks: tuple[Rank, ...]  # at least one, in the order of their numbers
     warm: tuple[WarmPrompt, ...] = ()
+    ahead: Ahead | None = None  # if anything was to be prefilled ahead
 
 
 def base_url(url: str) -> str:
@@ -154,7 +162,7 @@ def read(text: str, url: str) -> Snapshot:
     samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
     ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}
     for sample in samples:
-        if sample.name.startswith(OURS) and not sample.name.startswith(_WARM):
+        if sample.name.startswith(OURS) and not sample.name.startswith((_WARM, _AHEAD)):
             key = tuple(sorted((name, value) for name, value in sample.labels.items() if name.endswith("_rank")))
             ranks.setdefault(key, []).append(sample)
     if not ranks:
@@ -172,6 +180,7 @@ def read(text: str, url: str) -> Snapshot:
         total("cached_tokens_total") / prompt if prompt else None,
         tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
         _warm(samples),
+        _ahead(samples),
     )
 
 
@@ -184,6 +193,13 @@ def _warm(samples: Iterable[_Sample]) -> tuple[WarmPrompt, ...]:
         WarmPrompt(name, values.get("tokens", 0.0), values.get("cached_tokens", 0.0))
         for name, values in by_name.items()
     )
+
+
+def _ahead(samples: Iterable[_Sample]) -> Ahead | None:
+    found = [sample for sample in samples if sample.name.startswith(_AHEAD)]
+    answers = {sample.labels["outcome"]: sample.value for sample in found if "outcome" in sample.labels}
+    tokens = sum(sample.value for sample in found if sample.name == f"{_AHEAD}prefilled_tokens_total")
+    return Ahead(answers, tokens) if answers else None
 
 
 def _name(key: tuple[tuple[str, str], ...], keys: list[tuple[tuple[str, str], ...]]) -> str:

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from radix_tlru.learning.guard import FIGURES
 from radix_tlru.learning.selector import IN_FORCE
-from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, WarmPrompt, scrape
+from radix_tlru.tools.scrape import Ahead, Rank, ScrapeError, Snapshot, WarmPrompt, scrape
 
 __all__ = ["frame", "watch"]
 
@@ -73,7 +73,7 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
 
 
 def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
-    """A screen: what is in force and what it did, shadow caches, returns, the next victims, warm prompts.
+    """A screen: what is in force and what it did, shadow caches, returns, the next victims, what no request asked for.
 
     Args:
         now: the server as it is. Shadows, returns and victims are those of its first rank.
@@ -91,7 +91,8 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
     if first.is_dry_run:
         return Group(_title(now), Text(), _dry_run(first), Text(), _state(now, before), Text(), *lower)
     warm = (Text(), _warm(now.warm)) if now.warm else ()
-    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm)
+    ahead = (Text(), _ahead(now.ahead)) if now.ahead is not None else ()
+    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm, *ahead)
 
 
 def _title(now: Snapshot) -> Text:
@@ -357,3 +358,14 @@ def _warm(prompts: Sequence[WarmPrompt]) -> Table:
     table.caption = "tokens; as found when they were asked for last" + (f"; and {more} more" if more > 0 else "")
     table.caption_justify = "left"
     return table
+
+
+def _ahead(ahead: Ahead) -> Text:
+    done, *others = (ahead.answers.get(outcome, 0.0) for outcome in ("done", "dropped", "failed"))
+    not_done = "".join(
+        f", {_whole(count)} {why}"
+        for count, why in zip(others, ("dropped, as requests were always in flight", "failed"), strict=True)
+        if count
+    )
+    told = f"after {_whole(done)} answers, {_whole(ahead.tokens)} tokens{not_done}"
+    return Text.assemble(("Prefilled ahead: ", "bold"), told)

@@ -120,6 +120,8 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
     with pytest.raises(ConfigError, match=r"^--tlru-warm FILE: must be left out of an Engine"):
         Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_warm="FILE")
+    with pytest.raises(ConfigError, match=r"^--tlru-prefill-ahead: must be left out of an Engine"):
+        Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_prefill_ahead=True)
 
 
 def test_a_return_model_that_breaks_its_contract_ends_the_launch(
@@ -241,6 +243,10 @@ REFUSED = {
     "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
     "--radix-eviction tlru --tlru-warm . --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --tlru-warm . --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
+    "--tlru-prefill-ahead": "error: --tlru-prefill-ahead: needs --radix-eviction tlru",
+    "--radix-eviction tlru --tlru-prefill-ahead --dp-size 2": "-ahead: not supported together with --dp-size 2",
+    "--radix-eviction tlru --tlru-prefill-ahead --tokenizer-worker-num 2": "-ahead: not supported together with --t",
+    "--radix-eviction tlru --tlru-prefill-ahead --disaggregation-mode prefill": "-ahead: not supported together with",
 }
 
 

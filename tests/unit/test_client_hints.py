@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.hints.clients import FIELDS, Request, read_header, read_hints, scaled_priority
+from radix_tlru.hints.clients import FIELDS, Request, asks_for_prefill, read_header, read_hints, scaled_priority
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints, HintsError, Range
 
 PROMPT = 1_000
@@ -90,6 +90,22 @@ def test_a_priority_of_dynamo_counts_as_a_plain_one_does() -> None:
     assert retention(highest=5, nvext=said) == (Range(0, None, HIGHEST, LONGEST_S),)
     assert retention(highest=5, priority=-5, nvext=said) == (Range(0, None, 0, LONGEST_S),), "SGLang's own goes before"
     assert retention(highest=5, nvext={"annotations": []}) == ()
+
+
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [
+        ({"agent_hints": {"speculative_prefill": True}}, True),
+        ({"agent_hints": {"speculative_prefill": False}}, False),
+        ({"agent_hints": {"priority": 5}}, False),
+        ({"agent_hints": None}, False),
+        ({"annotations": []}, False),
+    ],
+)
+def test_a_hint_of_dynamo_asks_for_what_comes_next(said: dict[str, Any], wanted: bool) -> None:
+    assert read_hints({"nvext": said}, ASKED) is None
+    assert asks_for_prefill({"nvext": said}) is wanted
+    assert not asks_for_prefill({"tlru": {}})
 
 
 def test_ranges_go_before_what_is_said_of_the_whole_context() -> None:

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -42,6 +43,15 @@ class Chat:
     def _words(self, tokens: int) -> list[int]:
         return [self._random.randrange(1 << 30) for _ in range(tokens)]
 
+    @property
+    def known_len(self) -> int:
+        """Tokens of the next prompt but for what will be asked."""
+        return len(self._history)
+
+    @property
+    def known_fingerprint(self) -> Any:
+        return fingerprint(self._history)
+
     def turn(self) -> Turn:
         self._at += 30.0
         prompt = [*self._history, *self._words(ASKED)]
@@ -60,6 +70,26 @@ def fingerprint(tokens: Sequence[int]) -> object:
 
 def lengths(prompts: PromptLengths) -> list[int]:
     return [tokens for tokens, _ in prompts._lengths]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_what_is_prefilled_ahead_is_of_its_conversation_and_no_turn_of_it(keeps: bool) -> None:
+    conversations, ahead = new_conversations(), new_conversations()
+    chats = [(Chat(seed, keeps=keeps), Chat(seed, keeps=keeps)) for seed in range(5)]
+    for _ in range(6):
+        for one, other in chats:
+            plain = conversations.record_turn(one.turn(), is_leaf=True)
+            served = ahead.record_turn(other.turn(), is_leaf=True)
+            turn = Turn(0.0, other.known_len, 0, other.known_len, 0, other.known_fingerprint)
+            found = ahead.prefilled(turn)
+            assert found is not None
+            assert found.number == served.number
+            assert found.reusable_len == found.context_len == other.known_len
+            learned = [(each.turn, each.features, each.reusable_len, each.new_len) for each in (plain, served)]
+            assert learned[0] == learned[1], "nothing is learned from it"
+    nobody = Chat(99, keeps=keeps)
+    nobody.turn()
+    assert ahead.prefilled(Turn(0.0, nobody.known_len, 0, nobody.known_len, 0, nobody.known_fingerprint)) is None
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -202,6 +202,24 @@ def test_prompts_that_are_kept_warm_are_listed_and_are_no_ranks(
     assert "Warm prompts" not in shown(without)
 
 
+AHEAD = """
+# TYPE sglang:tlru_ahead_answers counter
+sglang:tlru_ahead_answers_total{outcome="done"} 3.0
+sglang:tlru_ahead_answers_total{outcome="dropped"} 2.0
+# TYPE sglang:tlru_ahead_prefilled_tokens counter
+sglang:tlru_ahead_prefilled_tokens_total 1200.0
+"""
+
+
+def test_what_is_prefilled_ahead_is_told_and_is_no_rank(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
+    watched, _, without = snapshots
+    snapshot = read(watched.text() + AHEAD, "http://server")
+    assert len(snapshot.ranks) == 1
+    told = "Prefilled ahead: after 3 answers, 1,200 tokens, 2 dropped, as requests were always in flight"
+    assert told in shown(snapshot)
+    assert "Prefilled ahead" not in shown(without)
+
+
 def test_tlru_predicts_nothing_and_says_so() -> None:
     watched = Watched("tlru")
     text = shown(watched.serve(100))

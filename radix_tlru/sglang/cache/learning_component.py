@@ -145,8 +145,12 @@ class LearningComponent(FullComponent):
         assert insert_params is not None, "what was inserted has a key"
         # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
         is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
-        if len(insert_params.key) and is_turn:
-            stamp, hints = metadata_of(req)
+        if not len(insert_params.key):
+            return
+        stamp, hints, is_made_ahead = metadata_of(req)
+        if is_made_ahead:
+            self.record_prefill(node_id, turn_of(req, insert_params.key, self._stamp))
+        elif is_turn:
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
@@ -168,6 +172,17 @@ class LearningComponent(FullComponent):
             self.breaker.trip("to record a turn", error)
         if not self._learns_later:
             self.learn()
+
+    def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
+        """What a conversation will go on with was prefilled, and ends at that node."""
+        if self.learner is None:
+            return
+        try:
+            conversation = self.learner.record_prefill(turn)
+            if conversation is not None:
+                self.write_use(node_id, conversation)
+        except Exception as error:
+            self.breaker.trip("to record a prefill", error)
 
     @contextmanager
     def learning_later(self) -> Iterator[None]:

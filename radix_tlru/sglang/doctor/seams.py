@@ -28,6 +28,7 @@ _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
 _STATE = f"{ANSWERS_QUESTIONS}:SchedulerInternalStateController"
 _RECORD = "sglang.srt.server_args:ServerArgs"
+_CHATS = "sglang.srt.entrypoints.openai.serving_chat:OpenAIServingChat"
 
 # Where it is, and the parameter that it has to take, if that is the seam.
 SEAMS = (
@@ -60,6 +61,9 @@ SEAMS = (
     ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
     ("sglang.srt.entrypoints.http_server:_wait_and_warmup", "server_args"),
+    (f"{_CHATS}._handle_non_streaming_request", "raw_request"),
+    (f"{_CHATS}._handle_streaming_request", "raw_request"),
+    (f"{_CHATS}._convert_to_internal_request", "request"),
 )
 
 # SGLang's test fixtures: our tests stand on them, a server does not.

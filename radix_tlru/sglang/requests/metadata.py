@@ -37,7 +37,9 @@ __all__ = [
     "RequestMetadata",
     "add_metadata",
     "first_tokens_of",
+    "hints_of",
     "install",
+    "made_ahead",
     "metadata_of",
     "move_hints",
     "note_header",
@@ -71,6 +73,9 @@ class _Header(NamedTuple):
 _header: ContextVar[_Header | None] = ContextVar("radix_tlru_header", default=None)
 """The one of the request that this task serves."""
 
+made_ahead: ContextVar[bool] = ContextVar("radix_tlru_made_ahead", default=False)
+"""Whether the request that this task makes is no client's, but prefilled ahead of one (``ahead``)."""
+
 
 def install() -> None:
     """Have requests stamped and hints taken in this process, if its server evicts by this order.
@@ -97,6 +102,7 @@ class RequestMetadata(NamedTuple):
 
     stamp: float | None = None  # when it arrived, s on the clock of the process that took it in; None: not stamped
     hints: Hints | None = None
+    is_made_ahead: bool = False  # it is no client's: what one will ask is prefilled
 
 
 def metadata_of(req: Any) -> RequestMetadata:
@@ -104,7 +110,8 @@ def metadata_of(req: Any) -> RequestMetadata:
     metadata = (req.sampling_params.custom_params or {}).get(KEY)
     if not metadata:
         return RequestMetadata()
-    return RequestMetadata(metadata["stamp"], Hints.loads(metadata["hints"]) if metadata["hints"] else None)
+    hints = Hints.loads(metadata["hints"]) if metadata["hints"] else None
+    return RequestMetadata(metadata["stamp"], hints, "made_ahead" in metadata)
 
 
 def first_tokens_of(req: Any) -> tuple[FirstToken, ...]:
@@ -120,6 +127,9 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     """
     params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
     if params is None or config is None:
+        return
+    if made_ahead.get():
+        params.custom_params = {KEY: {"stamp": time.monotonic(), "hints": None, "made_ahead": True}}
         return
     custom = dict(_custom_params(params.custom_params, manager.server_args))
     given = {field: value for field in FIELDS if (value := custom.pop(field, None)) is not None}
@@ -204,7 +214,18 @@ def note_header(original: Callable[..., Any], manager: Any, obj: Any, request: A
 
     Around ``TokenizerManager.generate_request``, which sees no header of a request from within the process.
     """
-    headers = getattr(request, "headers", {})
-    found = [_Header(name, text) for name in HEADERS if (text := headers.get(name)) is not None]
-    _header.set(found[0] if found else None)
+    _header.set(_header_of(request))
     return original(manager, obj, request)
+
+
+def hints_of(custom_params: Mapping[str, Any], request: Any) -> Mapping[str, Any]:
+    """The hints of a request that was served: those of ``FIELDS`` that it has, or else those of its header."""
+    given = {field: custom_params[field] for field in FIELDS if custom_params.get(field) is not None}
+    header = None if given else _header_of(request)
+    return given if header is None else read_header(header.text)
+
+
+def _header_of(request: Any) -> _Header | None:
+    headers = getattr(request, "headers", {})
+    found = (_Header(name, text) for name in HEADERS if (text := headers.get(name)) is not None)
+    return next(found, None)
