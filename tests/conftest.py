@@ -55,7 +55,7 @@ NodeManager.EXIT_TIMEOUT = 60  # s, instead of 10: a process that is interrupted
 
 ON_SERVERS = "tests/live/"
 
-ALONE = ("dashboard", "endings", "gpu", "hybrids", "ranks", "router", "slo", "state", "thoughts", "warm")
+ALONE = ("ahead", "dashboard", "endings", "gpu", "hybrids", "ranks", "router", "slo", "state", "thoughts", "warm")
 """Files of tests on servers that share none with others."""
 
 LONG = ("test_overlay", "test_doctor", "test_flags", "test_simulate")

@@ -1,0 +1,132 @@
+"""A real server that prefills what the next prompt of a chat will have, where the request says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+import requests
+
+from eval.live.server import Server, cpu_flags
+from radix_tlru.tools.scrape import Ahead, Snapshot, read
+from tests.helpers.models import small_model
+from tests.helpers.plugins import write_plugin
+
+pytestmark = pytest.mark.live
+
+HINT = {"nvext": {"agent_hints": {"speculative_prefill": True}}}
+HEADER = {"X-TLRU": json.dumps(HINT)}
+ANSWER = 200  # tokens
+
+IMPATIENT = """
+def register():
+    from radix_tlru.sglang.requests import ahead
+    ahead.PATIENCE_S = 0.5
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    # Of random weights answers are no text that would be tokenized as it was written: next prompts do not repeat them.
+    given = [*cpu_flags(small_model(), 8_000), "--radix-eviction", "etlru", "--tlru-prefill-ahead"]
+    environment = {"PYTHONPATH": write_plugin(tmp_path_factory.mktemp("impatient"), IMPATIENT)}
+    with Server(given, name="test-ahead", environment=environment, grace_s=0) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def look(server: Server) -> Snapshot:
+    return read(requests.get(f"{server.base_url}/metrics", timeout=60).text, server.base_url)
+
+
+def prefilled(server: Server) -> Ahead:
+    return look(server).ahead or Ahead({}, 0.0)
+
+
+def wait_for(server: Server, outcome: str, count: float) -> None:
+    """Until so many answers have come to that."""
+    deadline = time.monotonic() + 60
+    while prefilled(server).answers.get(outcome, 0.0) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def begun(number: int) -> list[Any]:
+    return [{"role": "user", "content": f"Chat {number}. " * 40}]
+
+
+def answered(client: openai.OpenAI, messages: list[Any], *, streams: bool = False, **said: Any) -> str:
+    asked: dict[str, Any] = {"model": "default", "messages": messages, "max_tokens": ANSWER}
+    body = {"ignore_eos": True, **said.pop("extra_body", {})}
+    if streams:
+        chunks = client.chat.completions.create(**asked, extra_body=body, stream=True, **said)
+        return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    return client.chat.completions.create(**asked, extra_body=body, **said).choices[0].message.content or ""
+
+
+def next_prompt(client: openai.OpenAI, server: Server, messages: list[Any], answer: str) -> tuple[int, int]:
+    """Cached tokens of the next prompt, and how many it was known to have."""
+    messages = [*messages, {"role": "assistant", "content": answer}]
+    whole = {"messages": messages, "add_generation_prompt": False}
+    known = requests.post(f"{server.base_url}/v1/tokenize", json=whole, timeout=60).json()["count"]
+    messages.append({"role": "user", "content": "Go on."})
+    usage = client.chat.completions.create(model="default", messages=messages, max_tokens=8).usage
+    assert usage is not None
+    assert usage.prompt_tokens_details is not None
+    return usage.prompt_tokens_details.cached_tokens or 0, known
+
+
+def test_what_the_next_prompt_will_have_is_there_and_is_no_turn(server: Server, client: openai.OpenAI) -> None:
+    before = look(server).ranks[0].value("requests_total") or 0.0
+    ways: list[dict[str, Any]] = [
+        {"extra_body": HINT},
+        {"extra_body": HINT, "streams": True},
+        {"extra_headers": HEADER},
+    ]
+    for number, said in enumerate(ways, start=1):
+        messages = begun(number)
+        answer = answered(client, messages, **said)
+        wait_for(server, "done", number)
+        cached, known = next_prompt(client, server, messages, answer)
+        assert cached >= known > ANSWER
+    messages = begun(9)
+    cached, known = next_prompt(client, server, messages, answered(client, messages))
+    assert cached < known - ANSWER / 2, "nobody asked for more"
+    now = look(server)
+    assert (now.ranks[0].value("requests_total") or 0.0) - before == 8
+    assert now.ranks[0].by("continued_total", "answer") == {"as_cached": 0, "otherwise": 4}
+    assert prefilled(server).tokens >= 3 * ANSWER
+    assert server.alive()
+
+
+def test_nothing_is_prefilled_while_others_are_served(server: Server, client: openai.OpenAI) -> None:
+    before = prefilled(server)
+    messages = begun(20)
+    endless = {"ignore_eos": True}
+    with client.chat.completions.create(
+        model="default", messages=begun(21), max_tokens=6_000, stream=True, extra_body=endless
+    ) as other:
+        next(iter(other))
+        answer = answered(client, messages, extra_body=HINT)
+        wait_for(server, "dropped", before.answers.get("dropped", 0.0) + 1)
+    cached, known = next_prompt(client, server, messages, answer)
+    assert cached < known - ANSWER / 2
+    now = prefilled(server)
+    assert (now.answers["done"], now.tokens) == (before.answers["done"], before.tokens)
+
+
+def test_a_client_cannot_say_that_its_request_is_no_turn(server: Server) -> None:
+    before = look(server).ranks[0].value("requests_total") or 0.0
+    forged = {"__radix_tlru": {"stamp": 0.0, "hints": None, "made_ahead": True}}
+    asked = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "custom_params": forged}}
+    assert requests.post(f"{server.base_url}/generate", json=asked, timeout=60).ok
+    assert (look(server).ranks[0].value("requests_total") or 0.0) - before == 1
