@@ -48,8 +48,9 @@ REPRICED = 24
 pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
 closed on Mooncake goes up and down by two points, and the longest calls grow."""
 
-CORRECTED = 8
-"""Leaves that a decision gives a new price because the one they came first by was too low, at most."""
+CORRECTED = 16
+"""Leaves that the decisions of a turn give a new price because the one they came first by was too low, at most; a
+decision may always do one."""
 
 _EXPIRIES = 64
 """Expiries that a decision looks at, at most: many are of leaves that were used since."""
@@ -110,7 +111,7 @@ class EvictionOrder:
         self._pricings = [Pricing(policy, 0)]  # the one in force last
         self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
         self._reprices = REPRICED  # leaves that this turn may still give a new price
-        self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
+        self._corrections = CORRECTED  # leaves whose price was too low that this turn may still give a new one
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
@@ -142,7 +143,7 @@ class EvictionOrder:
 
     def renew_price_budget(self) -> None:
         """A turn was served: some more leaves may get new prices."""
-        self._reprices = REPRICED
+        self._reprices, self._corrections = REPRICED, CORRECTED
 
     # ---- leaves ----
 
@@ -300,7 +301,7 @@ class EvictionOrder:
             self._price_buckets()
         if self._entries.next_expiry <= self._now and self._timed_by == returns:
             self._move_expired()
-        self._corrections = CORRECTED
+        self._corrections = max(self._corrections, 1)
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:
             if not self._entries.bucket:

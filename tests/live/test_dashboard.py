@@ -55,7 +55,7 @@ def test_the_picture_has_every_panel(watching: Prometheus) -> None:
     places = draw(watching, now - 120, now).axes
     assert [place.get_title(loc="left") for place in places[: len(PANELS)]] == [panel.title for panel in PANELS]
     shown = {place.get_title(loc="left") for place in places if place.lines}
-    assert {"Policy in force", "Threshold ξ", "What could go", "Next victim", "w, and who waits"} <= shown
+    assert {"Policy in force", "Threshold ξ", "What could go", "Next victim", "w"} <= shown
 
 
 def test_the_rules_are_evaluated_and_none_fires_on_a_server_that_is_well(watching: Prometheus) -> None:

@@ -140,7 +140,8 @@ def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_f
             assert victim is not None
             order.remove_leaf(victim.leaf_id)
             del leaves[victim.leaf_id]
-        assert looks <= REPRICED + 3 * (CORRECTED + 1), "expired, first by a price that was too low, the victim"
+        corrected = CORRECTED + 2  # a decision may always do one
+        assert looks <= REPRICED + corrected + 3, "expired, first by a price that was too low, the victim"
     for _ in range(3_000 // REPRICED + 1):
         order.renew_price_budget()
         victim = order.choose_victim(1_000)

@@ -75,7 +75,7 @@ CONSTANTS = (
     Constant("policy.order", "REPRICED", "leaves", "repriced in a turn"),
     Constant("policy.order", "_EXPIRIES", "entries", "of expiries that a decision looks at"),
     Constant("policy.order", "_COMPARED", "policies", "whose prices are compared, the newest"),
-    Constant("policy.order", "CORRECTED", "leaves", "repriced at a decision as their price was too low"),
+    Constant("policy.order", "CORRECTED", "leaves", "repriced in a turn's decisions, as their price was too low"),
     Constant("policy.order", "_AHEAD", "times", "the last victim's cost, from which groups last"),
     Constant("policy.order", "_AHEAD_AGAIN", "times", "a price that was too low, from which groups last"),
     Constant("objective.calibration", "EVERY", "batches", "from one estimate of ξ to the next", unmeasured=_LIVE),
