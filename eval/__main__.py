@@ -41,6 +41,7 @@ COMMANDS = {
     "warm": Command(
         "studies.warm", "what prompts that are kept warm gain for who begins with them, and cost the others"
     ),
+    "restart": Command("studies.restart", "what a restarted server gains by beginning with what it had learned"),
     "features": Command("studies.features", "what each thing that is known of a turn is worth to the learned rates"),
     "constants": Command("studies.constants.command", "every tuned constant, and what half and twice its value do"),
     "paper": Command("studies.paper.command", "the paper's experiments in its own layout: Tables 1–6, Figures 3–7"),

@@ -8,6 +8,7 @@
 | `unseen.py` | `unseen` | the old name of `compare --suite`, on other traces |
 | `rates.py` | `rates` | how far are learned rates from the true ones? |
 | `hostile.py` | `hostile` | what can one hostile client do to another tenant? |
+| `restart.py` | `restart` | does a server that begins with a state, its own or of others, begin better? |
 | `warm.py` | `warm` | what do prompts that are kept warm gain, and what do they cost the others? |
 | `constants.py`, `constants_table.py` | `constants` | which tuned constants are there, and which of them matter? |
 | `paper/` | `paper` | what does the paper report, and what do we find in its setting? |

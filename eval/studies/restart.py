@@ -1,0 +1,96 @@
+"""`python -m eval restart`: what a restarted server gains by beginning with what it had learned (``--tlru-state``).
+
+A learner is taught by the first requests of a trace. The next ones are served from an empty cache, by a learner that
+begins with nothing, and by one that begins with that state. With ``--taught-by`` the state is of another workload, as a
+prior that ships would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from eval.arguments import add_page_size, check_page_sizes, tokens, weight_text, whole
+from eval.caches.simulator import SimulatedCache
+from eval.studies.figures import Figures, figures
+from eval.terminal import show, table
+from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.traces import open_trace
+from eval.traces.request import Request
+from radix_tlru import Config
+from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.state import LearnedState
+
+__all__ = ["add_arguments", "compare", "run"]
+
+WEIGHTS = (1.0, None)
+"""w: the learned rates at once; and as a server starts, where a candidate has to be seen to be better first."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Flags of the command."""
+    add_trace_arguments(parser)
+    add = parser.add_argument
+    add("--taught-by", metavar="TRACE", help="another trace, which teaches (default: the trace itself)")
+    add("--turns", type=whole(1), default=4_000, metavar="N", help="requests that teach (default: %(default)s)")
+    add("--requests", type=whole(1), default=1_000, metavar="N", help="requests after them (default: %(default)s)")
+    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
+    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
+    add_page_size(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table.
+
+    Raises:
+        ValueError, OSError: something asked for cannot be done.
+    """
+    check_page_sizes([args.page_size], [args.capacity])
+    requests = trace_source(args).open().requests
+    taught_by = requests if args.taught_by is None else open_trace(args.taught_by).requests
+    first = args.turns if args.taught_by is None else 0
+    if len(taught_by) < args.turns:
+        raise ValueError(f"--turns {args.turns}: must be at most {len(taught_by)}, the requests of the trace")
+    if len(requests) <= first:
+        raise ValueError(f"--turns {args.turns}: must be fewer than the {len(requests)} requests of the trace")
+    show(compare(taught_by[: args.turns], requests[first : first + args.requests], args))
+    return 0
+
+
+def compare(teaching: Sequence[Request], requests: Sequence[Request], args: argparse.Namespace) -> Table:
+    """A row for each w and beginning."""
+    result = table(
+        f"{len(requests):,} requests from an empty cache; the state is of {len(teaching):,}",
+        ("w", "begins with", "other than lru after", "mean", "p50", "p95", "requests over ξ", "TEL"),
+        texts=2,
+    )
+    for weight in WEIGHTS:
+        teacher = _learner(args, weight)
+        _serve(teacher, teaching, args)
+        for name, learned in (("nothing", None), ("the state", teacher.snapshot())):
+            began, found = _serve(_learner(args, weight, learned), requests, args)
+            result.add_row(
+                weight_text(weight),
+                name,
+                "–" if began is None else f"{began:,} requests",
+                *(f"{figure:,.0f}" for figure in (found.mean, found.p50, found.p95, found.violations, found.tel)),
+            )
+    return result
+
+
+def _learner(args: argparse.Namespace, weight: float | None, learned: LearnedState | None = None) -> Learner:
+    config = Config("etlru", args.threshold, median_weight=weight, trim_chunk=1)
+    return Learner(config, args.capacity, args.page_size, learned=learned)
+
+
+def _serve(learner: Learner, requests: Sequence[Request], args: argparse.Namespace) -> tuple[int | None, Figures]:
+    """Requests before the first that another policy than lru is in force for, and the figures."""
+    cache, began = SimulatedCache(learner, args.capacity, args.page_size), None
+    cached: list[int] = []
+    for number_of, request in enumerate(requests):
+        if began is None and learner.in_force != "lru":
+            began = number_of
+        cached.append(cache.request(request))
+    return began, figures(requests, cached, args.threshold)

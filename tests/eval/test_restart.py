@@ -1,0 +1,54 @@
+"""`python -m eval restart`: requests served by a learner that begins with nothing, and by one that has a state."""
+
+from __future__ import annotations
+
+import pytest
+
+from eval.__main__ import main
+from eval.caches.policies import simulated_cache
+from eval.traces import open_trace
+
+TRACE = "agents:runs=100"
+SIZES = ["--capacity", "200k", "--threshold", "2048", "--page-size", "16"]
+
+
+def rows(out: str) -> list[list[str]]:
+    """Of each row w, what it begins with, and the last figures: mean, p50, p95, requests over ξ, TEL."""
+    lines = [line.split() for line in out.splitlines()]
+    return [[line[0], *line[-5:]] for line in lines if line and line[0] in ("1", "own")]
+
+
+def test_who_begins_with_nothing_is_a_new_server_and_who_has_learned_is_another(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    requests = open_trace(TRACE).requests
+    taught = len(requests) // 2
+    assert main(["restart", "--trace", TRACE, "--turns", str(taught), "--requests", "100", *SIZES]) == 0
+    fresh, again, guarded, _ = rows(capsys.readouterr().out)
+    cache = simulated_cache("etlru", 200_000, threshold=2048, median_weight=1.0, page_size=16)
+    following = requests[taught : taught + 100]
+    uncached = [len(request.prompt) - cache.request(request) for request in following]
+    assert fresh[1] == f"{sum(uncached) / len(uncached):,.0f}"
+    assert fresh[1:] != again[1:]
+    assert fresh[0] != guarded[0]
+
+
+def test_a_state_of_another_trace_is_learned_from_that(capsys: pytest.CaptureFixture[str]) -> None:
+    other = ["--taught-by", "synthetic:conversations=100", "--turns", "200", "--requests", "200"]
+    assert main(["restart", "--trace", TRACE, *other, *SIZES]) == 0
+    assert len(rows(capsys.readouterr().out)) == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--turns", "100000"], "--turns 100000: must be at most"),
+        (["--turns", "0"], "--turns 0: must be"),
+        (["--taught-by", "nowhere"], "nowhere: no such file"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["restart", "--trace", TRACE, *flags, *SIZES]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
