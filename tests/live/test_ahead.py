@@ -73,13 +73,16 @@ def answered(client: openai.OpenAI, messages: list[Any], *, streams: bool = Fals
     return client.chat.completions.create(**asked, extra_body=body, **said).choices[0].message.content or ""
 
 
-def next_prompt(client: openai.OpenAI, server: Server, messages: list[Any], answer: str) -> tuple[int, int]:
+def next_prompt(
+    client: openai.OpenAI, server: Server, messages: list[Any], answer: str, salt: str | None = None
+) -> tuple[int, int]:
     """Cached tokens of the next prompt, and how many it was known to have."""
     messages = [*messages, {"role": "assistant", "content": answer}]
     whole = {"messages": messages, "add_generation_prompt": False}
     known = requests.post(f"{server.base_url}/v1/tokenize", json=whole, timeout=60).json()["count"]
     messages.append({"role": "user", "content": "Go on."})
-    usage = client.chat.completions.create(model="default", messages=messages, max_tokens=8).usage
+    salted = {"cache_salt": salt}
+    usage = client.chat.completions.create(model="default", messages=messages, max_tokens=8, extra_body=salted).usage
     assert usage is not None
     assert usage.prompt_tokens_details is not None
     return usage.prompt_tokens_details.cached_tokens or 0, known
@@ -101,10 +104,15 @@ def test_what_the_next_prompt_will_have_is_there_and_is_no_turn(server: Server, 
     messages = begun(9)
     cached, known = next_prompt(client, server, messages, answered(client, messages))
     assert cached < known - ANSWER / 2, "nobody asked for more"
+    messages = begun(10)
+    answer = answered(client, messages, extra_body={**HINT, "cache_salt": "a"})
+    wait_for(server, "done", 4)
+    found = {salt: next_prompt(client, server, messages, answer, salt) for salt in ("b", "a")}
+    assert found["a"][0] >= known > found["b"][0], "in the namespace of the chat"
     now = look(server)
-    assert (now.ranks[0].value("requests_total") or 0.0) - before == 8
-    assert now.ranks[0].by("continued_total", "answer") == {"as_cached": 0, "otherwise": 4}
-    assert prefilled(server).tokens >= 3 * ANSWER
+    assert (now.ranks[0].value("requests_total") or 0.0) - before == 11
+    assert now.ranks[0].by("continued_total", "answer") == {"as_cached": 0, "otherwise": 5}
+    assert prefilled(server).tokens >= 4 * ANSWER
     assert server.alive()
 
 

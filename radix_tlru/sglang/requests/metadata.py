@@ -128,14 +128,15 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
     if params is None or config is None:
         return
+    custom: dict[str, Any] = {}
+    metadata: dict[str, Any] = {"stamp": time.monotonic(), "hints": None}
     if made_ahead.get():
-        params.custom_params = {KEY: {"stamp": time.monotonic(), "hints": None, "made_ahead": True}}
-        return
-    custom = dict(_custom_params(params.custom_params, manager.server_args))
-    given = {field: value for field in FIELDS if (value := custom.pop(field, None)) is not None}
-    # As one string: what SGLang lets travel there may not be nested.
-    hints = _read_hints(given, tokenized, config, manager.server_args)
-    metadata = {"stamp": time.monotonic(), "hints": hints and hints.dumps()}
+        metadata["made_ahead"] = True
+    else:
+        custom.update(_custom_params(params.custom_params, manager.server_args))
+        given = {field: value for field in FIELDS if (value := custom.pop(field, None)) is not None}
+        hints = _read_hints(given, tokenized, config, manager.server_args)
+        metadata["hints"] = hints and hints.dumps()  # as one string: what SGLang lets travel there may not be nested
     # Of several such processes none knows which requests are uncontended.
     if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
         streams = getattr(tokenized, "stream", False)  # an embedding does not
