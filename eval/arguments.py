@@ -15,6 +15,7 @@ from radix_tlru.config import REMOVED_WEIGHTS
 
 __all__ = [
     "Several",
+    "add_cache",
     "add_page_size",
     "add_policies",
     "check_page_sizes",
@@ -155,6 +156,14 @@ def add_page_size(parser: argparse.ArgumentParser, default: int = 1, *, several:
     """``--page-size`` in tokens; :func:`check_page_sizes` holds it against the capacity."""
     settings: dict[str, Any] = {"action": Several, "default": [default]} if several else {"default": default}
     parser.add_argument("--page-size", type=whole(1), metavar="N", help=f"tokens (default: {default})", **settings)
+
+
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    """``--capacity``, ``--threshold`` and ``--page-size`` of one cache, in tokens; see :func:`check_page_sizes`."""
+    add = parser.add_argument
+    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
+    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
+    add_page_size(parser)
 
 
 def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int], flag: str = "--capacity") -> None:

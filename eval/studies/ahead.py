@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rich.table import Table
 
-from eval.arguments import add_page_size, add_policies, check_page_sizes, tokens
+from eval.arguments import add_cache, add_policies, check_page_sizes
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
 from eval.studies.figures import figures
@@ -57,10 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     add_trace_arguments(parser)
     add_policies(parser, POLICIES, ("lru",))
-    add = parser.add_argument
-    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
-    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
-    add_page_size(parser)
+    add_cache(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
-from eval.arguments import add_page_size, check_page_sizes, tokens, weight_text, whole
+from eval.arguments import add_cache, check_page_sizes, weight_text, whole
 from eval.caches.simulator import SimulatedCache
 from eval.studies.figures import Figures, figures
 from eval.terminal import show, table
@@ -36,9 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--taught-by", metavar="TRACE", help="another trace, which teaches (default: the trace itself)")
     add("--turns", type=whole(1), default=4_000, metavar="N", help="requests that teach (default: %(default)s)")
     add("--requests", type=whole(1), default=1_000, metavar="N", help="requests after them (default: %(default)s)")
-    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
-    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
-    add_page_size(parser)
+    add_cache(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, add_policies, check_page_sizes, number, tokens, whole
+from eval.arguments import Several, add_cache, add_policies, check_page_sizes, number, whole
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
@@ -49,8 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_trace_arguments(parser)
     add_policies(parser, POLICIES, ("lru", "etlru"))
     add = parser.add_argument
-    add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
-    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
     add("--every", action=Several, type=number(least=1), default=[60.0], metavar="S", help="between rounds (60)")
     add(
         "--uses",
@@ -59,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="conversations that begin with a prompt, at least, for it to be warm (default: %(default)s)",
     )
-    add_page_size(parser)
+    add_cache(parser)
 
 
 def run(args: argparse.Namespace) -> int:

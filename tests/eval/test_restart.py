@@ -9,7 +9,7 @@ from eval.caches.policies import simulated_cache
 from eval.traces import open_trace
 
 TRACE = "agents:runs=100"
-SIZES = ["--capacity", "200k", "--threshold", "2048", "--page-size", "16"]
+SIZES = ["--capacity", "50k", "--threshold", "2048", "--page-size", "16"]
 
 
 def rows(out: str) -> list[list[str]]:
@@ -25,7 +25,7 @@ def test_who_begins_with_nothing_is_a_new_server_and_who_has_learned_is_another(
     taught = len(requests) // 2
     assert main(["restart", "--trace", TRACE, "--turns", str(taught), "--requests", "100", *SIZES]) == 0
     fresh, again, guarded, _ = rows(capsys.readouterr().out)
-    cache = simulated_cache("etlru", 200_000, threshold=2048, median_weight=1.0, page_size=16)
+    cache = simulated_cache("etlru", 50_000, threshold=2048, median_weight=1.0, page_size=16)
     following = requests[taught : taught + 100]
     uncached = [len(request.prompt) - cache.request(request) for request in following]
     assert fresh[1] == f"{sum(uncached) / len(uncached):,.0f}"
