@@ -38,7 +38,7 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import round_up
 
-__all__ = ["CORRECTED", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
+__all__ = ["CORRECTED", "CORRECTED_IN_A_TURN", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
 
 _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
@@ -48,8 +48,8 @@ REPRICED = 24
 pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
 closed on Mooncake goes up and down by two points, and the longest calls grow."""
 
-CORRECTED = 8
-"""Leaves that a decision gives a new price because the one they came first by was too low, at most."""
+CORRECTED, CORRECTED_IN_A_TURN = 8, 24
+"""Leaves that came first by too low a price and get a new one, at most: in a decision, in a turn (or one in each)."""
 
 _EXPIRIES = 64
 """Expiries that a decision looks at, at most: many are of leaves that were used since."""
@@ -111,6 +111,7 @@ class EvictionOrder:
         self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
         self._reprices = REPRICED  # leaves that this turn may still give a new price
         self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
+        self._corrections_left = CORRECTED_IN_A_TURN  # and this turn
         self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
@@ -142,7 +143,7 @@ class EvictionOrder:
 
     def renew_price_budget(self) -> None:
         """A turn was served: some more leaves may get new prices."""
-        self._reprices = REPRICED
+        self._reprices, self._corrections_left = REPRICED, CORRECTED_IN_A_TURN
 
     # ---- leaves ----
 
@@ -300,13 +301,14 @@ class EvictionOrder:
             self._price_buckets()
         if self._entries.next_expiry <= self._now and self._timed_by == returns:
             self._move_expired()
-        self._corrections = CORRECTED
+        self._corrections = granted = max(min(CORRECTED, self._corrections_left), 1)
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:
             if not self._entries.bucket:
                 return None
             self._reprices = max(self._reprices, CORRECTED)  # no leaf has a new price yet
             self._reprice_some()
+        self._corrections_left -= granted - self._corrections
         bucket, leaf_id, leaf = found
         pricing = bucket.pricing
         self._victim = leaf_id, bucket

@@ -47,6 +47,6 @@ class Leaves(dict[int, Leaf]):
 def unbounded_decisions() -> Iterator[None]:
     """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go."""
     with pytest.MonkeyPatch.context() as changed:
-        for bound in ("REPRICED", "CORRECTED", "_EXPIRIES"):
+        for bound in ("REPRICED", "CORRECTED", "CORRECTED_IN_A_TURN", "_EXPIRIES"):
             changed.setattr(f"radix_tlru.policy.order.{bound}", 1 << 30)
         yield

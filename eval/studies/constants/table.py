@@ -76,6 +76,7 @@ CONSTANTS = (
     Constant("policy.order", "_EXPIRIES", "entries", "of expiries that a decision looks at"),
     Constant("policy.order", "_COMPARED", "policies", "whose prices are compared, the newest"),
     Constant("policy.order", "CORRECTED", "leaves", "repriced at a decision as their price was too low"),
+    Constant("policy.order", "CORRECTED_IN_A_TURN", "leaves", "repriced at all decisions of a turn for that"),
     Constant("policy.order", "_AHEAD", "times", "the last victim's cost, from which groups last"),
     Constant("policy.order", "_AHEAD_AGAIN", "times", "a price that was too low, from which groups last"),
     Constant("objective.calibration", "EVERY", "batches", "from one estimate of ξ to the next", unmeasured=_LIVE),
