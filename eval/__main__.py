@@ -38,6 +38,7 @@ COMMANDS = {
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
     "ahead": Command("studies.ahead", "what it would gain, and cost, to prefill what the next prompt will surely have"),
+    "load-back": Command("studies.load_back", "what it would gain, and cost, to load back what returns soon"),
     "warm": Command(
         "studies.warm", "what prompts that are kept warm gain for who begins with them, and cost the others"
     ),

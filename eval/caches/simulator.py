@@ -171,14 +171,39 @@ class SimulatedCache:
 
     def prefill(self, context: Path) -> int:
         """Cache a context that no request asks for, and learn nothing of it; returns the tokens that were prefilled."""
+        self._served += 1
+        return self._fill(context, len(context), self._served, None)
+
+    def load_back(self, context: Path, end: int, last_access: float, known: Any) -> int:
+        """Cache the first ``end`` tokens of a context as a host tier gives them back, which is no use of them.
+
+        Args:
+            last_access: the last use.
+            known: what :meth:`known_of` had said then.
+
+        Returns:
+            the tokens that were not there.
+        """
+        return self._fill(context, end, last_access, known)
+
+    def held_of(self, context: Path) -> int:
+        """Tokens of a context that are cached, in whole nodes."""
+        return self._deepest(context).end
+
+    def known_of(self, context: Path) -> Any:
+        """What is known of the last of these: a conversation, or the future."""
+        return self._deepest(context).conversation
+
+    def _fill(self, context: Path, end: int, last_access: float, known: Any) -> int:
         path = self._match(context)
         found = path[-1].end
-        end = min(len(context) // self.page_size * self.page_size, self.capacity)
+        end = min(end // self.page_size * self.page_size, self.capacity)
         deepest = self._extend(path, context, end)
+        if known is not None and end > found:
+            deepest.conversation = known
         deepest.history = max(deepest.history, end)
-        self._served += 1
         for node in path:
-            node.last_access = self._served
+            node.last_access = max(node.last_access, last_access)
         self._offer_if_free(deepest)
         return max(end - found, 0)
 

@@ -1,0 +1,71 @@
+"""`python -m eval load-back`: two tiers, and what is taken from the lower one before it is asked for."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+
+from eval.__main__ import main
+from eval.caches.policies import simulated_cache
+from eval.studies import load_back
+from eval.studies.load_back import serve
+from eval.traces import open_trace
+from eval.traces.request import Path, Request
+
+SIZES = Namespace(capacity=300, host=600, threshold=100, page_size=1)
+
+
+def request(number: int, chat: int, turn: int) -> Request:
+    """A turn of a chat that adds 100 tokens to it."""
+    path = Path(tuple(100 * chat + n for n in range(turn)), tuple(100 * (n + 1) for n in range(turn)))
+    return Request(60.0 * number, str(chat), path, path, len(path), 0)
+
+
+TURNS = [request(number, chat, turn) for number, (chat, turn) in enumerate([(1, 2), (2, 2), (3, 1), (1, 3), (2, 3)])]
+
+
+@pytest.mark.parametrize(
+    ("loads_back", "on_device", "ahead"), [(False, [0, 0, 0, 100, 0], 0), (True, [0, 0, 0, 200, 200], 300)]
+)
+def test_who_knows_the_future_loads_back_what_comes_next(
+    loads_back: bool, on_device: list[int], ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_back, "LOOKS_EVERY", 1)
+    served = serve(TURNS, "belady", loads_back, SIZES)
+    assert served.cached == [0, 0, 0, 200, 200], "the host holds all of both"
+    assert served.on_device == on_device
+    assert served.ahead == ahead
+
+
+def test_what_was_loaded_back_is_as_old_as_it_was() -> None:
+    cache = simulated_cache("lru", 300, threshold=100)
+    for each in TURNS[:3]:
+        cache.request(each)
+    assert cache.held_of(TURNS[0].context) == 0
+    assert cache.load_back(TURNS[0].context, 100, 1.0, None) == 100
+    assert cache.load_back(TURNS[0].context, 100, 1.0, None) == 0
+    cache.request(request(9, 4, 1))
+    assert cache.held_of(TURNS[0].context) == 0, "the least recent of all goes first"
+    assert cache.held_of(TURNS[2].context) == 100
+
+
+def test_the_table_has_each_policy_with_and_without(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--capacity", "100k", "--host", "300k", "--threshold", "2048", "--page-size", "16"]
+    trace = "agents:runs=100,popularity=0"
+    assert main(["load-back", "--trace", trace, *sizes]) == 0
+    rows = [
+        line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith(("etlru", "belady"))
+    ]
+    assert [row[0] for row in rows] == ["etlru", "etlru", "belady", "belady"]
+    for demand, forecast in (rows[:2], rows[2:]):
+        assert forecast[4] == demand[3], "what both tiers lack is the same"
+        assert demand[6] == "0"
+        assert forecast[7] != "0"
+    assert len(open_trace(trace).requests) > 8
+
+
+def test_a_host_that_holds_less_than_the_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--capacity", "2k", "--host", "1k", "--threshold", "512"]
+    assert main(["load-back", "--trace", "figure1", *sizes]) == 2
+    assert capsys.readouterr().err == "eval load-back: --host 1000: must be at least --capacity 2000\n"
