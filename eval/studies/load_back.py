@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number(above=0.0),
         default=0.075,
         metavar="C",
-        help="time to load a token from the host, in times of prefilling one (default: 0.075, 8B parameters on an A100: "
+        help="time to load a token from the host, in times of prefilling one (default: 0.075, an 8B model on an A100: "
         "130 kB at 22 GB/s, 6 µs, beside 80 µs)",
     )
 

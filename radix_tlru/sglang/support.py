@@ -66,6 +66,7 @@ TOKENIZER_WORKERS = "get_tokenizer_worker_class"
 
 # Flags of SGLang that choose another cache or another order, and the value that each has to have.
 _CONFLICTS = {
+    "--enable-hisparse": ("enable_hisparse", False),  # drops KV of its own choice, and wants no radix cache
     "--radix-eviction-policy": ("radix_eviction_policy", "lru"),
     "--radix-eviction-policy-config": ("radix_eviction_policy_config", None),
     "--radix-cache-backend": ("radix_cache_backend", None),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from eval.live.server import Server, free_port
 from radix_tlru.cli import main
@@ -136,6 +137,36 @@ def test_adapters_share_nothing_and_answer_as_on_stock(adapted: list[Server]) ->
         assert_unharmed(server, PAGED_POOL)
 
 
+def test_an_adapter_that_is_loaded_under_the_name_of_another_finds_nothing_of_it(
+    adapted: list[Server], weighted_model: Path, tmp_path: Path
+) -> None:
+    name = "three"
+    paths = [write_adapter(weighted_model, tmp_path / str(seed), seed) for seed in (7, 8)]
+
+    def each_in_turn(server: Server) -> list[tuple[int, list[int]]]:
+        server.flush_cache()
+        same, said = Conversation(32).ask(640), []
+        for path in paths:
+            post(server, "load_lora_adapter", lora_name=name, lora_path=str(path))
+            said += [ask(server, [body(same, lora_path=name)])[0] for _ in range(2)]
+            post(server, "unload_lora_adapter", lora_name=name)
+        return [(cached(reply), reply["output_ids"]) for reply in said]
+
+    ours, stock = at_each(adapted, each_in_turn)
+    assert ours == stock
+    (first, one), (second, same), (third, other), (fourth, _) = ours
+    assert [first, second, third, fourth] == [0, 640 - PAGE_SIZE] * 2
+    assert one == same != other
+    before = evicted(adapted[0])
+    crowd(adapted[0], [{}] * 12)
+    assert evicted(adapted[0]) > before, "what belongs to nobody any more goes like all else"
+    assert_unharmed(adapted[0], PAGED_POOL)
+
+
+def post(server: Server, path: str, **said: str) -> None:
+    requests.post(f"{server.base_url}/{path}", json=said, timeout=120).raise_for_status()
+
+
 def test_a_prompt_is_warm_for_its_adapter_alone(
     adapted: list[Server], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +205,11 @@ def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted:
 
 SHAPES = (
     pytest.param(1, ("--enable-mixed-chunk",), id="mixed chunks, page size 1", marks=pytest.mark.long),
-    pytest.param(64, ("--disable-overlap-schedule",), id="no overlap, page size 64"),
+    pytest.param(
+        64,
+        ("--disable-overlap-schedule", "--schedule-policy", "lpm"),
+        id="no overlap, longest prefix first, page size 64",
+    ),
 )
 SALTS: tuple[Fields, ...] = ({}, {"cache_salt": "a"})
 REPLICAS: tuple[Fields, ...] = ({"routed_dp_rank": 0}, {"routed_dp_rank": 1})
@@ -193,6 +228,7 @@ def test_a_subscriber_knows_what_is_resident(
     with serve(weighted_model, f"events-{page_size}", *given, pool=pool, page_size=page_size, chunk=256) as server:
         info = server.server_info()
         assert (info["enable_mixed_chunk"], info["disable_overlap_schedule"]) == (page_size == 1, page_size != 1)
+        assert info["schedule_policy"] == ("fcfs" if page_size == 1 else "lpm")
         with contextlib.closing(Subscriber(server, endpoint)) as subscriber:
             before, named = evicted(server), SALTS * 6
             told = crowd(server, named)

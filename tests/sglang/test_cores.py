@@ -107,18 +107,18 @@ class Walker(OfflineCache):
             self.allocator.available_size(),
             self.cache.full_evictable_size(),
             self.cache.full_protected_size(),
-            list(blocks(self.cache.take_events())),
+            list(told(self.cache.take_events())),
         )
 
 
-def blocks(events: Iterable[KVCacheEvent]) -> Iterator[tuple[object, ...]]:
-    """What became of each block. The Python core puts what is removed in a row into one event."""
+def told(events: Iterable[KVCacheEvent]) -> Iterator[tuple[object, ...]]:
+    """What became of the blocks, event by event: removals in a row are one."""
     for event in events:
         match event:
             case BlockStored():
                 yield "stored", event.parent_block_hash, event.token_ids, event.cache_salt, event.block_hashes
             case BlockRemoved():
-                yield from (("removed", block) for block in event.block_hashes)
+                yield "removed", *event.block_hashes
             case AllBlocksCleared():
                 yield ("cleared",)
 

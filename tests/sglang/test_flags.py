@@ -232,6 +232,7 @@ REFUSED = {
     "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
+    "--radix-eviction tlru --enable-hisparse --disable-radix-cache": "together with --enable-hisparse",
     "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
     "--radix-eviction tlru --disaggregation-mode prefill --enable-pd-role-switch": "with --enable-pd-role-switch",
     "--radix-eviction tlru --disaggregation-mode decode": "together with --disaggregation-mode decode",

@@ -376,5 +376,17 @@ class RustTailCore(RustUnifiedTreeCore):
 
 
 def _events_of_the_device(take: Callable[[], list[KVCacheEvent]]) -> list[KVCacheEvent]:
-    """What a subscriber is told: no copy on the host was more than a way to ask for tokens."""
-    return [event for event in take() if not (isinstance(event, BlockRemoved) and event.medium is StorageMedium.CPU)]
+    """What a subscriber is told: no copy on the host was more than a way to ask for tokens.
+
+    What was removed in a row is one event, as on the Python core, and not one for each cut.
+    """
+    events: list[KVCacheEvent] = []
+    for event in take():
+        if not isinstance(event, BlockRemoved):
+            events.append(event)
+        elif event.medium is not StorageMedium.CPU:
+            if events and isinstance(last := events[-1], BlockRemoved) and last.medium == event.medium:
+                last.block_hashes.extend(event.block_hashes)
+            else:
+                events.append(event)
+    return events
