@@ -131,7 +131,7 @@ def simulated_cache(
 
     Args:
         next_prompt_estimate: Q̂; None: learned by tlru and etlru, 200 elsewhere.
-        median_weight: w; ``load`` only for tlru and etlru. None: that of a server, 0 for any policy but etlru.
+        median_weight: w. None: that of a server for etlru, which chooses, and 0 for any other policy.
         trim_chunk: of lru, tlru and etlru; 1: exact to the page. None: that of a server whose pool is ``capacity``.
         knowledge: of the trace; needed by the policies whose definition says so.
         death_rate: μ of etlru-given, 1/s.
@@ -157,7 +157,6 @@ def simulated_cache(
     weight = None if name == "lru" else median_weight  # Config takes none for lru
     asked = Config(name, threshold, next_prompt_estimate, weight, trim_chunk=trim_chunk)
     config = asked.for_pool(capacity)
-    is_pinned = next_prompt_estimate is not None and not isinstance(median_weight, str)
-    learns = name == "etlru" or (name == "tlru" and not is_pinned)
+    learns = name == "etlru" or (name == "tlru" and next_prompt_estimate is None)
     policy = Learner(config, capacity, page_size) if learns else policy_for(config)
     return SimulatedCache(policy, capacity, page_size, forced=forced)

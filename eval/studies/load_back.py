@@ -129,7 +129,7 @@ def _load_back(device: SimulatedCache, below: SimulatedCache, contexts: dict[flo
     returns, now = order.policy.returns, order.advance_clock(0.0)
 
     def rate(context: _Context) -> float:
-        leaf = Leaf(0, device.page_size, device.page_size, context.last_access, context.known)
+        leaf = Leaf(0, context.end, len(context.path), context.last_access, context.known)
         return returns.rate(returns.group(leaf, now).number, returns.key(leaf), now)
 
     forecast = sorted(((rate(each), key) for key, each in contexts.items()), reverse=True)

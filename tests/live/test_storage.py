@@ -39,6 +39,7 @@ SHAPES = {
     "write_through": ("--hicache-write-policy", "write_through"),
     "write_back": ("--hicache-write-policy", "write_back"),
     "buffer_only": ("--hicache-host-memory-mode", "buffer_only"),  # the host holds what is on its way, and nothing else
+    "nixl": ("--hicache-storage-backend", "nixl"),  # files as well, through NVIDIA's library
 }
 
 
@@ -54,7 +55,8 @@ def tiers(shape: str) -> list[str]:
 
 def kept_in(directory: Path) -> dict[str, str]:
     """The environment of a server whose storage is in that directory."""
-    return {"SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR": str(directory)}
+    backends = ("FILE_BACKEND_STORAGE_DIR", "NIXL_BACKEND_STORAGE_DIR")
+    return {"SGLANG_HICACHE_NIXL_BACKEND_PLUGIN": "POSIX"} | {f"SGLANG_HICACHE_{name}": str(directory) for name in backends}
 
 
 @pytest.fixture(
@@ -101,7 +103,8 @@ def flush(server: Server) -> None:
 
 def attach(server: Server, config: str | None) -> None:
     """Give a server that runs its storage back; None: take it away."""
-    body = {"hicache_storage_backend": "file", "hicache_storage_backend_extra_config_json": config}
+    backend = "nixl" if "nixl" in server.flags else "file"
+    body = {"hicache_storage_backend": backend, "hicache_storage_backend_extra_config_json": config}
     method, body = ("PUT", body) if config is not None else ("DELETE", {})
     reply = requests.request(method, f"{server.base_url}/hicache/storage-backend", json=body, headers=KEY, timeout=60)
     assert reply.ok, reply.text
