@@ -20,9 +20,9 @@ __all__ = ["Entries"]
 _SLACK = 512
 """A sweep begins when old entries > ¾ of the others + SLACK."""
 
-_SWEPT, _QUEUES = 4, 2
-"""Entries of a queue that a sweep looks at when a leaf is added, at most, and queues. A decision adds dozens of leaves,
-and where buckets are many and small a sweep looks at as many queues as it may."""
+_ADDED, _SWEPT, _QUEUES = 8, 32, 16
+"""Leaves that are added from one look of a sweep to the next; entries that it looks at then, at most, and queues. A
+decision adds dozens of leaves. Where buckets are many and small, it looks at as many queues as it may."""
 
 
 class _Unswept(NamedTuple):
@@ -39,7 +39,10 @@ class Entries:
         buckets: all there are at the moment.
     """
 
-    __slots__ = ("_buckets", "_expiries", "_old", "_to_sweep", "bucket", "expiry", "key", "over_budget", "safe_tokens")
+    __slots__ = (
+        *("_added", "_buckets", "_expiries", "_old", "_to_sweep"),
+        *("bucket", "expiry", "key", "over_budget", "safe_tokens"),
+    )
 
     def __init__(self, buckets: Callable[[], Iterable[Bucket]]) -> None:
         self._buckets = buckets
@@ -52,6 +55,7 @@ class Entries:
         self.over_budget = 0
         """The sum of those."""
         self._old = 0  # entries
+        self._added = 0  # leaves since a sweep last looked
         self._expiries = MonotoneQueue()  # (time, leaf), old ones included
         self._to_sweep: list[_Unswept] = []  # in the sweep that is under way: the next one last
 
@@ -74,7 +78,9 @@ class Entries:
         if expiry < math.inf:
             self.expiry[leaf_id] = expiry
             self._expiries.push(expiry, leaf_id)
-        if self._old > _SLACK:
+        self._added += 1
+        if self._added >= _ADDED and self._old > _SLACK:
+            self._added = 0
             self._sweep()
         return bucket.push(key, leaf_id)
 
@@ -119,11 +125,16 @@ class Entries:
                 return
             self._to_sweep = [_Unswept(self._expiries, self._is_expiry)]
             self._to_sweep += [_Unswept(each, partial(self.is_current, each)) for each in self._buckets() if each.first]
+        looks = _SWEPT
         for queue, counts in self._to_sweep[: -_QUEUES - 1 : -1]:
-            self._old -= queue.sweep(_SWEPT, counts)
+            size = len(queue)
+            self._old -= queue.sweep(looks, counts)
             if not queue.is_swept:
                 return
             self._to_sweep.pop()
+            looks -= size
+            if looks <= 0:
+                return
 
     def _is_expiry(self, time: float, leaf_id: int) -> bool:
         return self.expiry.get(leaf_id) == time

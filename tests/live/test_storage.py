@@ -56,7 +56,9 @@ def tiers(shape: str) -> list[str]:
 def kept_in(directory: Path) -> dict[str, str]:
     """The environment of a server whose storage is in that directory."""
     backends = ("FILE_BACKEND_STORAGE_DIR", "NIXL_BACKEND_STORAGE_DIR")
-    return {"SGLANG_HICACHE_NIXL_BACKEND_PLUGIN": "POSIX"} | {f"SGLANG_HICACHE_{name}": str(directory) for name in backends}
+    return {"SGLANG_HICACHE_NIXL_BACKEND_PLUGIN": "POSIX"} | {
+        f"SGLANG_HICACHE_{name}": str(directory) for name in backends
+    }
 
 
 @pytest.fixture(

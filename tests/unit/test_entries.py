@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import count
 from random import Random
 
@@ -42,20 +43,25 @@ def test_a_look_at_expiries_ends_after_so_many_entries_though_all_are_old() -> N
 def test_an_added_leaf_pays_for_few_entries_of_a_sweep_however_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     sweep = MonotoneQueue.sweep
-    monkeypatch.setattr(MonotoneQueue, "sweep", lambda *given: (looked.append(given[1]), sweep(*given))[1])
-    buckets, random, most = new_buckets(300), Random(0), 0
+
+    def watched(queue: MonotoneQueue, most: int, counts: Callable[[float, int], bool]) -> int:
+        return sweep(queue, most, lambda key, leaf_id: looked.append(leaf_id) or counts(key, leaf_id))
+
+    monkeypatch.setattr(MonotoneQueue, "sweep", watched)
+    buckets, random, most, total = new_buckets(300), Random(0), 0, 0
     entries = entries_in(buckets)
     leaves: list[int] = []
     for leaf_id in count():
         looked.clear()
         entries.add(leaf_id, random.choice(buckets), float(leaf_id), expiry=leaf_id + 50.0, safe_tokens=0)
-        most = max(most, sum(looked))
+        most, total = max(most, len(looked)), total + len(looked)
         leaves.append(leaf_id)
         if len(leaves) > 1_000:
             entries.forget(leaves.pop(random.randrange(len(leaves))))
         if leaf_id == 20_000:
             break
-    assert 0 < most <= 8
+    assert 0 < most <= 32
+    assert 0 < total <= 4 * leaf_id
     assert len(entries) < 3 * 2 * len(leaves), "sweeps keep up"
     assert sorted(entries.bucket) == sorted(leaves)
     assert all(entries.is_current(entries.bucket[leaf_id], entries.key[leaf_id], leaf_id) for leaf_id in leaves)
