@@ -36,6 +36,9 @@ class AnswerShares(NamedTuple):
     rewritten: float = 1.0  # of the others, those that are long enough to hold it in other words
     as_cached: int = 0  # returns that repeated the answer as it was cached
     not_as_cached: int = 0  # returns that did not
+    chains: float = 0.0  # that leave out a whole chain, of those that leave out its last answer
+    by_ending: tuple[tuple[bool, int, float], ...] = ()
+    """``thought`` and ``spoken`` by how the answer ended: with reasoning or not, the ending, the share."""
 
 
 class AnswerReuse:
@@ -56,13 +59,16 @@ class AnswerReuse:
     def snapshot(self) -> AnswerShares:
         """What was learned so far."""
         return AnswerShares(
-            self._share[False], self._share[True], self._rewritten, self.returns[True], self.returns[False]
+            *(self._share[False], self._share[True], self._rewritten, self.returns[True], self.returns[False]),
+            chains=self._whole_chains,
+            by_ending=tuple((*kind, share) for kind, share in sorted(self._by_ending.items())),
         )
 
     def restore(self, shares: AnswerShares) -> None:
         """Begin with what a former run learned."""
         self._share = {False: shares.spoken, True: shares.thought}
-        self._rewritten = shares.rewritten
+        self._by_ending = {(thought, ending): share for thought, ending, share in shares.by_ending}
+        self._rewritten, self._whole_chains = shares.rewritten, shares.chains
         self.returns = {True: shares.as_cached, False: shares.not_as_cached}
 
     def is_repeated(self, conversation: Conversation) -> bool:

@@ -194,7 +194,17 @@ def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Sav
         "lengths": (lengths < 0).any() or (lengths[:, 1] >= KINDS).any(),
     }
     answers = AnswerShares(**header["answers"])
-    wrong["answers"] = not all(0.0 <= share <= 1.0 for share in answers[:3])
+    answers = answers._replace(
+        by_ending=tuple((bool(thought), int(ending), float(share)) for thought, ending, share in answers.by_ending)
+    )
+    shares = (
+        answers.spoken,
+        answers.thought,
+        answers.rewritten,
+        answers.chains,
+        *(each[2] for each in answers.by_ending),
+    )
+    wrong["answers"] = not all(0.0 <= share <= 1.0 for share in shares)
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(f"{name} holds what cannot be")

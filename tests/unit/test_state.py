@@ -98,6 +98,7 @@ def test_it_knows_the_endings_the_answers_and_how_long_prompts_are(taught: Learn
     for number, ending in enumerate(before.endings.frequent, 1):
         assert after.endings.number_of((0, *ending) if len(ending) == 1 else ending) == number
     assert after.answers.snapshot() == before.answers.snapshot() != LearnedState().answers
+    assert len(before.answers.snapshot().by_ending) > 1
     assert again._next_prompts == taught._prompts.distribution() is not None
     assert again.candidates["etlru w=0.6"].prompts.next_prompt(Leaf(0, 64, 64, 1.0), 0) is not None
 
@@ -254,6 +255,10 @@ def with_a_share_above_one(values: dict[str, Any]) -> None:
     values["header"]["answers"]["spoken"] = 3.0
 
 
+def with_a_share_of_an_ending_above_one(values: dict[str, Any]) -> None:
+    values["header"]["answers"]["by_ending"] = [[True, 1, 1.5]]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -271,6 +276,7 @@ def with_a_share_above_one(values: dict[str, Any]) -> None:
             "is no state that radix-tlru has saved, or is damaged (ValueError: effects has",
         ),
         (with_a_share_above_one, "is no state that radix-tlru has saved, or is damaged (ValueError: answers holds"),
+        (with_a_share_of_an_ending_above_one, "is no state that radix-tlru has saved, or is damaged (ValueError: answ"),
     ],
 )
 def test_a_state_of_another_release_or_a_wrong_one_is_refused_by_name(
@@ -278,6 +284,15 @@ def test_a_state_of_another_release_or_a_wrong_one_is_refused_by_name(
 ) -> None:
     changed(file, change)
     assert_refused(file, message)
+
+
+def test_a_state_that_says_nothing_by_ending_is_one_of_before(loaded: LearnedState, file: StateFile) -> None:
+    def before_shares_by_ending(values: dict[str, Any]) -> None:
+        for name in ("by_ending", "chains"):
+            del values["header"]["answers"][name]
+
+    changed(file, before_shares_by_ending)
+    assert file.load().answers == loaded.answers._replace(by_ending=(), chains=0.0)
 
 
 def assert_refused(file: StateFile, message: str) -> None:
