@@ -61,7 +61,7 @@ def test_the_table_has_each_policy_with_and_without(capsys: pytest.CaptureFixtur
     for demand, forecast in (rows[:2], rows[2:]):
         assert forecast[4] == demand[3], "what both tiers lack is the same"
         assert demand[6] == "0"
-        assert forecast[7] != "0"
+    assert forecast[7] != "0", "what is known for certain to come next"
     assert len(open_trace(trace).requests) > 8
 
 
