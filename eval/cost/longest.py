@@ -53,7 +53,7 @@ BETA_MS, ALPHA_MS = 20.0, 0.3
 WAVE_TURNS, WAVE = 1_000, 0.3
 """Prefills get slower and faster by this share, once in so many."""
 
-BURST, BURSTS, SLICES = 32, 30, 7
+BURST, BURSTS, SLICES = 32, 30, 13
 """Requests that finish in one step, after the trace; how often; and steps in which is learned from all of them."""
 
 CALLS = {

@@ -126,6 +126,11 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
     bent = [line for line in bent if line.slope > 0 and line.floor > line.intercept]
     if bent and error(least := min(bent, key=error)) <= EXPLAINED * error(best):
         best = least
+    if best.slope <= 0:
+        raise TimingError(
+            f"TTFT of {lengths[0]:,} to {lengths[-1]:,} uncached tokens: must rise with length, and changes by "
+            f"{best.slope:.3g} ms a token; does the server do anything else, or does the machine?"
+        )
     left = ms - best.at(tokens)
     r2 = 1 - float(left @ left) / float(np.square(ms - ms.mean()).sum() or 1.0)
     return Timing(best.slope, best.intercept, origin, r2, tuple(points), best.floor)

@@ -45,7 +45,7 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICE = 4  # turns that a slice of learning takes at least
+_SLICE, _SLICES = 2, 8  # turns that a slice of learning takes at least; slices to begin with, if there are more
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 
@@ -154,9 +154,9 @@ class Learner:
         slice by slice, as the answers of others wait meanwhile.
 
         Args:
-            a_slice: from a quarter of them, or from 4 if that is more.
+            a_slice: from an eighth of them, or from 2 if that is more.
         """
-        count = max(_SLICE, math.ceil(len(self._unlearned) / 4)) if a_slice else len(self._unlearned)
+        count = max(_SLICE, math.ceil(len(self._unlearned) / _SLICES)) if a_slice else len(self._unlearned)
         turns, self._unlearned = self._unlearned[:count], self._unlearned[count:]
         for conversation, turn in turns:
             self._learned += 1

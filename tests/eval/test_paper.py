@@ -88,6 +88,10 @@ def test_the_fit_finds_the_line_through_a_third_of_outliers() -> None:
     assert fit([Point(n, 12 + 0.08 * n) for n in (1, 2, 3)], "exact").r2 == pytest.approx(1)
     with pytest.raises(TimingError, match="at least two lengths"):
         fit([Point(64, 1.0), Point(64, 2.0)], "measured")
+    with pytest.raises(
+        TimingError, match=r"^TTFT of 64 to 128 uncached tokens: must rise with length, and changes by -0.1"
+    ):
+        fit([Point(64, 20.0), Point(128, 10.0)], "measured")
 
 
 LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192)

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.live, pytest.mark.long]  # of `eval replay`, whose ser
 def test_the_gpu_command_runs_whole_on_the_cpu_platform(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = "chat-mix:conversations=8,arrival_span_s=1,wait_median_s=0.1,answer_range=4/8,max_turns=3"
     given = ["--extra=--schedule-policy lpm", "--load=--until 60", "--device", "cpu"]
-    words = [*given, "--pool", "6000", "--repeats", "1", "--lengths", "256", "1024", "--users", "4"]
+    words = [*given, "--pool", "6000", "--repeats", "1", "--lengths", "256", "4096", "--users", "4"]
     status = main(["gpu", *words, "--trace", small, "--decode-trace", small, "--out", str(tmp_path)])
     printed = capsys.readouterr()
     assert status in (0, 1), printed.err  # 1: eight conversations are too few to hold decoding to one per cent

@@ -47,13 +47,13 @@ def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_proces
     served, sampled, in_force = learner.served.requests, learner.selector.sampled, learner.in_force
 
     def serve() -> None:
-        for number in range(TURNS, TURNS + 3):
+        for number in range(TURNS, TURNS + 2):
             turn(driver, draw, number)
-        assert learner.served.requests == served + 3
+        assert learner.served.requests == served + 2
         assert (learner.selector.sampled, learner.in_force) == (sampled, in_force)
 
     process(driver, serve)
-    assert learner.selector.sampled == sampled + 3
+    assert learner.selector.sampled == sampled + 2
     assert learner.in_force != in_force
     assert driver.cache.tail.policy is learner.policy
 
@@ -87,9 +87,9 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     while counts[-1] < 30:
         process(driver, lambda: None)
         counts.append(len(replayed))
-    assert [after - before for before, after in pairwise([0, *counts])] == [8, 6, 4, 4, 4, 4]
+    assert [after - before for before, after in pairwise([0, *counts])] == [4, 4, 3, 3, *[2] * 8]
     process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS + 30, TURNS + 39)])
-    assert len(replayed) == 34
+    assert len(replayed) == 32
     turn(driver, draw, TURNS + 39)  # outside of a batch: nothing is left over
     assert replayed == [float(number) for number in range(TURNS, TURNS + 40)]
 

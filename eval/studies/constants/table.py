@@ -112,6 +112,7 @@ CONSTANTS = (
     Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
     Constant("learning.learner", "_PROMPTS_EVERY", "turns", "from one look at the lengths of prompts to the next"),
     Constant("learning.learner", "_SLICE", "turns", "that are learned from after a step, at least"),
+    Constant("learning.learner", "_SLICES", "parts", "of the turns that wait, of which a step learns from one"),
     Constant("learning.learner", "_TAIL_WEIGHT", "share", "w of the candidate that sees a threshold", "odds"),
     Constant("learning.least_tel", "_HALF_LIFE", "turns", "after which what a turn cost counts half", policy="tlru"),
     Constant("learning.prefix_index", "STEPS", "tokens", "lengths at which a context is recognised"),
