@@ -31,14 +31,14 @@ from radix_tlru import Leaf
 __all__ = ["Served", "add_arguments", "run", "serve"]
 
 POLICIES = ("etlru", "belady")
+
 LOOKS_EVERY = 8
 """Requests between two looks at what could be loaded back."""
 
 TIMES_DEARER = 2.0
 """What is loaded back is worth so many times what goes for it, or more."""
 
-
-NOTHING = Span(0, None)
+_NOTHING = Span(0, None)  # of a context is used again
 
 
 class _Context(NamedTuple):
@@ -114,7 +114,7 @@ def serve(requests: Sequence[Request], policy: str, loads_back: bool, args: argp
             end, known = len(request.context), device.known_of(request.context)
         else:
             contexts.pop(turn + 1, None)
-            end, known = next((span for span in reversed(knowledge.future(turn)) if span.known.at < math.inf), NOTHING)
+            end, known = next((span for span in reversed(knowledge.future(turn)) if span.known.at < math.inf), _NOTHING)
         if known is not None:
             key = known.number if knowledge is None else known.at
             contexts[key] = _Context(request.context, end, turn + 1.0, known)
