@@ -4,7 +4,7 @@ A hierarchical cache loads what a prompt has on the host when its request comes,
 idle before could do so then, for the conversations that it expects soonest. What is loaded takes the place of what is
 on the device, so it has to be worth more: here twice as much as what the order would evict next.
 
-The best case is shown: a server is idle at once, after every eighth request, and a load takes no time then. Under
+A kind case is shown: a server is idle at once, after every eighth request, and a load takes no time then. Under
 ``etlru`` (w = 1) the forecast is the learned index, under ``belady`` the true next use.
 """
 

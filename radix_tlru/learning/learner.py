@@ -45,7 +45,7 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICE, _SLICES = 2, 8  # turns that a slice of learning takes at least; slices to begin with, if there are more
+_SLICE, _SLICES = 2, 8  # turns that a slice of learning takes: so many at least, or one of so many that wait
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 

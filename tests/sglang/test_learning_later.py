@@ -47,14 +47,16 @@ def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_proces
     served, sampled, in_force = learner.served.requests, learner.selector.sampled, learner.in_force
 
     def serve() -> None:
-        for number in range(TURNS, TURNS + 2):
+        for number in range(TURNS, TURNS + 3):
             turn(driver, draw, number)
-        assert learner.served.requests == served + 2
+        assert learner.served.requests == served + 3
         assert (learner.selector.sampled, learner.in_force) == (sampled, in_force)
 
     process(driver, serve)
     assert learner.selector.sampled == sampled + 2
     assert learner.in_force != in_force
+    process(driver, lambda: None)
+    assert learner.selector.sampled == sampled + 3
     assert driver.cache.tail.policy is learner.policy
 
 
