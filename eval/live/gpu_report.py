@@ -96,7 +96,7 @@ def decode_verdicts(arms: Sequence[ArmSummary]) -> list[tuple[bool, str]]:
 
 
 def _verdict(met: bool, text: str) -> tuple[bool, str]:
-    return met, f"{text}: {'within' if met else 'NOT within'} {TOLERANCE:.0%}"
+    return met, f"{text}: {'not more' if met else 'MORE'} than {TOLERANCE:.0%} worse"
 
 
 class SizeGroup(NamedTuple):
