@@ -22,7 +22,6 @@ from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex
 from radix_tlru.learning.prompt_lengths import PromptLengths
 from radix_tlru.learning.records import (
     Conversation,
-    PromptCheckpoint,
     SharedPrefix,
     Supersession,
     Turn,
@@ -43,7 +42,7 @@ class _Found(NamedTuple):
     """What a turn continues."""
 
     before: Conversation | None = None  # as of its last turn
-    prompt: PromptCheckpoint | None = None  # by which it was recognised, if not by its context
+    prompt_len: int | None = None  # of the prompt by which it was recognised, tokens; None: by its context
     prefixes: Sequence[SharedPrefix] = ()  # that a first turn begins with, the longest first
 
 
@@ -77,19 +76,19 @@ class Conversations:
         before = found.before
         if before is not None:
             self._log.write_return(before.log_serial, turn.stamp)
-            self._count_prompt(turn, before, found.prompt)
-        conversation = self._next_record(turn, before, found.prompt)
+            self._count_prompt(turn, before, found.prompt_len)
+        conversation = self._next_record(turn, before, found.prompt_len)
         if before is None:
             self._begin(turn, context, conversation, found.prefixes)
         conversation.features = features_of(conversation)
         self._prefixes.count_uses(conversation)
         self._users.count_use(context, conversation)
         if is_leaf:
-            chain_start = self._chain_start(before, found.prompt)
+            chain_len = self._chain_len(before) if found.prompt_len is None else None
             is_left_out = conversation.reusable_len < turn.context_len
-            if chain_start is not None and is_left_out and self.answers.leaves_out_chains:
-                conversation.reusable_len = self._whole_pages(chain_start.end)
-            self._remember(conversation, turn, context, chain_start)
+            if chain_len is not None and is_left_out and self.answers.leaves_out_chains:
+                conversation.reusable_len = self._whole_pages(chain_len)
+            self._remember(conversation, turn, context, chain_len)
         return conversation
 
     def prefilled(self, turn: Turn) -> Conversation | None:
@@ -100,10 +99,10 @@ class Conversations:
         context = HashedContext(turn.fingerprint, turn.context_len)
         for checkpoint in self._index.known_checkpoints(context):
             before = checkpoint.prompt_of
-            if before is not None and _repeated_prompt(turn, before.prompts, checkpoint) is not None:
+            if before is not None and _repeats_prompt(turn, checkpoint):
                 conversation = copy.copy(before)  # which is recognised as before
                 conversation.context_len = conversation.reusable_len = turn.context_len
-                conversation.prompts, conversation.checkpoint = [], None
+                conversation.checkpoint = conversation.last_prompt = conversation.chain_start = None
                 return conversation
         return None
 
@@ -115,30 +114,29 @@ class Conversations:
         for checkpoint in self._index.known_checkpoints(context):
             before = checkpoint.context_of
             if before is not None and before.context_len <= turn.prompt_len:
-                if before.prompts:
+                if before.is_known_by_prompt:
                     self.answers.count_return(before, as_cached=True)
                 before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
                 return _Found(self._forget(before))
             before = checkpoint.prompt_of
-            prompt = _repeated_prompt(turn, before.prompts, checkpoint) if before is not None else None
-            if before is not None and prompt is not None:
-                self._count_left_out(turn, before, prompt)
-                return _Found(self._forget(before), prompt)
+            if before is not None and _repeats_prompt(turn, checkpoint):
+                self._count_left_out(turn, before, checkpoint.prompt_len)
+                return _Found(self._forget(before), checkpoint.prompt_len)
             if checkpoint.prefix is not None and checkpoint.prefix.depth <= turn.context_len:
                 prefixes.append(checkpoint.prefix)
         return _Found(prefixes=prefixes)
 
-    def _count_left_out(self, turn: Turn, before: Conversation, prompt: PromptCheckpoint) -> None:
+    def _count_left_out(self, turn: Turn, before: Conversation, prompt_len: int) -> None:
         """The turn continues a prompt, and does not repeat the answer to it as that was cached."""
         self.answers.count_return(before, as_cached=False)
-        if len(before.prompts) > 1:
-            self.answers.count_chain(left_out=prompt.end != before.prompt_len)
-        if prompt.end == before.prompt_len:
+        if before.last_prompt is not None and before.chain_start is not None:
+            self.answers.count_chain(left_out=prompt_len != before.prompt_len)
+        if prompt_len == before.prompt_len:
             spoken_len = before.prompt_len + before.answer_len - before.thought_len
             self.answers.count_rewritten(turn.prompt_len >= spoken_len)
-        before.reusable_len = min(before.reusable_len, self._whole_pages(prompt.end))
+        before.reusable_len = min(before.reusable_len, self._whole_pages(prompt_len))
 
-    def _next_record(self, turn: Turn, before: Conversation | None, prompt: PromptCheckpoint | None) -> Conversation:
+    def _next_record(self, turn: Turn, before: Conversation | None, prompt_len: int | None) -> Conversation:
         """The conversation as of this turn."""
         stamp = max(turn.stamp, self._log.now)  # time does not run backwards
         if before is None:
@@ -148,7 +146,7 @@ class Conversations:
         else:
             conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
             conversation.prefix = before.prefix
-            conversation.new_len = max(turn.prompt_len - (before.context_len if prompt is None else prompt.end), 0)
+            conversation.new_len = max(turn.prompt_len - (before.context_len if prompt_len is None else prompt_len), 0)
             conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
         conversation.ending = ending_of(turn.finish, self.endings.number_of(turn.answer_ids))
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
@@ -207,34 +205,33 @@ class Conversations:
 
     # ---- what prompts add ----
 
-    def _count_prompt(self, turn: Turn, before: Conversation, prompt: PromptCheckpoint | None) -> None:
+    def _count_prompt(self, turn: Turn, before: Conversation, prompt_len: int | None) -> None:
         """Count what the prompt adds to the conversation, if it repeats more than half of itself from before."""
-        repeated = self._repeated_len(before, prompt)
+        repeated = self._repeated_len(before, prompt_len)
         if 2 * repeated > turn.prompt_len:
             self._prompts.count_prompt(max(turn.prompt_len - repeated, 0), before.prompt_kind)
 
-    def _repeated_len(self, before: Conversation, prompt: PromptCheckpoint | None) -> int:
+    def _repeated_len(self, before: Conversation, prompt_len: int | None) -> int:
         """Tokens that the next prompt repeats, as cached or in other words; 0: nobody can tell."""
-        if prompt is None and not before.prompts:
+        if prompt_len is None and not before.is_known_by_prompt:
             return before.context_len + before.known_next_tokens
-        if prompt is None:
+        if prompt_len is None:
             return before.prompt_len + before.answer_len
-        if prompt.end != before.prompt_len:  # a chain of answers was left out, of unknown length
+        if prompt_len != before.prompt_len:  # a chain of answers was left out, of unknown length
             return 0
         rewritten = before.thought_len or self.answers.is_rewritten
         return before.prompt_len + (before.answer_len - before.thought_len if rewritten else 0)
 
     # ---- by what it is recognised next ----
 
-    def _chain_start(self, before: Conversation | None, prompt: PromptCheckpoint | None) -> PromptCheckpoint | None:
-        """The first prompt of a chain whose answers were repeated so far, if they may all be left out at once."""
-        if before is None or prompt is not None or not before.prompts:
+    def _chain_len(self, before: Conversation | None) -> int | None:
+        """Length of the first prompt of a chain whose answers were repeated so far, if all may be left out at once."""
+        if before is None or not self.answers.is_sometimes_left_out(before.thought_len):
             return None
-        return before.prompts[-1] if self.answers.is_sometimes_left_out(before.thought_len) else None
+        start = before.chain_start or before.last_prompt
+        return None if start is None else start.prompt_len
 
-    def _remember(
-        self, conversation: Conversation, turn: Turn, context: HashedContext, chain_start: PromptCheckpoint | None
-    ) -> None:
+    def _remember(self, conversation: Conversation, turn: Turn, context: HashedContext, chain_len: int | None) -> None:
         """Recognise it by its context, whose end nobody else has gone beyond, and by its prompts."""
         checkpoint = self._index.last_checkpoint(context, turn.context_len)
         if checkpoint is not None and checkpoint.context_of is not None:
@@ -245,9 +242,9 @@ class Conversations:
         checkpoint.context_of, conversation.checkpoint = conversation, checkpoint
         self._known[conversation] = None
         if turn.prompt_len < turn.context_len:
-            self._remember_prompt(conversation, context, turn.prompt_len)
-        if chain_start is not None:
-            self._remember_prompt(conversation, context, chain_start.end)
+            conversation.last_prompt = self._remember_prompt(conversation, context, turn.prompt_len)
+        if chain_len is not None:
+            conversation.chain_start = self._remember_prompt(conversation, context, chain_len)
         conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
         if conversation.session is not None:
             self._sessions.pop(conversation.session, None)
@@ -257,7 +254,7 @@ class Conversations:
         if len(self._known) > _MOST_REMEMBERED:
             self._log.write_end(self._forget(next(iter(self._known))).log_serial)
 
-    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> None:
+    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> TurnCheckpoint | None:
         """Recognise it by its first ``end`` tokens, if their last checkpoint is further up than that of the context.
 
         Of conversations with the same prompt the last one is recognised.
@@ -265,15 +262,18 @@ class Conversations:
         assert conversation.checkpoint is not None, "it is recognised by its context first"
         checkpoint = self._index.last_checkpoint(context, end)
         if checkpoint is None:
-            return
+            return None
         if checkpoint.depth >= conversation.checkpoint.depth or checkpoint.prompt_of is conversation:
             self._index.drop_unused(checkpoint)
-            return
+            return None
         if (other := checkpoint.prompt_of) is not None:
-            other.prompts = [prompt for prompt in other.prompts if prompt.checkpoint is not checkpoint]
-        checkpoint.prompt_of = conversation
-        number = context.fingerprint(checkpoint.depth, end, checkpoint.number)
-        conversation.prompts.append(PromptCheckpoint(checkpoint, end, number))
+            if other.last_prompt is checkpoint:
+                other.last_prompt = None
+            else:
+                other.chain_start = None
+        checkpoint.prompt_of, checkpoint.prompt_len = conversation, end
+        checkpoint.prompt_hash = context.fingerprint(checkpoint.depth, end, checkpoint.number)
+        return checkpoint
 
     def _forget(self, conversation: Conversation) -> Conversation:
         """Recognise a conversation no longer. Returns it."""
@@ -281,21 +281,19 @@ class Conversations:
         assert conversation.checkpoint is not None, "or it would not be found"
         conversation.checkpoint.context_of = None
         self._index.drop_unused(conversation.checkpoint)
-        for prompt in conversation.prompts:
-            prompt.checkpoint.prompt_of = None
-            self._index.drop_unused(prompt.checkpoint)
+        for prompt in (conversation.last_prompt, conversation.chain_start):
+            if prompt is not None:
+                prompt.prompt_of = None
+                self._index.drop_unused(prompt)
         return conversation
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
 
 
-def _repeated_prompt(
-    turn: Turn, prompts: Sequence[PromptCheckpoint], checkpoint: TurnCheckpoint
-) -> PromptCheckpoint | None:
-    """The prompt, of those with this last checkpoint, that the turn continues. Asking the same again is no return."""
-    for prompt in prompts:
-        is_longer = prompt.checkpoint is checkpoint and prompt.end < turn.prompt_len
-        if is_longer and turn.fingerprint(checkpoint.depth, prompt.end, checkpoint.number) == prompt.number:
-            return prompt
-    return None
+def _repeats_prompt(turn: Turn, checkpoint: TurnCheckpoint) -> bool:
+    """Whether the turn continues the prompt that has its last checkpoint there. Asking the same again is no return."""
+    end = checkpoint.prompt_len
+    if end >= turn.prompt_len:
+        return False
+    return turn.fingerprint(checkpoint.depth, end, checkpoint.number) == checkpoint.prompt_hash

@@ -10,6 +10,9 @@ __all__ = ["LastUsers"]
 _FIRST = STEPS.index(256)
 """What is shared by fewer tokens matters to nobody."""
 
+_STEP_BITS = 6
+"""The hash at a step and the step are one key, a number: nothing to Python's garbage collector."""
+
 _MOST_REMEMBERED = 200_000  # depths of paths, some 15 of each context
 
 
@@ -17,13 +20,13 @@ class LastUsers:
     """By the hashes of a context's first 256, 362, 512, … tokens. Memory: 200,000 hashes."""
 
     def __init__(self) -> None:
-        self._last: dict[tuple[int, int], Conversation] = {}  # by step and hash, the longest unused first
+        self._last: dict[int, Conversation] = {}  # by hash << 6 | step, the longest unused first
 
     def fork_of(self, context: HashedContext) -> tuple[Conversation, int] | None:
         """The conversation that was the last to use what the context begins with, and how much of it, tokens."""
         numbers = context.numbers
         for step in range(len(numbers) - 1, _FIRST - 1, -1):
-            conversation = self._last.get((step, numbers[step]))
+            conversation = self._last.get(numbers[step] << _STEP_BITS | step)
             if conversation is not None:
                 return conversation, STEPS[step]
         return None
@@ -32,7 +35,7 @@ class LastUsers:
         """The conversation used all of the context."""
         last, numbers = self._last, context.numbers
         for step in range(_FIRST, len(numbers)):
-            key = step, numbers[step]
+            key = numbers[step] << _STEP_BITS | step
             last.pop(key, None)
             last[key] = conversation
         while len(last) > _MOST_REMEMBERED:

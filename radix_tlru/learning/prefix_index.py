@@ -19,6 +19,10 @@ __all__ = ["STEPS", "Checkpoint", "Fingerprint", "HashedContext", "PrefixIndex"]
 STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
 """Steps between checkpoints, in tokens: two to a doubling."""
 
+_DEPTH_BITS = 32
+"""A depth and the hash there are one key, hash << 32 | depth: numbers are nothing to Python's garbage collector, and
+pairs of them are."""
+
 C = TypeVar("C")
 P = TypeVar("P")
 
@@ -55,69 +59,84 @@ class HashedContext:
 
 
 class Checkpoint(Generic[C, P]):
-    """A depth at which contexts are recognised, and what is known there."""
+    """The last checkpoint of a context, a prompt or a shared prefix, and what is known there."""
 
-    __slots__ = ("above", "below", "context_of", "depth", "number", "prefix", "prompt_of")
+    __slots__ = ("context_of", "depth", "number", "prefix", "prompt_hash", "prompt_len", "prompt_of")
 
-    def __init__(self, above: Checkpoint[C, P] | None, depth: int, number: int) -> None:
-        self.above = above
+    def __init__(self, depth: int, number: int) -> None:
         self.depth = depth  # tokens
         self.number = number  # their hash
-        self.below = 0  # checkpoints, next below
         self.context_of: C | None = None  # the conversation whose context has its last checkpoint here
         self.prompt_of: C | None = None  # the conversation whose prompt has
+        self.prompt_len = self.prompt_hash = 0  # of that prompt: tokens, and their hash
         self.prefix: P | None = None  # the shared prefix that has
 
     @property
     def is_used(self) -> bool:
-        """Whether anything is known here, or below."""
-        return self.below > 0 or not (self.context_of is self.prompt_of is self.prefix is None)
+        """Whether anything is known here."""
+        return not (self.context_of is self.prompt_of is self.prefix is None)
 
 
 class PrefixIndex(Generic[C, P]):
-    """The checkpoints of all contexts that something is known of."""
+    """The checkpoints of all contexts that something is known of.
+
+    The depths on the way to a last one are numbers alone: objects would keep Python's garbage collector busy.
+    """
 
     def __init__(self) -> None:
-        self._checkpoints: dict[tuple[int, int], Checkpoint[C, P]] = {}  # by depth and hash
+        self._checkpoints: dict[int, Checkpoint[C, P]] = {}
+        self._leading: dict[int, int] = {}  # how many of them a depth leads to, itself included
+        self._above: dict[int, int] = {}  # the next depth on the way up; 0: there is none
 
     def __len__(self) -> int:
-        return len(self._checkpoints)
+        return len(self._leading)
 
     def last_checkpoint(self, context: HashedContext, tokens: int) -> Checkpoint[C, P] | None:
         """The last checkpoint within a context's first ``tokens``, new if need be; None: they are too few for one."""
-        checkpoint: Checkpoint[C, P] | None = None
+        path: list[int] = []
         depth = number = 0
         while tokens - depth >= STEPS[0]:
             step = bisect_right(STEPS, tokens - depth) - 1
             number = context.hash_to(depth, step, number)
             depth += STEPS[step]
-            known = self._checkpoints.get((depth, number))
-            if known is None:
-                known = self._checkpoints[depth, number] = Checkpoint(checkpoint, depth, number)
-                if checkpoint is not None:
-                    checkpoint.below += 1
-            checkpoint = known
-        return checkpoint
+            path.append(number << _DEPTH_BITS | depth)
+        if not path:
+            return None
+        known = self._checkpoints.get(path[-1])
+        if known is None:
+            known = self._checkpoints[path[-1]] = Checkpoint(depth, number)
+            for key, above in zip(path, [0, *path], strict=False):
+                self._leading[key] = self._leading.get(key, 0) + 1
+                self._above[key] = above
+        return known
 
     def known_checkpoints(self, context: HashedContext) -> Iterator[Checkpoint[C, P]]:
-        """The checkpoints of other contexts on this one's path, the deepest first."""
+        """The last checkpoints of others on this context's path, the deepest first."""
         return self._known_below(context, 0, 0, context.tokens)
 
     def _known_below(self, context: HashedContext, start: int, above: int, tokens: int) -> Iterator[Checkpoint[C, P]]:
         for step in range(bisect_right(STEPS, tokens - start) - 1, -1, -1):
             depth, number = start + STEPS[step], context.hash_to(start, step, above)
-            checkpoint = self._checkpoints.get((depth, number))
-            if checkpoint is not None:
-                if checkpoint.below:  # a context from here ends before the next longer step would have led
+            key = number << _DEPTH_BITS | depth
+            leading = self._leading.get(key)
+            if leading is not None:
+                checkpoint = self._checkpoints.get(key)
+                if leading > 1 or checkpoint is None:  # a context from here ends before the next longer step would lead
                     end = start + STEPS[step + 1] - 1 if step + 1 < len(STEPS) else tokens
                     yield from self._known_below(context, depth, number, min(tokens, end))
-                yield checkpoint
+                if checkpoint is not None:
+                    yield checkpoint
 
     def drop_unused(self, checkpoint: Checkpoint[C, P]) -> None:
-        """Forget a checkpoint that nothing is known of, and those above that were kept for it."""
-        last: Checkpoint[C, P] | None = checkpoint
-        while last is not None and not last.is_used:
-            del self._checkpoints[last.depth, last.number]
-            last = last.above
-            if last is not None:
-                last.below -= 1
+        """Forget a checkpoint if nothing is known there any more."""
+        if checkpoint.is_used:
+            return
+        key = checkpoint.number << _DEPTH_BITS | checkpoint.depth
+        del self._checkpoints[key]
+        while key:
+            above = self._above[key]
+            if self._leading[key] > 1:
+                self._leading[key] -= 1
+            else:
+                del self._leading[key], self._above[key]
+            key = above

@@ -17,7 +17,6 @@ from radix_tlru.learning.prompt_lengths import kind_of
 
 __all__ = [
     "Conversation",
-    "PromptCheckpoint",
     "SharedPrefix",
     "Supersession",
     "Turn",
@@ -68,14 +67,6 @@ class SharedPrefix:
     last_user: int = field(default=0, init=False)  # number of the conversation that used it last
 
 
-class PromptCheckpoint(NamedTuple):
-    """A prompt that ends inside a cached context: its last checkpoint, its length, its hash."""
-
-    checkpoint: TurnCheckpoint
-    end: int  # tokens
-    number: int  # hash of the prompt to its end
-
-
 @dataclass(eq=False, slots=True)
 class Conversation:
     """A conversation as of its last turn."""
@@ -113,9 +104,10 @@ class Conversation:
     queued_until: float = field(default=-math.inf, init=False)
     """Until when (s) its next request is taken to be queued."""
     checkpoint: TurnCheckpoint | None = field(default=None, init=False)  # of its context, by which it is recognised
-    prompts: list[PromptCheckpoint] = field(default_factory=list, init=False)
-    """By which it is recognised if its next prompt does not repeat the last answer as it was cached: its last prompt,
-    and the first of those whose answers were repeated until then."""
+    last_prompt: TurnCheckpoint | None = field(default=None, init=False)
+    """Of its last prompt, by which it is recognised if the next one does not repeat the answer as it was cached."""
+    chain_start: TurnCheckpoint | None = field(default=None, init=False)
+    """The same of the first of the prompts whose answers were repeated until then: all may be left out at once."""
     prefix: SharedPrefix | None = field(default=None, init=False)  # the longest that it began with, if others did, too
     hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
     annotation: Any = field(default=None, init=False)  # of a return model of one's own
@@ -123,6 +115,11 @@ class Conversation:
 
     def __post_init__(self) -> None:
         self.prompt_kind = kind_of(self.turn, self.context_len)
+
+    @property
+    def is_known_by_prompt(self) -> bool:
+        """Whether it is recognised by a prompt, too, and not by its context alone."""
+        return self.last_prompt is not None or self.chain_start is not None
 
     @property
     def common(self) -> int:

@@ -74,7 +74,7 @@ def features_of(conversation: Conversation) -> Features:
         (_octaves(conversation.new_len, 64, 12) + 1) // 2,
         _wait(conversation.wait),
         _wait(conversation.wait_before),
-        conversation.superseded,
+        int(conversation.superseded),  # a row of plain numbers is nothing to Python's garbage collector
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,12 +13,12 @@ from tests.helpers.turns import branches, fingerprint_of, grown, hashed, new_con
 SHORTEST = 16
 
 
-def depths_of(checkpoint: Checkpoint | None) -> list[int]:
-    depths = []
-    while checkpoint is not None:
-        depths.append(checkpoint.depth)
-        checkpoint = checkpoint.above
-    return depths[::-1]
+def path_to(index: PrefixIndex, checkpoint: Checkpoint) -> list[int]:
+    """The keys of the depths on the way to a checkpoint, its own first."""
+    path = [key for key, known in index._checkpoints.items() if known is checkpoint]
+    while above := index._above[path[-1]]:
+        path.append(above)
+    return path
 
 
 def of_length(tokens: int) -> HashedContext:
@@ -25,9 +27,10 @@ def of_length(tokens: int) -> HashedContext:
 
 @given(st.integers(0, 10**8))
 def test_the_last_checkpoint_is_less_than_a_step_from_the_end_and_few_lead_there(tokens: int) -> None:
-    depths = depths_of(PrefixIndex().last_checkpoint(of_length(tokens), tokens))
-    assert 0 <= tokens - max(depths, default=0) < SHORTEST
-    assert len(depths) <= 12 + tokens // 10**6
+    index: PrefixIndex = PrefixIndex()
+    last = index.last_checkpoint(of_length(tokens), tokens)
+    assert 0 <= tokens - (0 if last is None else last.depth) < SHORTEST
+    assert len(index) <= 12 + tokens // 10**6
 
 
 @given(st.integers(0, 5_000), st.integers(0, 10**6))
@@ -44,16 +47,14 @@ def test_a_context_is_hashed_at_each_step_from_its_beginning(tokens: int, name: 
 
 
 @given(branches, branches)
-def test_a_context_finds_the_checkpoints_of_others_on_its_path_the_deepest_first(
+def test_a_context_finds_the_last_checkpoints_of_others_on_its_path_the_deepest_first(
     known: list[tuple[int, int, int]], asked: list[tuple[int, int, int]]
 ) -> None:
     index: PrefixIndex = PrefixIndex()
     contexts = grown([*known, *asked])
     placed = contexts[: len(known)]
     last = [index.last_checkpoint(hashed(tokens), len(tokens)) for tokens in placed]
-    beginnings = {
-        tuple(tokens[:depth]) for tokens, found in zip(placed, last, strict=True) for depth in depths_of(found)
-    }
+    beginnings = {tuple(tokens[: each.depth]) for tokens, each in zip(placed, last, strict=True) if each is not None}
     for tokens in contexts:
         found = [checkpoint.depth for checkpoint in index.known_checkpoints(hashed(tokens))]
         assert found == [depth for depth in range(len(tokens), 0, -1) if tuple(tokens[:depth]) in beginnings]
@@ -93,7 +94,7 @@ def test_contexts_longer_than_any_step_are_found_too() -> None:
     index: PrefixIndex = PrefixIndex()
     longest = index.last_checkpoint(of_length(50_000_000), 50_000_000)
     assert longest is not None
-    assert [each.depth for each in index.known_checkpoints(of_length(60_000_000))] == depths_of(longest)[::-1]
+    assert [*index.known_checkpoints(of_length(60_000_000))] == [longest]
 
 
 def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
@@ -108,14 +109,9 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
     known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
     assert len(known) > 1
     for conversation in conversations._known:
-        known += [conversation.checkpoint, *(prompt.checkpoint for prompt in conversation.prompts)]
-    held = {place for checkpoint in known for place in path_of(checkpoint)}
-    assert held == set(conversations._index._checkpoints)
-
-
-def path_of(checkpoint: Checkpoint | None) -> list[tuple[int, int]]:
-    found = []
-    while checkpoint is not None:
-        found.append((checkpoint.depth, checkpoint.number))
-        checkpoint = checkpoint.above
-    return found
+        known += [conversation.checkpoint, conversation.last_prompt, conversation.chain_start]
+    checkpoints = {checkpoint for checkpoint in known if checkpoint is not None}
+    index = conversations._index
+    assert checkpoints == {*index._checkpoints.values()}
+    assert index._leading == Counter(key for checkpoint in checkpoints for key in path_to(index, checkpoint))
+    assert index._above.keys() == index._leading.keys()

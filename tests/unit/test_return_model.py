@@ -52,7 +52,7 @@ def of_kind(kind: int, stamp: float, **fields: Any) -> Conversation:
 
 
 def prefix_of(depth: int, uses: int, wait: float, last_use: float, above: SharedPrefix | None = None) -> SharedPrefix:
-    prefix = SharedPrefix(depth, Checkpoint(None, depth, 0), depth)
+    prefix = SharedPrefix(depth, Checkpoint(depth, 0), depth)
     prefix.uses, prefix.wait, prefix.last_use, prefix.last_user, prefix.above = uses, wait, last_use, 9, above
     return prefix
 

@@ -43,7 +43,7 @@ def used(prefix: SharedPrefix, number: int, stamp: float) -> Conversation:
 
 def test_a_prefix_is_used_at_the_rate_of_late_by_one_conversation_after_another() -> None:
     prefixes: SharedPrefixes = SharedPrefixes(PrefixIndex())
-    prefix = prefixes.add_prefix(Checkpoint(None, 1_024, 7), 1_030)
+    prefix = prefixes.add_prefix(Checkpoint(1_024, 7), 1_030)
     assert reuse_rate(prefix, 99.0) == 0.0
     for number, stamp, uses, wait in (
         (1, 0.0, 0, 0.0),
