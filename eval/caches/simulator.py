@@ -120,11 +120,15 @@ class SimulatedCache:
             node.last_access = self._served
         if self._knowledge is not None:
             self._learn(path, self._knowledge(self._served - 1))
-        if end:  # as in a server, only turns that are in the tree
-            if self.learner is not None:
-                self._tell(self.learner, request, path, cached)
-            self.order.renew_price_budget()
+        if end and self.learner is not None:  # as in a server, only turns that are in the tree
+            self._tell(self.learner, request, path, cached)
         self._offer_if_free(deepest)
+        if end:
+            if self.learner is not None:
+                self.learner.learn()
+                if self.learner.policy is not self.order.policy:
+                    self.order.switch_policy(self.learner.policy)
+            self.order.renew_prices()
         if not self.forced:
             self._make_room(0)
         return cached
@@ -309,14 +313,9 @@ class SimulatedCache:
             finish=request.stop,
             answer_ids=() if request.stop else request.ending,
         )
-        conversation = learner.record_turn(turn, is_leaf=not path[-1].children)
+        conversation = learner.record_turn(turn, is_leaf=not path[-1].children, learns_later=True)
         for node in path:
             node.conversation = conversation
-        self._follow(learner.policy)
-
-    def _follow(self, policy: Policy) -> None:
-        if policy is not self.order.policy:
-            self.order.switch_policy(policy)
 
     # ---- the order ----
 
@@ -368,6 +367,10 @@ class SimulatedCache:
         assert parent is not None
         del parent.children[self._child_key(node)]
         parent.history = max(parent.history, node.history)
+        if node.last_access > parent.last_access:  # a waiting request looked it up, as the last node that is cached
+            parent.last_access = node.last_access
+            if self.learner is not None:
+                parent.conversation = node.conversation
         if parent is not self._in_use:
             self._offer_if_free(parent)
 

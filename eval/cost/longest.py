@@ -14,7 +14,7 @@ import gc
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -53,15 +53,19 @@ BETA_MS, ALPHA_MS = 20.0, 0.3
 WAVE_TURNS, WAVE = 1_000, 0.3
 """Prefills get slower and faster by this share, once in so many."""
 
-BURST, BURSTS, SLICES = 32, 30, 13
+STEPS = 6
+"""Of the scheduler, in the last of which a request of the trace finishes. At the end of each, a slice is learned."""
+
+BURST, BURSTS, BURST_STEPS = 32, 30, 100
 """Requests that finish in one step, after the trace; how often; and steps in which is learned from all of them."""
 
 CALLS = {
     "match": "match: a request is looked up",
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
-    "turn": "turn: a finished request is learned from",
-    "burst": "burst: 32 that finish in one step, slice by slice",
+    "turn": "turn: a finished request is recorded",
+    "learn": "learn: a slice, at the end of a step",
+    "burst": "burst: a slice, where 32 finish in one step",
     "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
 }
@@ -119,7 +123,7 @@ def serve(cache: OfflineCache, clock: Clock, requests: list[Request], leaves: in
     for number, request in enumerate(track(requests, name)):
         tokens = token_ids(request.context, page, units)
         stamp = request.arrival_s if told else None
-        cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+        cached = _served(cache, tokens, request, stamp)
         if told:
             clock.prefill(cache, number, request.prompt_tokens - min(cached, request.prompt_tokens))
     serve_bursts(cache, clock, requests[-1].arrival_s)
@@ -129,7 +133,7 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
     """Serve requests many of which finish in one step of the scheduler, and time what is learned at its end."""
     tail: Any = getattr(cache.cache, "tail", None)
     if tail is not None:
-        del tail.record_turn  # is the class's again, and not timed
+        del tail.record_turn, tail.learn  # are the class's again, and not timed
         tail.learn = clock.timed("burst", tail.learn)
     units = dict[int, int]()
     requests = iter(open_trace(f"{TRACE},seed=1").requests)
@@ -139,8 +143,20 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
                 stamp = None if tail is None else now + request.arrival_s
                 tokens = token_ids(request.context, PAGE_SIZE, units)
                 cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
-        for _ in range(SLICES - 1 if tail is not None else 0):
+        for _ in range(BURST_STEPS - 1 if tail is not None else 0):
             tail.learn(a_slice=True)
+
+
+def _served(cache: OfflineCache, tokens: Sequence[int], request: Request, stamp: float | None) -> int:
+    """Serve a request as a server does. Returns its tokens that were cached."""
+    tail: Any = getattr(cache.cache, "tail", None)
+    if tail is None:
+        return cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+    with tail.learning_later():
+        cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+    for _ in range(STEPS - 1):
+        tail.learn(a_slice=True)
+    return cached
 
 
 def leaf_of(number: int) -> Iterator[int]:
@@ -163,6 +179,7 @@ class Clock:
         tail = getattr(real, "tail", None)
         if tail is not None:
             tail.record_turn = self.timed("turn", tail.record_turn)
+            tail.learn = self.timed("learn", tail.learn)
             tail.use_threshold = self.timed("move", tail.use_threshold)
 
     def prefill(self, cache: OfflineCache, number: int, tokens: int) -> None:

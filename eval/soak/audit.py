@@ -200,4 +200,5 @@ class AuditedCache(Ledger):
     def move_threshold(self, pages: int) -> None:
         """Another ξ from now on."""
         self.cache.tail.use_threshold(self.estimate + 1 + pages * self.page_size)
+        self.cache.tail.renew_prices()  # as a turn does, at whose end prices are due
         self._after("threshold")

@@ -12,7 +12,8 @@ nothing; if somebody looks at the metrics, its turns are watched all the same, f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -45,7 +46,8 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICE, _SLICES = 2, 8  # turns that a slice of learning takes: so many at least, or one of so many that wait
+_SLICES = 32  # of the steps of learning that wait, a slice is one of so many; one step at least
+_OVER = object()
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 
@@ -92,7 +94,8 @@ class Learner:
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._learned = 0  # turns of those
-        self._unlearned: list[tuple[Conversation, Turn]] = []
+        self._unlearned: deque[tuple[Conversation, Turn]] = deque()
+        self._lesson: Iterator[None] | None = None  # what is left of the turn that is being learned from
         self._queued = 0  # requests that were looked up since the last turn
         self._seen_before = Seen()  # by former runs
         if learned is not None:
@@ -148,21 +151,28 @@ class Learner:
         return self._conversations.prefilled(turn)
 
     def learn(self, *, a_slice: bool = False) -> int:
-        """Learn from the turns that were recorded and not learned from yet, in their order. Returns from how many.
+        """Learn from the turns that were recorded and not learned from yet, in their order. Returns how many that ends.
 
-        It takes longer than to record them, so a server does it when their answers are out; and where many end at once,
-        slice by slice, as the answers of others wait meanwhile.
+        It takes longer than to record them, so a server does it when their answers are out, and slice by slice, as the
+        answers of others wait meanwhile.
 
         Args:
-            a_slice: from an eighth of them, or from 2 if that is more.
+            a_slice: a step of a turn, or a 32nd of the steps that wait, if those are more.
         """
-        count = max(_SLICE, math.ceil(len(self._unlearned) / _SLICES)) if a_slice else len(self._unlearned)
-        turns, self._unlearned = self._unlearned[:count], self._unlearned[count:]
-        for conversation, turn in turns:
-            self._learned += 1
-            self._estimate()
-            self._compare(turn, conversation)
-        return len(turns)
+        steps, turns = math.inf, 0
+        if a_slice:
+            a_turn = 3 + len(self.candidates)  # what is estimated, each candidate's shadow, the verdict, the end
+            steps = max(math.ceil(len(self._unlearned) * a_turn / _SLICES), 1)
+        while steps > 0:
+            if self._lesson is None:
+                if not self._unlearned:
+                    break
+                self._lesson = self._learn_from(*self._unlearned.popleft())
+            if next(self._lesson, _OVER) is _OVER:
+                self._lesson = None
+                turns += 1
+            steps -= 1
+        return turns
 
     def mark_queued(self, conversation: Conversation) -> None:
         """A request that continues a conversation has come, and is queued: that is a use, and no prediction.
@@ -251,12 +261,23 @@ class Learner:
         if given is not None and given.conversation_ends:
             self._log.write_end(conversation.log_serial)
 
-    def _estimate(self) -> None:
-        """Do a slice of estimating rates, and now and then look at lengths."""
+    def _learn_from(self, conversation: Conversation, turn: Turn) -> Iterator[None]:
+        """Learn from a turn, step by step."""
+        self._learned += 1
         if self._refits is not None and self._refits.count_turn():
             self._returns.use_model(self._refits.model)
+        yield
         if self._learns_prompts and self._learned % _PROMPTS_EVERY == 0:
             self._follow_lengths()
+            yield
+        if self.selector is None:
+            if self._learned < _ENOUGH or not (self._chooses or self._watched):
+                return
+            self.selector = self._new_selector()
+        yield from self.selector.replay_turn(conversation, turn, self.in_force)
+        yield  # at the end of a turn leaves get new prices
+        if self._chooses:
+            self.in_force = self.selector.preferred
 
     def _follow_lengths(self) -> None:
         """Have the candidates expect prompts as long as those seen lately."""
@@ -272,16 +293,6 @@ class Learner:
                 if len(policy.prompts.probabilities) > 1
             }
         )
-
-    def _compare(self, turn: Turn, conversation: Conversation) -> None:
-        """Replay the turn in the shadows, and put the candidate in force that they prefer."""
-        if self.selector is None:
-            if self._learned < _ENOUGH or not (self._chooses or self._watched):
-                return
-            self.selector = self._new_selector()
-        self.selector.replay_turn(conversation, turn, self.in_force)
-        if self._chooses:
-            self.in_force = self.selector.preferred
 
     def _new_selector(self) -> Selector:
         """Shadows of a size that the contexts seen so far ask for."""

@@ -68,12 +68,18 @@ class Selector:
         """Turns that the shadows have served."""
         return self.served[IN_FORCE].requests
 
-    def replay_turn(self, conversation: Conversation, turn: Turn, in_force: str) -> None:
-        """A turn was served while that candidate was in force: so it is by the shadows, if they sample it."""
+    def replay_turn(self, conversation: Conversation, turn: Turn, in_force: str) -> Iterator[None]:
+        """A turn was served while that candidate was in force: so it is by the shadows that sample it, one a step.
+
+        In the last step the rule is told what they found.
+        """
         if conversation.number % self.one_in:
             return
         self.prompt_tokens += turn.prompt_len
-        uncached = [turn.prompt_len - shadow.serve(conversation, turn) for shadow in self._shadows.values()]
+        uncached: list[int] = []
+        for shadow in self._shadows.values():
+            uncached.append(turn.prompt_len - shadow.serve(conversation, turn))
+            yield
         threshold = next(iter(self._shadows.values())).order.policy.threshold
         for name, tokens in zip(self._shadows, uncached, strict=True):
             self.served[name].count(tokens, threshold)

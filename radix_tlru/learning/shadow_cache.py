@@ -73,7 +73,7 @@ class ShadowCache:
             self._ids[conversation.number] = self._offer(leaf)
         else:
             self._end_line(leaf)
-        self.order.renew_price_budget()
+        self.order.renew_prices()
         return min(held, turn.prompt_len)
 
     @contextmanager

@@ -101,6 +101,12 @@ class Entries:
         bucket.pop()
         self._old -= 1
 
+    def drop_old(self, bucket: Bucket, most: int) -> None:
+        """Take old entries off the front of a bucket, ``most`` at most."""
+        while most and (first := bucket.first) is not None and not self.is_current(bucket, *first):
+            self.pop(bucket)
+            most -= 1
+
     def expired(self, now: float) -> Iterator[int]:
         """Leaves whose group has expired at ``now``, in any order."""
         return (leaf_id for time, leaf_id in self._expiries.up_to(now) if self._is_expiry(time, leaf_id))

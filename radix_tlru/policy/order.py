@@ -8,9 +8,8 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price at the next decision, because its price may have fallen; after
-  a pause, when many have, a few in each turn. One that is far from being next may get a price that is too low, and
-  lasts.
+- *Expiry.* A leaf whose group expires gets a new price at the end of a turn, because its price may have fallen; when
+  many have, a few in each turn. One that is far from being next may get a price that is too low, and lasts.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
   has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
   cheapest bucket.
@@ -44,15 +43,15 @@ _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 REPRICED = 24
-"""Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: after a
-pause all may have. It is turns that count, as a cache that prefills in chunks decides more often. From 8 to 128 the gap
-closed on Mooncake goes up and down by two points, and the longest calls grow."""
+"""Leaves that get a new price at the end of a turn, at most, because the policy has changed or their group has expired:
+after a pause all may have. From 8 to 128 the gap closed on Mooncake goes up and down by two points, and calls grow.
+Some in decisions, too, made those twice as long, and nothing better."""
 
-CORRECTED, CORRECTED_IN_A_TURN = 8, 24
+CORRECTED, CORRECTED_IN_A_TURN = 8, 12
 """Leaves that came first by too low a price and get a new one, at most: in a decision, in a turn (or one in each)."""
 
-_EXPIRIES = 64
-"""Expiries that a decision looks at, at most: many are of leaves that were used since."""
+_LOOKS = 64
+"""Entries looked at for that, at most. Old ones count against no other bound, or caches of the same leaves differed."""
 
 _AHEAD = 1.5
 """Times the cost of the last victim: a leaf that costs more is in a group that holds for long. With 1 more leaves come
@@ -109,7 +108,6 @@ class EvictionOrder:
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
         self._pricings = [Pricing(policy, 0)]  # the one in force last
         self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
-        self._reprices = REPRICED  # leaves that this turn may still give a new price
         self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
         self._corrections_left = CORRECTED_IN_A_TURN  # and this turn
         self._version = policy.returns.version
@@ -141,9 +139,14 @@ class EvictionOrder:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
         return self._pricings[-1].tel_safe_tokens(leaf, self._page_size)
 
-    def renew_price_budget(self) -> None:
-        """A turn was served: some more leaves may get new prices."""
-        self._reprices, self._corrections_left = REPRICED, CORRECTED_IN_A_TURN
+    def renew_prices(self) -> None:
+        """A turn was served, and nobody waits now: some leaves get the prices that are due."""
+        if self._pending:  # the newest of which tells the time
+            self._see(self._leaf(next(reversed(self._pending))))
+        self._move_expired(self._reprice_some(REPRICED))
+        if self._prices:
+            self._entries.drop_old(self._prices[0].bucket, _LOOKS)
+        self._corrections_left = CORRECTED_IN_A_TURN
 
     # ---- leaves ----
 
@@ -172,8 +175,6 @@ class EvictionOrder:
 
     def _enter_pending(self, count: int | None = None) -> None:
         """Give the pending leaves their entries; with a count, those that have waited longest."""
-        if not self._pending:
-            return
         for leaf_id in list(islice(self._pending, count)):
             self.push(leaf_id, self._leaf(leaf_id))
             del self._pending[leaf_id]
@@ -191,10 +192,8 @@ class EvictionOrder:
             least_cost: of a token, from which on the leaf's group may be one that lasts, at a price that is too low.
                 None: what is well above the last victim.
         """
-        pricing = self._pricings[-1]
-        returns, stamp = pricing.policy.returns, pricing.policy.returns.stamp(leaf)
-        if stamp > self._now or self._newest is None:
-            self._now, self._newest = max(stamp, self._now), leaf
+        pricing, returns = self._pricings[-1], self.policy.returns
+        self._see(leaf)
         level = pricing.level_of(leaf, self._page_size)
         if least_cost is None:
             least_cost = _AHEAD * self._last_cost
@@ -208,6 +207,12 @@ class EvictionOrder:
             bucket.is_priced = True
             heappush(self._prices, bucket.price(self._now))
 
+    def _see(self, leaf: Leaf) -> None:
+        """Time has passed if the leaf was used later than any before."""
+        stamp = self.policy.returns.stamp(leaf)
+        if stamp > self._now or self._newest is None:
+            self._now, self._newest = max(stamp, self._now), leaf
+
     def _push_again(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
         self._entries.forget(leaf_id)
@@ -216,7 +221,7 @@ class EvictionOrder:
     # ---- prices ----
 
     def switch_policy(self, policy: Policy) -> None:
-        """Order the same leaves by another policy: the next ones at once, the others a few in each turn."""
+        """Order the same leaves by another policy: they get their prices by it a few in each turn."""
         before = self._pricings[-1]
         if policy is before.policy:
             return
@@ -232,12 +237,11 @@ class EvictionOrder:
         if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
-        self._reprices = REPRICED
-        self._reprice_some()
 
-    def _reprice_some(self) -> None:
-        """Price leaves of the earliest policy by the one in force, as many as the turn may still."""
-        while self._reprices and len(self._pricings) > 1:
+    def _reprice_some(self, most: int) -> int:
+        """Price leaves of the earliest policy by the one in force, ``most`` at most; returns what is left of it."""
+        looks = _LOOKS
+        while looks and most and len(self._pricings) > 1:
             if not self._to_reprice:
                 del self._pricings[0]
                 if len(self._pricings) > 1:
@@ -250,9 +254,11 @@ class EvictionOrder:
             key, leaf_id = bucket.first
             is_current = self._entries.is_current(bucket, key, leaf_id)
             self._entries.pop(bucket)
-            self._reprices -= 1
+            looks -= 1
             if is_current:
+                most -= 1
                 self._push_again(leaf_id, self._leaf(leaf_id))
+        return most
 
     def _price_buckets(self) -> None:
         """Sort the buckets whose leaves all cost the same by what that is now."""
@@ -275,11 +281,12 @@ class EvictionOrder:
         for pricing in self._pricings:
             yield from pricing.buckets.values()
 
-    def _move_expired(self) -> None:
-        """Price leaves whose group has expired, the earliest first, as many as the turn may still."""
-        expired = self._entries.pop_expired(self._now, _EXPIRIES)
-        while self._reprices and (leaf_id := next(expired, None)) is not None:
-            self._reprices -= 1
+    def _move_expired(self, most: int) -> None:
+        """Price leaves whose group has expired, the earliest first, ``most`` at most."""
+        if self._entries.next_expiry > self._now or self._timed_by != self._pricings[-1].policy.returns:
+            return
+        expired = self._entries.pop_expired(self._now, _LOOKS)
+        for leaf_id in islice(expired, most):
             self._push_again(leaf_id, self._leaf(leaf_id))
 
     # ---- decisions ----
@@ -287,27 +294,21 @@ class EvictionOrder:
     def choose_victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from, rounded up to the policy's trim chunk and to a page; None: no leaves.
 
-        A leaf that is evicted whole is named whole, however few tokens are asked for.
-
-        Evicts nothing: the caller does, and tells by :meth:`remove_leaf` and :meth:`add_leaf` what became of the leaf.
-        A victim may hold fewer tokens than asked for, because what follows in its leaf costs more. Then ask again.
+        A leaf that is evicted whole is named whole, however few tokens are asked for. A victim may hold fewer, because
+        what follows in its leaf costs more: then ask again. Evicts nothing: the caller does, and tells by
+        :meth:`remove_leaf` and :meth:`add_leaf` what became of the leaf.
         """
         self._enter_pending()
-        if len(self._pricings) > 1:
-            self._reprice_some()
         returns = self._pricings[-1].policy.returns
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
-        if self._entries.next_expiry <= self._now and self._timed_by == returns:
-            self._move_expired()
         self._corrections = granted = max(min(CORRECTED, self._corrections_left), 1)
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:
             if not self._entries.bucket:
                 return None
-            self._reprices = max(self._reprices, CORRECTED)  # no leaf has a new price yet
-            self._reprice_some()
+            self._reprice_some(CORRECTED)  # no leaf has a new price yet
         self._corrections_left -= granted - self._corrections
         bucket, leaf_id, leaf = found
         pricing = bucket.pricing
@@ -395,6 +396,5 @@ class EvictionOrder:
             self._corrections -= 1
             # Used since, or worth more by now. What costs nothing has the price of the moment.
             self._push_again(leaf_id, leaf, _AHEAD_AGAIN * bucket.cost(self._now) or math.inf)
-        while (first := bucket.first) is not None and not entries.is_current(bucket, *first):
-            entries.pop(bucket)
+        entries.drop_old(bucket, 1 << 62)
         return None

@@ -29,8 +29,8 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
     """The next ``count`` victims of these orders, one order after the other, if nothing is used meanwhile.
 
     Each victim gives all that costs the same. What stays of a leaf may be a victim again, under the id of the leaf. A
-    node that becomes a leaf once all below it is gone is not seen. While leaves wait for new prices after a change of
-    policy, they are judged by the policy in force.
+    node that becomes a leaf once all below it is gone is not seen. Leaves that wait for new prices, after a change of
+    policy or as their group has expired, are judged by the policy in force as of now.
     """
     found: list[PreviewedVictim] = []
     for order in orders:
@@ -45,9 +45,9 @@ def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     leaves = _candidates(order, count, returns, now)  # by id; later also what stays of a victim, under an id of its own
     origin = dict(zip(leaves, leaves, strict=True))  # of each: the leaf that it is of
     ahead = EvictionOrder(replace(order.policy, returns=returns), order._page_size, leaves.get)
+    ahead.advance_clock(now)
     for leaf_id in leaves:
         ahead.add_leaf(leaf_id)
-    ahead.advance_clock(now)
     found: list[PreviewedVictim] = []
     while len(found) < count and (victim := ahead.choose_victim(_ALL)) is not None:
         bucket = ahead._entries.bucket[victim.leaf_id]

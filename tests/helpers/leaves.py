@@ -30,7 +30,7 @@ class Leaves(dict[int, Leaf]):
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does, in a turn of its own; returns (leaf id, tokens evicted, phase)."""
-        self.order.renew_price_budget()
+        self.order.renew_prices()
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         self.carry_out(victim)
@@ -47,6 +47,6 @@ class Leaves(dict[int, Leaf]):
 def unbounded_decisions() -> Iterator[None]:
     """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go."""
     with pytest.MonkeyPatch.context() as changed:
-        for bound in ("REPRICED", "CORRECTED", "CORRECTED_IN_A_TURN", "_EXPIRIES"):
+        for bound in ("REPRICED", "CORRECTED", "CORRECTED_IN_A_TURN", "_LOOKS"):
             changed.setattr(f"radix_tlru.policy.order.{bound}", 1 << 30)
         yield

@@ -52,11 +52,12 @@ def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_proces
         assert learner.served.requests == served + 3
         assert (learner.selector.sampled, learner.in_force) == (sampled, in_force)
 
-    process(driver, serve)
-    assert learner.selector.sampled == sampled + 2
+    learned, processed = [0], [serve, *[lambda: None] * 18]
+    for serves in processed:  # a step each: an estimate, the turn under each of three candidates, the verdict, the end
+        process(driver, serves)
+        learned.append(learner.selector.sampled - sampled)
+    assert learned == [0] * 5 + [1] * 6 + [2] * 6 + [3] * 3
     assert learner.in_force != in_force
-    process(driver, lambda: None)
-    assert learner.selector.sampled == sampled + 3
     assert driver.cache.tail.policy is learner.policy
 
 
@@ -67,6 +68,8 @@ def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
     for number in range(2 * TURNS):
         found: list[int] = []
         process(later, lambda number=number, found=found: found.append(turn(later, draws[1], number)))
+        for _ in range(5):
+            process(later, lambda: None)
         assert found == [turn(at_once, draws[0], number)]
         assert later.cache.tail.learner.in_force == at_once.cache.tail.learner.in_force
     assert later.cache.tail.counts == at_once.cache.tail.counts
@@ -78,22 +81,26 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     driver, draw = learning(), random.Random(4)
     for number in range(TURNS):
         turn(driver, draw, number)
-    selector = driver.cache.tail.learner.selector
-    replay, replayed = selector.replay_turn, list[float]()
-    selector.replay_turn = lambda conversation, turn, name: (
-        replayed.append(turn.stamp),
-        replay(conversation, turn, name),
-    )
+    replayed = list[float]()
+    shadows = driver.cache.tail.learner.selector._shadows.values()
+    for shadow in shadows:
+        serve = shadow.serve
+        shadow.serve = lambda conversation, turn, serve=serve: (replayed.append(turn.stamp), serve(conversation, turn))[
+            1
+        ]
     process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS, TURNS + 30)])
-    counts = [len(replayed)]
-    while counts[-1] < 30:
+    counts = [0, len(replayed)]
+    while len(replayed) < 30 * len(shadows):
         process(driver, lambda: None)
         counts.append(len(replayed))
-    assert [after - before for before, after in pairwise([0, *counts])] == [4, 4, 3, 3, *[2] * 8]
+    slices = [after - before for before, after in pairwise(counts)]
+    assert slices[0] == max(slices) == 3, "of the 32nd part of 180 steps every other one is that of a shadow"
+    assert sum(slices[:20]) > sum(slices[20:40]) > 20, "of fewer turns that wait a slice is less"
+    assert set(slices[-20:]) == {0, 1}
     process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS + 30, TURNS + 39)])
-    assert len(replayed) == 32
+    assert len(replayed) < 31 * len(shadows) + 3
     turn(driver, draw, TURNS + 39)  # outside of a batch: nothing is left over
-    assert replayed == [float(number) for number in range(TURNS, TURNS + 40)]
+    assert replayed == [float(number) for number in range(TURNS, TURNS + 40) for _ in shadows]
 
 
 def test_a_batch_that_cannot_be_processed_leaves_learning_as_it_was() -> None:

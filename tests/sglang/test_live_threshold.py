@@ -48,8 +48,8 @@ def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_lea
     for leaf_id in held:
         order.add_leaf(leaf_id)
     for threshold, tokens in moves:
-        order.renew_price_budget()
         order.switch_policy(tlru(threshold))
+        order.renew_prices()
 
         def keep(leaf: Leaf, threshold: int = threshold) -> int:
             return keep_within_budget(leaf.history, NEXT_PROMPT, threshold, page)
@@ -77,9 +77,11 @@ def test_a_policy_with_other_levels_is_followed_as_if_it_had_been_there_from_the
         for leaf_id in held:
             order.add_leaf(leaf_id)
     moved.switch_policy(Policy(Recency(), AnyPrompt(), 600, median_weight=1.0))  # one level instead of two
+    moved.renew_prices()
     assert moved.choose_victim(50) == lru.choose_victim(50)
     assert moved.choose_victim(50) != fresh.choose_victim(50)
     moved.switch_policy(tlru(300))
+    moved.renew_prices()
     assert moved.choose_victim(50) == fresh.choose_victim(50)
     assert moved.over_budget == fresh.over_budget > 0
 
@@ -100,6 +102,7 @@ def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
         if number % 3 == 0:
             model.threshold = max(1, round(thresholds[number // 3 % len(thresholds)] * page_size))
             real.cache.tail.use_threshold(model.threshold)
+            real.cache.tail.renew_prices()
         assert real.request(context) == model.request(context)
     assert real.cache.full_evictable_size() == len(model.pages) * page_size
     assert real.cache.tail.order.over_budget >= 0
@@ -164,6 +167,7 @@ def test_leaves_that_were_there_before_a_move_are_judged_by_the_new_threshold() 
     assert driver.cache.tail.order.over_budget == 1_500 + 1_000  # both are within 2,048 - 200
     for number in range(EVERY):
         prefill(driver, number, 50 * (number + 1), 0.1 * 50 * (number + 1))  # ξ = 1,000: 800 of each
+    driver.cache.tail.renew_prices()  # at the end of a turn
     assert driver.cache.tail.order.over_budget == 800 + 800
     assert driver.turn("C", 1_400) == 0  # 900 too many: 800 of A, which are free, and 100 of B
     assert (driver.cached("A"), driver.cached("B")) == (700, 900)

@@ -180,6 +180,7 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
         (referred.add if now_referred else referred.discard)(number)
         order.add_leaf(number)
     order.switch_policy(replace(policy_for(TLRU), threshold=10_000))
+    order.renew_prices()
     assert order.over_budget == sum(leaf.end for leaf in leaves.values())
     went = []
     while (victim := order.choose_victim(10_000)) is not None:
@@ -197,12 +198,10 @@ def test_after_a_move_of_the_threshold_both_parts_get_new_prices_with_each_turn(
         order.add_leaf(number)
     order.choose_victim(1)
     order.switch_policy(replace(policy_for(TLRU), threshold=10_000))
-    for turns in range(3):
+    for turns in range(4):
         waiting = [len(part._pricings) for part in order.parts]
-        assert waiting == [2 if turns < 2 else 1] * 2, turns
-        order.renew_price_budget()
-        for part in order.parts:
-            part.choose_victim(1)
+        assert waiting == [2 if turns < 3 else 1] * 2, turns
+        order.renew_prices()
 
 
 def test_time_passes_for_both_parts() -> None:

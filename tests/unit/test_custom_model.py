@@ -39,7 +39,7 @@ def test_a_program_outlasts_a_person_who_came_as_recently() -> None:
     order.switch_policy(learner.policy)
     gone = []
     while len(gone) < 60:
-        order.renew_price_budget()
+        order.renew_prices()
         victim = order.choose_victim(2 * TOKENS)
         assert victim is not None
         order.remove_leaf(victim.leaf_id)

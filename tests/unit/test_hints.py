@@ -71,7 +71,7 @@ class Lines:
         known = self.learner.record_turn(turn)
         if self.learner.policy is not self.order.policy:
             self.order.switch_policy(self.learner.policy)
-        self.order.renew_price_budget()
+        self.order.renew_prices()
         self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
         self.order.add_leaf(number)
 
@@ -129,6 +129,8 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
         for number in range(3, 10):
             lines.serve(number, at * number / 10)
         lines.serve(10, at)
+        lines.order.advance_clock(at)
+        lines.order.renew_prices()
         return lines.evict_all()
 
     soon, late = order(45.0), order(101.0)

@@ -123,7 +123,8 @@ def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     for cycle in range(20):
         for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do
             served = turn(cycle * 100.0 + name, 960 + cycle * PAGE, 960 + cycle * PAGE, name)
-            selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "tlru")
+            for _ in selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "tlru"):
+                pass
     assert selector.preferred == "tlru"
     assert selector.sampled == 20 * 12
     assert selector.served["tlru"].excess == 12 * (960 - THRESHOLD)  # the first turns alone

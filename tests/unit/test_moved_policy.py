@@ -56,7 +56,7 @@ def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheape
 
     def decide() -> Victim:
         leaves.looks = 0
-        leaves.order.renew_price_budget()
+        leaves.order.renew_prices()
         victim = leaves.order.choose_victim(10**6)
         assert victim is not None
         assert leaves.looks <= REPRICED + CORRECTED + 2, "… first by an old price, what was left of the last victim"
@@ -153,7 +153,7 @@ def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> No
         leaves.order.switch_policy(LRU)
         found = []
         for _ in range(20):
-            leaves.order.renew_price_budget()
+            leaves.order.renew_prices()
             victim = leaves.order.choose_victim(1_000)
             assert victim is not None
             leaves.carry_out(victim)
@@ -183,5 +183,5 @@ def test_of_many_leaves_a_decision_looks_at_few_however_many_are_dearer_than_bef
         assert victim is not None
         assert leaves.looks <= REPRICED + CORRECTED + 1
         leaves.carry_out(victim)
-        leaves.order.renew_price_budget()
+        leaves.order.renew_prices()
     assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"

@@ -230,6 +230,8 @@ class Cache:
 
     def evict(self, tokens: int) -> None:
         foreseen = preview((self.order,), tokens % 3)
+        self.order.advance_clock(0.0)
+        self.order.renew_prices()  # of leaves whose group has expired
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         price = self.price(victim.leaf)
@@ -280,7 +282,7 @@ def take_steps(cache: Cache, steps_taken: list[tuple[str, int, float]]) -> None:
         elif what == "switch":
             cache.order.switch_policy(cache.policies[number % len(cache.policies)])
             while len(cache.order._pricings) > 1:  # until all leaves have a price by the policy in force
-                cache.order.choose_victim(1)
+                cache.order.renew_prices()
         else:
             cache.evict(number % 500 + 1)
 

@@ -121,8 +121,8 @@ class TailComponent(LearningComponent):
         """Order the leaves by the policy in force."""
         self.order.switch_policy(self.policy)
 
-    def renew_price_budget(self) -> None:
-        self.order.renew_price_budget()
+    def renew_prices(self) -> None:
+        self.order.renew_prices()
 
     def _fall_back(self) -> None:
         super()._fall_back()

@@ -97,7 +97,7 @@ class LearningComponent(FullComponent):
     def switch_policy(self) -> None:
         """Another policy is in force."""
 
-    def renew_price_budget(self) -> None:
+    def renew_prices(self) -> None:
         """A turn was served, and is learned from."""
 
     def _fall_back(self) -> None:
@@ -185,14 +185,17 @@ class LearningComponent(FullComponent):
             self.breaker.trip("to record a prefill", error)
 
     @contextmanager
-    def learning_later(self) -> Iterator[None]:
-        """Of the turns that are served meanwhile it is learned at the end; of many, at the next ends, too."""
+    def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:
+        """Of the turns that are served meanwhile it is learned at the end: a slice, or all there is to learn."""
+        if self._learns_later:  # within another: at the end of that
+            yield
+            return
         self._learns_later = True
         try:
             yield
         finally:
             self._learns_later = False
-        self.learn(a_slice=True)
+        self.learn(a_slice=a_slice)
 
     def learn(self, *, a_slice: bool = False) -> None:
         """Learn from the turns that were recorded, or from a slice of them, and put in force what that says."""
@@ -207,7 +210,7 @@ class LearningComponent(FullComponent):
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
             self._put_in_force(self.learner.policy)
-            self.renew_price_budget()
+            self.renew_prices()
             if self.state is not None:
                 self.state.count_turns(self.learner, turns)
         except Exception as error:

@@ -82,9 +82,9 @@ class PythonTailComponent(TailComponent):
         super().switch_policy()
         self.host.switch_policy()
 
-    def renew_price_budget(self) -> None:
-        super().renew_price_budget()
-        self.host.order.renew_price_budget()
+    def renew_prices(self) -> None:
+        super().renew_prices()
+        self.host.order.renew_prices()
 
     def reset_order(self) -> None:
         super().reset_order()

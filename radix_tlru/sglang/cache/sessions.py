@@ -87,10 +87,10 @@ class SessionOrder:
         self._free.switch_policy(policy)
         self._held.switch_policy(policy)
 
-    def renew_price_budget(self) -> None:
+    def renew_prices(self) -> None:
         """A turn was served: some more leaves may get new prices."""
-        self._free.renew_price_budget()
-        self._held.renew_price_budget()
+        self._free.renew_prices()
+        self._held.renew_prices()
 
     def choose_victim(self, tokens: int) -> Victim | None:
         """The leaf to take up to ``tokens`` from; None: no leaves."""

@@ -11,6 +11,7 @@ import functools
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,42 +210,44 @@ class OfflineCache:
         """
         context = array("q", tokens)
         key = RadixKey(context).page_aligned(self.page_size)
-        match = self.cache.match_prefix(MatchPrefixParams(key=key))
-        node = match.last_device_node
-        slots = self.slots(node)
-        cached: int = slots.numel()
-        done, inserted, length, lock = cached, 0, len(key), self.lock(node)
-        try:
-            while inserted < length:  # once at least: a request that finds all of itself cached still uses it
-                end = min(done + (self.chunk or length), length)
-                slots = torch.cat([slots, self.allocate(end - done)])
-                so_far = key if end == length else key[:end]
-                # What this request inserted before is no further use of it: lfu and slru count uses.
-                params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
-                node = self.insert(params).last_device_node
+        tail: Any = self.cache.components[ComponentType.FULL] if stamp is not None and len(key) else None
+        with tail.learning_later(a_slice=False) if tail is not None else nullcontext():
+            match = self.cache.match_prefix(MatchPrefixParams(key=key))
+            node = match.last_device_node
+            slots = self.slots(node)
+            cached: int = slots.numel()
+            done, inserted, length, lock = cached, 0, len(key), self.lock(node)
+            try:
+                while inserted < length:  # once at least: a request that finds all of itself cached still uses it
+                    end = min(done + (self.chunk or length), length)
+                    slots = torch.cat([slots, self.allocate(end - done)])
+                    so_far = key if end == length else key[:end]
+                    # What this request inserted before is no further use of it: lfu and slru count uses.
+                    params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
+                    node = self.insert(params).last_device_node
+                    self.unlock(lock)
+                    done = inserted = end
+                    lock = self.lock(node)
+                if tail is not None:
+                    found = min(cached, prompt)
+                    answer_len = len(context) - prompt if answer is None else answer
+                    turn = Turn(
+                        stamp,
+                        prompt,
+                        answer_len,
+                        length,
+                        found,
+                        fingerprint_of(key),
+                        answer_ids=ending,
+                        thought_len=thought,
+                        session=session,
+                        finish=finish,
+                    )
+                    tail.record_turn(node, turn, rid)
+                if session is not None and self.cache.enable_session_radix_cache:
+                    self.name_session(session, node)
+            finally:
                 self.unlock(lock)
-                done = inserted = end
-                lock = self.lock(node)
-            if stamp is not None and length:
-                found = min(cached, prompt)
-                answer_len = len(context) - prompt if answer is None else answer
-                turn = Turn(
-                    stamp,
-                    prompt,
-                    answer_len,
-                    length,
-                    found,
-                    fingerprint_of(key),
-                    answer_ids=ending,
-                    thought_len=thought,
-                    session=session,
-                    finish=finish,
-                )
-                self.cache.components[ComponentType.FULL].record_turn(node, turn, rid)
-            if session is not None and self.cache.enable_session_radix_cache:
-                self.name_session(session, node)
-        finally:
-            self.unlock(lock)
         return cached
 
     def touch(self, tokens: Iterable[int]) -> int:
