@@ -228,7 +228,7 @@ class OfflineCache:
                     self.unlock(lock)
                     done = inserted = end
                     lock = self.lock(node)
-                if tail is not None:
+                if stamp is not None and length:
                     found = min(cached, prompt)
                     answer_len = len(context) - prompt if answer is None else answer
                     turn = Turn(
