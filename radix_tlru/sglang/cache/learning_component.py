@@ -204,12 +204,12 @@ class LearningComponent(FullComponent):
         before = self.learner.in_force
         try:
             turns = self.learner.learn(a_slice=a_slice)
-            if not turns:
-                return
             if self.learner.in_force != before:
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
-            self._put_in_force(self.learner.policy)
+            self._put_in_force(self.learner.policy)  # which a hint changes, too, that was recorded in the batch
+            if not turns:
+                return
             self.renew_prices()
             if self.state is not None:
                 self.state.count_turns(self.learner, turns)
