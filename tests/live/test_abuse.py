@@ -33,7 +33,7 @@ Abuse = Callable[[Server], Found]
 LONG = POOL // 2
 """Tokens of an answer that is not to end by itself: it takes as many steps, and an abuse is over in a fraction."""
 
-AT_WORK = 400
+AT_WORK = 800
 """Tokens of each of four answers that all fit, and run at once for a while, however late one of them is sent."""
 
 
