@@ -125,7 +125,7 @@ class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
     """Kits of one class, whose tests are theirs. Together, their requests want more than the pool holds."""
 
     pause_num_requests = 16
-    pause_max_new_tokens = 192
+    pause_max_new_tokens = 400
     pause_duration = 1
     server_name: str
     pool: int
