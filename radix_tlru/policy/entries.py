@@ -101,7 +101,7 @@ class Entries:
         bucket.pop()
         self._old -= 1
 
-    def drop_old(self, bucket: Bucket, most: int) -> None:
+    def drop_old(self, bucket: Bucket, most: float = math.inf) -> None:
         """Take old entries off the front of a bucket, ``most`` at most."""
         while most and (first := bucket.first) is not None and not self.is_current(bucket, *first):
             self.pop(bucket)

@@ -45,7 +45,7 @@ _MOST_PENDING = 64
 REPRICED = 24
 """Leaves that get a new price at the end of a turn, at most, because the policy has changed or their group has expired:
 after a pause all may have. From 8 to 128 the gap closed on Mooncake goes up and down by two points, and calls grow.
-Some in decisions, too, made those twice as long, and nothing better."""
+None is in a decision, as a request waits for that."""
 
 CORRECTED, CORRECTED_IN_A_TURN = 8, 12
 """Leaves that came first by too low a price and get a new one, at most: in a decision, in a turn (or one in each)."""
@@ -396,5 +396,5 @@ class EvictionOrder:
             self._corrections -= 1
             # Used since, or worth more by now. What costs nothing has the price of the moment.
             self._push_again(leaf_id, leaf, _AHEAD_AGAIN * bucket.cost(self._now) or math.inf)
-        entries.drop_old(bucket, 1 << 62)
+        entries.drop_old(bucket)
         return None
