@@ -8,8 +8,8 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price at the end of a turn, because its price may have fallen; when
-  many have, a few in each turn. One that is far from being next may get a price that is too low, and lasts.
+- *Expiry.* A leaf whose group expires gets a new price, because its price may have fallen: at the end of a turn or at
+  a decision, a few in each turn. One that is far from being next may get a price that is too low, and lasts.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
   has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
   cheapest bucket.
@@ -43,9 +43,8 @@ _MOST_PENDING = 64
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 REPRICED = 24
-"""Leaves that get a new price at the end of a turn, at most, because the policy has changed or their group has expired:
-after a pause all may have. From 8 to 128 the gap closed on Mooncake goes up and down by two points, and calls grow.
-None is in a decision, as a request waits for that."""
+"""Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: at its
+end, when nobody waits, and what that left at decisions. From 8 to 128 the gap on Mooncake goes up and down by two."""
 
 CORRECTED, CORRECTED_IN_A_TURN = 8, 12
 """Leaves that came first by too low a price and get a new one, at most: in a decision, in a turn (or one in each)."""
@@ -108,6 +107,7 @@ class EvictionOrder:
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
         self._pricings = [Pricing(policy, 0)]  # the one in force last
         self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
+        self._reprices = REPRICED  # leaves that this turn may still give a new price
         self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
         self._corrections_left = CORRECTED_IN_A_TURN  # and this turn
         self._version = policy.returns.version
@@ -116,7 +116,6 @@ class EvictionOrder:
         self._timed_by = policy.returns  # the last return model whose groups expired: expiries are in its time
 
     def __len__(self) -> int:
-        """Evictable leaves."""
         return len(self._pending) + len(self._entries.bucket)
 
     @property
@@ -143,7 +142,8 @@ class EvictionOrder:
         """A turn was served, and nobody waits now: some leaves get the prices that are due."""
         if self._pending:  # the newest of which tells the time
             self._see(self._leaf(next(reversed(self._pending))))
-        self._move_expired(self._reprice_some(REPRICED))
+        self._reprices = REPRICED
+        self._reprice_due()
         if self._prices:
             self._entries.drop_old(self._prices[0].bucket, _LOOKS)
         self._corrections_left = CORRECTED_IN_A_TURN
@@ -238,6 +238,14 @@ class EvictionOrder:
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
 
+    def _reprice_due(self) -> None:
+        """Give leaves the prices that are due, as many as the turn may: after a change of policy, of expired groups."""
+        self._reprices = self._reprice_some(self._reprices)
+        if self._entries.next_expiry <= self._now and self._timed_by == self.policy.returns:
+            for leaf_id in islice(self._entries.pop_expired(self._now, _LOOKS), self._reprices):
+                self._reprices -= 1
+                self._push_again(leaf_id, self._leaf(leaf_id))
+
     def _reprice_some(self, most: int) -> int:
         """Price leaves of the earliest policy by the one in force, ``most`` at most; returns what is left of it."""
         looks = _LOOKS
@@ -281,14 +289,6 @@ class EvictionOrder:
         for pricing in self._pricings:
             yield from pricing.buckets.values()
 
-    def _move_expired(self, most: int) -> None:
-        """Price leaves whose group has expired, the earliest first, ``most`` at most."""
-        if self._entries.next_expiry > self._now or self._timed_by != self._pricings[-1].policy.returns:
-            return
-        expired = self._entries.pop_expired(self._now, _LOOKS)
-        for leaf_id in islice(expired, most):
-            self._push_again(leaf_id, self._leaf(leaf_id))
-
     # ---- decisions ----
 
     def choose_victim(self, tokens: int) -> Victim | None:
@@ -299,7 +299,8 @@ class EvictionOrder:
         :meth:`remove_leaf` and :meth:`add_leaf` what became of the leaf.
         """
         self._enter_pending()
-        returns = self._pricings[-1].policy.returns
+        self._reprice_due()
+        returns = self.policy.returns
         if self._version != returns.version:
             self._version = returns.version
             self._price_buckets()
@@ -311,19 +312,18 @@ class EvictionOrder:
             self._reprice_some(CORRECTED)  # no leaf has a new price yet
         self._corrections_left -= granted - self._corrections
         bucket, leaf_id, leaf = found
-        pricing = bucket.pricing
         self._victim = leaf_id, bucket
         self._last_cost = bucket.cost(self._now)
         keep = leaf.start
         if leaf.usable_without is None:
-            page, policy = self._page_size, pricing.policy
+            page, policy = self._page_size, bucket.pricing.policy
             keep = max(
                 keep,
                 policy.keep(leaf, bucket.level, page),
                 policy.returns.floor(leaf) // page * page,
                 leaf.end - round_up(max(tokens, policy.trim_chunk), page),
             )
-        return Victim(leaf_id, leaf, keep, "lru" if bucket.level > pricing.last_free else "tel_safe")
+        return Victim(leaf_id, leaf, keep, "lru" if bucket.level > bucket.pricing.last_free else "tel_safe")
 
     def price_of(self, victim: Victim) -> TokenPrice:
         """What a token of the victim that was just chosen costs."""

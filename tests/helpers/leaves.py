@@ -30,10 +30,10 @@ class Leaves(dict[int, Leaf]):
 
     def evict(self, tokens: int) -> tuple[int, int, str]:
         """Carry out one decision as a cache does, in a turn of its own; returns (leaf id, tokens evicted, phase)."""
-        self.order.renew_prices()
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         self.carry_out(victim)
+        self.order.renew_prices()
         return victim.leaf_id, victim.leaf.end - victim.keep, victim.phase
 
     def carry_out(self, victim: Victim) -> None:

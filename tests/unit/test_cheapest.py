@@ -102,8 +102,6 @@ def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -
             case "w":
                 order.switch_policy(replace(order.policy, median_weight=number % 3 / 2))
             case "evict" if leaves:
-                order.advance_clock(0.0)
-                order.renew_prices()  # as of now
                 victim = order.choose_victim(number % 500 + 1)
                 assert victim is not None
                 assert price(victim.leaf)[0] == pytest.approx(min(price(leaf)[0] for leaf in leaves.values()))
@@ -113,6 +111,7 @@ def take_steps(policy: Policy, steps: list[tuple[str, int, float]], most: int) -
                     last_id += 1
                     leaves[last_id] = victim.leaf._replace(end=victim.keep)
                     order.add_leaf(last_id)
+                order.renew_prices()
 
 
 def test_after_a_pause_a_decision_looks_at_few_of_the_leaves_whose_prices_have_fallen() -> None:

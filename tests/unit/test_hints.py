@@ -71,9 +71,9 @@ class Lines:
         known = self.learner.record_turn(turn)
         if self.learner.policy is not self.order.policy:
             self.order.switch_policy(self.learner.policy)
-        self.order.renew_prices()
         self.leaves[number] = Leaf(0, tokens, tokens, float(len(self.leaves) + 1), known)
         self.order.add_leaf(number)
+        self.order.renew_prices()
 
     def evict(self, tokens: int = 1) -> tuple[int, int]:
         """Take the next victim out; returns its number and what of it would stay."""
@@ -129,8 +129,6 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
         for number in range(3, 10):
             lines.serve(number, at * number / 10)
         lines.serve(10, at)
-        lines.order.advance_clock(at)
-        lines.order.renew_prices()
         return lines.evict_all()
 
     soon, late = order(45.0), order(101.0)

@@ -57,8 +57,6 @@ def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_pr
     for number, cheapest in ((0, 0), (1, 1), (2, 0)):
         order.add_leaf(number)
         (told,) = preview((order,), 1)
-        order.advance_clock(0.0)
-        order.renew_prices()
         victim = order.choose_victim(LENGTH)
         assert victim is not None
         assert told.victim.leaf_id == victim.leaf_id == cheapest

@@ -230,8 +230,6 @@ class Cache:
 
     def evict(self, tokens: int) -> None:
         foreseen = preview((self.order,), tokens % 3)
-        self.order.advance_clock(0.0)
-        self.order.renew_prices()  # of leaves whose group has expired
         victim = self.order.choose_victim(tokens)
         assert victim is not None
         price = self.price(victim.leaf)
@@ -243,6 +241,7 @@ class Cache:
         self.remove(victim.leaf_id)
         if victim.keep > victim.leaf.start:
             self.add(victim.leaf._replace(end=victim.keep))
+        self.order.renew_prices()
 
 
 steps = st.lists(
