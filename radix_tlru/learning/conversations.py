@@ -18,15 +18,9 @@ from typing import NamedTuple
 
 from radix_tlru.learning.endings import Endings
 from radix_tlru.learning.last_users import LastUsers
-from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex
+from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex, depth_of, hash_at
 from radix_tlru.learning.prompt_lengths import PromptLengths
-from radix_tlru.learning.records import (
-    Conversation,
-    SharedPrefix,
-    Supersession,
-    Turn,
-    TurnCheckpoint,
-)
+from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn
 from radix_tlru.learning.reuse import AnswerReuse
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
 from radix_tlru.learning.turn_features import ending_of, features_of
@@ -97,12 +91,12 @@ class Conversations:
         None: the prompt repeats the last one of no conversation.
         """
         context = HashedContext(turn.fingerprint, turn.context_len)
-        for checkpoint in self._index.known_checkpoints(context):
-            before = checkpoint.prompt_of
-            if before is not None and _repeats_prompt(turn, checkpoint):
+        for checkpoint in self._index.on_path(context):
+            before = self._index.prompts.get(checkpoint)
+            if before is not None and _repeated_prompt(turn, before, checkpoint) is not None:
                 conversation = copy.copy(before)  # which is recognised as before
                 conversation.context_len = conversation.reusable_len = turn.context_len
-                conversation.checkpoint = conversation.last_prompt = conversation.chain_start = None
+                conversation.checkpoint = conversation.last_prompt = conversation.chain_start = 0
                 return conversation
         return None
 
@@ -110,26 +104,27 @@ class Conversations:
 
     def _find(self, turn: Turn, context: HashedContext) -> _Found:
         """What a turn continues; it is no longer known by what it was. Of a first turn, the shared prefixes."""
-        prefixes: list[SharedPrefix] = []
-        for checkpoint in self._index.known_checkpoints(context):
-            before = checkpoint.context_of
+        index, prefixes = self._index, list[SharedPrefix]()
+        for checkpoint in index.on_path(context):
+            before = index.contexts.get(checkpoint)
             if before is not None and before.context_len <= turn.prompt_len:
                 if before.is_known_by_prompt:
                     self.answers.count_return(before, as_cached=True)
                 before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
                 return _Found(self._forget(before))
-            before = checkpoint.prompt_of
-            if before is not None and _repeats_prompt(turn, checkpoint):
-                self._count_left_out(turn, before, checkpoint.prompt_len)
-                return _Found(self._forget(before), checkpoint.prompt_len)
-            if checkpoint.prefix is not None and checkpoint.prefix.depth <= turn.context_len:
-                prefixes.append(checkpoint.prefix)
+            before = index.prompts.get(checkpoint)
+            if before is not None and (prompt_len := _repeated_prompt(turn, before, checkpoint)) is not None:
+                self._count_left_out(turn, before, prompt_len)
+                return _Found(self._forget(before), prompt_len)
+            prefix = index.prefixes.get(checkpoint)
+            if prefix is not None and prefix.depth <= turn.context_len:
+                prefixes.append(prefix)
         return _Found(prefixes=prefixes)
 
     def _count_left_out(self, turn: Turn, before: Conversation, prompt_len: int) -> None:
         """The turn continues a prompt, and does not repeat the answer to it as that was cached."""
         self.answers.count_return(before, as_cached=False)
-        if before.last_prompt is not None and before.chain_start is not None:
+        if before.last_prompt and before.chain_start:
             self.answers.count_chain(left_out=prompt_len != before.prompt_len)
         if prompt_len == before.prompt_len:
             spoken_len = before.prompt_len + before.answer_len - before.thought_len
@@ -172,9 +167,9 @@ class Conversations:
         shared = max(shared, conversation.shared_len)
         prefixes = [*prefixes]
         if shared > (prefixes[0].depth if prefixes else 0):
-            checkpoint = self._index.last_checkpoint(context, shared)
-            if checkpoint is not None:
-                prefix = self._prefixes.add_prefix(checkpoint, shared)
+            path = context.path_to(shared)
+            if path:
+                prefix = self._prefixes.add_prefix(path, shared)
                 if left is not None and not prefix.last_user:
                     prefix.last_user, prefix.last_use = left.number, left.stamp
                 if not prefixes or prefixes[0] is not prefix:
@@ -228,23 +223,27 @@ class Conversations:
         """Length of the first prompt of a chain whose answers were repeated so far, if all may be left out at once."""
         if before is None or not self.answers.is_sometimes_left_out(before.thought_len):
             return None
-        start = before.chain_start or before.last_prompt
-        return None if start is None else start.prompt_len
+        if before.chain_start:
+            return before.chain_len
+        return before.prompt_len if before.last_prompt else None
 
     def _remember(self, conversation: Conversation, turn: Turn, context: HashedContext, chain_len: int | None) -> None:
         """Recognise it by its context, whose end nobody else has gone beyond, and by its prompts."""
-        checkpoint = self._index.last_checkpoint(context, turn.context_len)
-        if checkpoint is not None and checkpoint.context_of is not None:
-            self._log.write_end(self._forget(checkpoint.context_of).log_serial)
-            checkpoint = self._index.last_checkpoint(context, turn.context_len)
-        if checkpoint is None:
+        path, contexts = context.path_to(turn.context_len), self._index.contexts
+        if not path:
             return
-        checkpoint.context_of, conversation.checkpoint = conversation, checkpoint
+        conversation.checkpoint = path[-1]
+        if (other := contexts.get(path[-1])) is not None:
+            self._log.write_end(self._forget(other).log_serial)
+        self._index.put(contexts, path, conversation)
         self._known[conversation] = None
         if turn.prompt_len < turn.context_len:
-            conversation.last_prompt = self._remember_prompt(conversation, context, turn.prompt_len)
+            remembered = self._remember_prompt(conversation, context, turn.prompt_len)
+            conversation.last_prompt, conversation.prompt_hash = remembered
         if chain_len is not None:
-            conversation.chain_start = self._remember_prompt(conversation, context, chain_len)
+            remembered = self._remember_prompt(conversation, context, chain_len)
+            conversation.chain_start, conversation.chain_hash = remembered
+            conversation.chain_len = chain_len
         conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
         if conversation.session is not None:
             self._sessions.pop(conversation.session, None)
@@ -254,46 +253,49 @@ class Conversations:
         if len(self._known) > _MOST_REMEMBERED:
             self._log.write_end(self._forget(next(iter(self._known))).log_serial)
 
-    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> TurnCheckpoint | None:
+    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> tuple[int, int]:
         """Recognise it by its first ``end`` tokens, if their last checkpoint is further up than that of the context.
 
-        Of conversations with the same prompt the last one is recognised.
+        Of conversations with the same prompt the last one is recognised. Returns the checkpoint, 0 if it is not, and
+        the hash of those tokens.
         """
-        assert conversation.checkpoint is not None, "it is recognised by its context first"
-        checkpoint = self._index.last_checkpoint(context, end)
-        if checkpoint is None:
-            return None
-        if checkpoint.depth >= conversation.checkpoint.depth or checkpoint.prompt_of is conversation:
-            self._index.drop_unused(checkpoint)
-            return None
-        if (other := checkpoint.prompt_of) is not None:
-            if other.last_prompt is checkpoint:
-                other.last_prompt = None
+        path, prompts = context.path_to(end), self._index.prompts
+        if not path or depth_of(path[-1]) >= depth_of(conversation.checkpoint):
+            return 0, 0
+        checkpoint = path[-1]
+        other = prompts.get(checkpoint)
+        if other is conversation:
+            return 0, 0
+        if other is not None:
+            if other.last_prompt == checkpoint:
+                other.last_prompt = 0
             else:
-                other.chain_start = None
-        checkpoint.prompt_of, checkpoint.prompt_len = conversation, end
-        checkpoint.prompt_hash = context.fingerprint(checkpoint.depth, end, checkpoint.number)
-        return checkpoint
+                other.chain_start = 0
+        self._index.put(prompts, path, conversation)
+        return checkpoint, context.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint))
 
     def _forget(self, conversation: Conversation) -> Conversation:
         """Recognise a conversation no longer. Returns it."""
+        index = self._index
         del self._known[conversation]
-        assert conversation.checkpoint is not None, "or it would not be found"
-        conversation.checkpoint.context_of = None
-        self._index.drop_unused(conversation.checkpoint)
+        index.remove(index.contexts, conversation.checkpoint)
         for prompt in (conversation.last_prompt, conversation.chain_start):
-            if prompt is not None:
-                prompt.prompt_of = None
-                self._index.drop_unused(prompt)
+            if prompt:
+                index.remove(index.prompts, prompt)
         return conversation
 
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
 
 
-def _repeats_prompt(turn: Turn, checkpoint: TurnCheckpoint) -> bool:
-    """Whether the turn continues the prompt that has its last checkpoint there. Asking the same again is no return."""
-    end = checkpoint.prompt_len
-    if end >= turn.prompt_len:
-        return False
-    return turn.fingerprint(checkpoint.depth, end, checkpoint.number) == checkpoint.prompt_hash
+def _repeated_prompt(turn: Turn, before: Conversation, checkpoint: int) -> int | None:
+    """Length of the prompt of ``before`` with that last checkpoint if the turn continues it; else None.
+
+    Asking the same again is no return.
+    """
+    end, number = before.chain_len, before.chain_hash
+    if before.last_prompt == checkpoint:
+        end, number = before.prompt_len, before.prompt_hash
+    if end >= turn.prompt_len or turn.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint)) != number:
+        return None
+    return end

@@ -11,20 +11,29 @@ A context is hashed once for each step from its beginning (:class:`HashedContext
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["STEPS", "Checkpoint", "Fingerprint", "HashedContext", "PrefixIndex"]
+__all__ = ["STEPS", "Fingerprint", "HashedContext", "PrefixIndex", "depth_of", "hash_at"]
 
 STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
 """Steps between checkpoints, in tokens: two to a doubling."""
 
 _DEPTH_BITS = 32
-"""A depth and the hash there are one key, hash << 32 | depth: numbers are nothing to Python's garbage collector, and
-pairs of them are."""
 
 C = TypeVar("C")
 P = TypeVar("P")
+V = TypeVar("V")
+
+
+def depth_of(key: int) -> int:
+    """The depth of a checkpoint, tokens."""
+    return key & (1 << _DEPTH_BITS) - 1
+
+
+def hash_at(key: int) -> int:
+    """The hash of all tokens down to a checkpoint."""
+    return key >> _DEPTH_BITS
 
 
 class Fingerprint(Protocol):
@@ -57,82 +66,56 @@ class HashedContext:
             return self.numbers[step]
         return self.fingerprint(start, start + STEPS[step], above)
 
-
-class Checkpoint(Generic[C, P]):
-    """The last checkpoint of a context, a prompt or a shared prefix, and what is known there."""
-
-    __slots__ = ("context_of", "depth", "number", "prefix", "prompt_hash", "prompt_len", "prompt_of")
-
-    def __init__(self, depth: int, number: int) -> None:
-        self.depth = depth  # tokens
-        self.number = number  # their hash
-        self.context_of: C | None = None  # the conversation whose context has its last checkpoint here
-        self.prompt_of: C | None = None  # the conversation whose prompt has
-        self.prompt_len = self.prompt_hash = 0  # of that prompt: tokens, and their hash
-        self.prefix: P | None = None  # the shared prefix that has
-
-    @property
-    def is_used(self) -> bool:
-        """Whether anything is known here."""
-        return not (self.context_of is self.prompt_of is self.prefix is None)
+    def path_to(self, end: int) -> list[int]:
+        """The keys of the checkpoints of its first ``end`` tokens, the last one last; none, if they are too few."""
+        path: list[int] = []
+        depth = number = 0
+        while end - depth >= STEPS[0]:
+            step = bisect_right(STEPS, end - depth) - 1
+            number = self.hash_to(depth, step, number)
+            depth += STEPS[step]
+            path.append(number << _DEPTH_BITS | depth)
+        return path
 
 
 class PrefixIndex(Generic[C, P]):
-    """The checkpoints of all contexts that something is known of.
+    """What is known at the last checkpoints of contexts, of prompts and of shared prefixes.
 
-    The depths on the way to a last one are numbers alone: objects would keep Python's garbage collector busy.
+    A checkpoint is a number, its *key*: the hash there and the depth (:func:`hash_at`, :func:`depth_of`). Objects would
+    keep Python's garbage collector busy.
     """
 
     def __init__(self) -> None:
-        self._checkpoints: dict[int, Checkpoint[C, P]] = {}
-        self._leading: dict[int, int] = {}  # how many of them a depth leads to, itself included
-        self._above: dict[int, int] = {}  # the next depth on the way up; 0: there is none
+        self.contexts: dict[int, C] = {}
+        """By key: the conversation whose context has its last checkpoint there."""
+        self.prompts: dict[int, C] = {}
+        """… whose prompt has."""
+        self.prefixes: dict[int, P] = {}
+        """… the shared prefix that has."""
+        self._leading: dict[int, int] = {}  # how many last checkpoints a key leads to, itself included
+        self._above: dict[int, int] = {}  # the next key on the way up; 0: there is none
 
     def __len__(self) -> int:
         return len(self._leading)
 
-    def last_checkpoint(self, context: HashedContext, tokens: int) -> Checkpoint[C, P] | None:
-        """The last checkpoint within a context's first ``tokens``, new if need be; None: they are too few for one."""
-        path: list[int] = []
-        depth = number = 0
-        while tokens - depth >= STEPS[0]:
-            step = bisect_right(STEPS, tokens - depth) - 1
-            number = context.hash_to(depth, step, number)
-            depth += STEPS[step]
-            path.append(number << _DEPTH_BITS | depth)
-        if not path:
-            return None
-        known = self._checkpoints.get(path[-1])
-        if known is None:
-            known = self._checkpoints[path[-1]] = Checkpoint(depth, number)
-            for key, above in zip(path, [0, *path], strict=False):
-                self._leading[key] = self._leading.get(key, 0) + 1
-                self._above[key] = above
-        return known
+    def is_last(self, key: int) -> bool:
+        """Whether it is the last checkpoint of anything."""
+        return key in self.contexts or key in self.prompts or key in self.prefixes
 
-    def known_checkpoints(self, context: HashedContext) -> Iterator[Checkpoint[C, P]]:
-        """The last checkpoints of others on this context's path, the deepest first."""
-        return self._known_below(context, 0, 0, context.tokens)
+    def put(self, known: dict[int, V], path: Sequence[int], value: V) -> None:
+        """Know something at the end of a path (:meth:`HashedContext.path_to`): in one of the three dictionaries."""
+        key = path[-1]
+        if not self.is_last(key):
+            for each, above in zip(path, [0, *path], strict=False):
+                self._leading[each] = self._leading.get(each, 0) + 1
+                self._above[each] = above
+        known[key] = value
 
-    def _known_below(self, context: HashedContext, start: int, above: int, tokens: int) -> Iterator[Checkpoint[C, P]]:
-        for step in range(bisect_right(STEPS, tokens - start) - 1, -1, -1):
-            depth, number = start + STEPS[step], context.hash_to(start, step, above)
-            key = number << _DEPTH_BITS | depth
-            leading = self._leading.get(key)
-            if leading is not None:
-                checkpoint = self._checkpoints.get(key)
-                if leading > 1 or checkpoint is None:  # a context from here ends before the next longer step would lead
-                    end = start + STEPS[step + 1] - 1 if step + 1 < len(STEPS) else tokens
-                    yield from self._known_below(context, depth, number, min(tokens, end))
-                if checkpoint is not None:
-                    yield checkpoint
-
-    def drop_unused(self, checkpoint: Checkpoint[C, P]) -> None:
-        """Forget a checkpoint if nothing is known there any more."""
-        if checkpoint.is_used:
+    def remove(self, known: dict[int, V], key: int) -> None:
+        """Forget it."""
+        del known[key]
+        if self.is_last(key):
             return
-        key = checkpoint.number << _DEPTH_BITS | checkpoint.depth
-        del self._checkpoints[key]
         while key:
             above = self._above[key]
             if self._leading[key] > 1:
@@ -140,3 +123,20 @@ class PrefixIndex(Generic[C, P]):
             else:
                 del self._leading[key], self._above[key]
             key = above
+
+    def on_path(self, context: HashedContext) -> Iterator[int]:
+        """The last checkpoints of others on this context's path, the deepest first."""
+        return self._below(context, 0, 0, context.tokens)
+
+    def _below(self, context: HashedContext, start: int, above: int, tokens: int) -> Iterator[int]:
+        for step in range(bisect_right(STEPS, tokens - start) - 1, -1, -1):
+            depth, number = start + STEPS[step], context.hash_to(start, step, above)
+            key = number << _DEPTH_BITS | depth
+            leading = self._leading.get(key)
+            if leading is not None:
+                is_last = self.is_last(key)
+                if leading > 1 or not is_last:  # a context from here ends before the next longer step would lead
+                    end = start + STEPS[step + 1] - 1 if step + 1 < len(STEPS) else tokens
+                    yield from self._below(context, depth, number, min(tokens, end))
+                if is_last:
+                    yield key

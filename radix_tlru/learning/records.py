@@ -9,10 +9,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from radix_tlru.hints.schema import Hints
-from radix_tlru.learning.prefix_index import Checkpoint, Fingerprint
+from radix_tlru.learning.prefix_index import Fingerprint
 from radix_tlru.learning.prompt_lengths import kind_of
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "SharedPrefix",
     "Supersession",
     "Turn",
-    "TurnCheckpoint",
 ]
 
 _ALL = 1 << 60  # tokens, more than any context has
@@ -58,7 +57,7 @@ class SharedPrefix:
     """A prefix that more than one conversation began with."""
 
     number: int  # in order of discovery
-    checkpoint: TurnCheckpoint  # the last one within it
+    checkpoint: int  # key of the last one within it
     depth: int  # its length, tokens: less than a step beyond the checkpoint
     above: SharedPrefix | None = field(default=None, init=False)  # the next shorter one on the same path
     uses: int = field(default=0, init=False)  # by another conversation than the time before
@@ -103,11 +102,17 @@ class Conversation:
     """Turns of all conversations up to its last one; up to its next request while that is queued."""
     queued_until: float = field(default=-math.inf, init=False)
     """Until when (s) its next request is taken to be queued."""
-    checkpoint: TurnCheckpoint | None = field(default=None, init=False)  # of its context, by which it is recognised
-    last_prompt: TurnCheckpoint | None = field(default=None, init=False)
-    """Of its last prompt, by which it is recognised if the next one does not repeat the answer as it was cached."""
-    chain_start: TurnCheckpoint | None = field(default=None, init=False)
+    checkpoint: int = field(default=0, init=False)
+    """Key of its context's last checkpoint, by which it is recognised; 0: it is not."""
+    last_prompt: int = field(default=0, init=False)
+    """The same of its last prompt: the next one may not repeat the answer as it was cached."""
+    prompt_hash: int = field(default=0, init=False)
+    """Of all tokens of that prompt."""
+    chain_start: int = field(default=0, init=False)
     """The same of the first of the prompts whose answers were repeated until then: all may be left out at once."""
+    chain_len: int = field(default=0, init=False)
+    chain_hash: int = field(default=0, init=False)
+    """Of all tokens of that prompt, ``chain_len``."""
     prefix: SharedPrefix | None = field(default=None, init=False)  # the longest that it began with, if others did, too
     hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
     annotation: Any = field(default=None, init=False)  # of a return model of one's own
@@ -119,7 +124,7 @@ class Conversation:
     @property
     def is_known_by_prompt(self) -> bool:
         """Whether it is recognised by a prompt, too, and not by its context alone."""
-        return self.last_prompt is not None or self.chain_start is not None
+        return bool(self.last_prompt or self.chain_start)
 
     @property
     def common(self) -> int:
@@ -127,6 +132,3 @@ class Conversation:
         if self.prefix is None:
             return self.shared_len
         return max(self.shared_len, min(self.prefix.depth, self.context_len))
-
-
-TurnCheckpoint: TypeAlias = Checkpoint[Conversation, SharedPrefix]

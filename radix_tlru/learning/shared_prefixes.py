@@ -8,10 +8,10 @@ that conversation's return, and is learned as such.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from radix_tlru.learning.prefix_index import PrefixIndex
-from radix_tlru.learning.records import Conversation, SharedPrefix, TurnCheckpoint
+from radix_tlru.learning.records import Conversation, SharedPrefix
 
 __all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
@@ -43,18 +43,19 @@ class SharedPrefixes:
         self._found = 0
         self._known: dict[int, SharedPrefix] = {}  # by number, the longest unused first
 
-    def add_prefix(self, checkpoint: TurnCheckpoint, depth: int) -> SharedPrefix:
-        """The prefix of ``depth`` tokens, whose last checkpoint that is."""
-        prefix = checkpoint.prefix
+    def add_prefix(self, path: Sequence[int], depth: int) -> SharedPrefix:
+        """The prefix of ``depth`` tokens, to whose last checkpoint the path leads."""
+        index, checkpoint = self._index, path[-1]
+        prefix = index.prefixes.get(checkpoint)
         if prefix is not None:
             prefix.depth = max(prefix.depth, depth)
             return prefix
         self._found += 1
-        prefix = checkpoint.prefix = self._known[self._found] = SharedPrefix(self._found, checkpoint, depth)
+        prefix = self._known[self._found] = SharedPrefix(self._found, checkpoint, depth)
+        index.put(index.prefixes, path, prefix)
         if len(self._known) > _MOST_REMEMBERED:
             dropped = self._known.pop(next(iter(self._known)))
-            dropped.checkpoint.prefix = None
-            self._index.drop_unused(dropped.checkpoint)
+            index.remove(index.prefixes, dropped.checkpoint)
         return prefix
 
     def count_uses(self, conversation: Conversation) -> None:

@@ -7,15 +7,15 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.prefix_index import STEPS, Checkpoint, HashedContext, PrefixIndex
+from radix_tlru.learning.prefix_index import STEPS, HashedContext, PrefixIndex, depth_of
 from tests.helpers.turns import branches, fingerprint_of, grown, hashed, new_conversations, told
 
 SHORTEST = 16
 
 
-def path_to(index: PrefixIndex, checkpoint: Checkpoint) -> list[int]:
+def path_to(index: PrefixIndex, checkpoint: int) -> list[int]:
     """The keys of the depths on the way to a checkpoint, its own first."""
-    path = [key for key, known in index._checkpoints.items() if known is checkpoint]
+    path = [checkpoint]
     while above := index._above[path[-1]]:
         path.append(above)
     return path
@@ -27,10 +27,9 @@ def of_length(tokens: int) -> HashedContext:
 
 @given(st.integers(0, 10**8))
 def test_the_last_checkpoint_is_less_than_a_step_from_the_end_and_few_lead_there(tokens: int) -> None:
-    index: PrefixIndex = PrefixIndex()
-    last = index.last_checkpoint(of_length(tokens), tokens)
-    assert 0 <= tokens - (0 if last is None else last.depth) < SHORTEST
-    assert len(index) <= 12 + tokens // 10**6
+    path = of_length(tokens).path_to(tokens)
+    assert 0 <= tokens - (depth_of(path[-1]) if path else 0) < SHORTEST
+    assert len(path) <= 12 + tokens // 10**6
 
 
 @given(st.integers(0, 5_000), st.integers(0, 10**6))
@@ -53,13 +52,18 @@ def test_a_context_finds_the_last_checkpoints_of_others_on_its_path_the_deepest_
     index: PrefixIndex = PrefixIndex()
     contexts = grown([*known, *asked])
     placed = contexts[: len(known)]
-    last = [index.last_checkpoint(hashed(tokens), len(tokens)) for tokens in placed]
-    beginnings = {tuple(tokens[: each.depth]) for tokens, each in zip(placed, last, strict=True) if each is not None}
+    beginnings = set()
+    for number, tokens in enumerate(placed):
+        path = hashed(tokens).path_to(len(tokens))
+        if path:
+            index.put((index.contexts, index.prompts, index.prefixes)[number % 3], path, number)
+            beginnings.add(tuple(tokens[: depth_of(path[-1])]))
     for tokens in contexts:
-        found = [checkpoint.depth for checkpoint in index.known_checkpoints(hashed(tokens))]
+        found = [*map(depth_of, index.on_path(hashed(tokens)))]
         assert found == [depth for depth in range(len(tokens), 0, -1) if tuple(tokens[:depth]) in beginnings]
-    for checkpoint in sorted({each for each in last if each is not None}, key=lambda each: each.depth):
-        index.drop_unused(checkpoint)
+    for known in (index.contexts, index.prompts, index.prefixes):
+        for checkpoint in [*known]:
+            index.remove(known, checkpoint)
     assert len(index) == 0, "nothing is known of any"
 
 
@@ -67,11 +71,9 @@ def test_a_context_finds_the_last_checkpoints_of_others_on_its_path_the_deepest_
 def test_a_part_of_a_context_has_the_last_checkpoint_of_a_context_that_ends_there(
     steps: list[tuple[int, int, int]], at: int
 ) -> None:
-    index: PrefixIndex = PrefixIndex()
     for tokens in grown(steps):
         end = at % (len(tokens) + 1)
-        part = index.last_checkpoint(hashed(tokens), end)
-        assert part is index.last_checkpoint(hashed(tokens[:end]), end)
+        assert hashed(tokens).path_to(end) == hashed(tokens[:end]).path_to(end)
 
 
 def test_conversations_behind_one_system_prompt_are_told_apart_by_what_follows_it() -> None:
@@ -92,9 +94,9 @@ def test_conversations_behind_one_system_prompt_are_told_apart_by_what_follows_i
 
 def test_contexts_longer_than_any_step_are_found_too() -> None:
     index: PrefixIndex = PrefixIndex()
-    longest = index.last_checkpoint(of_length(50_000_000), 50_000_000)
-    assert longest is not None
-    assert [*index.known_checkpoints(of_length(60_000_000))] == [longest]
+    path = of_length(50_000_000).path_to(50_000_000)
+    index.put(index.contexts, path, "known")
+    assert [*index.on_path(of_length(60_000_000))] == [path[-1]]
 
 
 def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
@@ -110,8 +112,8 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
     assert len(known) > 1
     for conversation in conversations._known:
         known += [conversation.checkpoint, conversation.last_prompt, conversation.chain_start]
-    checkpoints = {checkpoint for checkpoint in known if checkpoint is not None}
+    checkpoints = {checkpoint for checkpoint in known if checkpoint}
     index = conversations._index
-    assert checkpoints == {*index._checkpoints.values()}
+    assert checkpoints == {*index.contexts, *index.prompts, *index.prefixes}
     assert index._leading == Counter(key for checkpoint in checkpoints for key in path_to(index, checkpoint))
     assert index._above.keys() == index._leading.keys()

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from radix_tlru.hints.models import with_hints
 from radix_tlru.learning.age_bands import AGES
 from radix_tlru.learning.hazard_model import HazardModel
-from radix_tlru.learning.prefix_index import Checkpoint
 from radix_tlru.learning.records import Conversation, SharedPrefix
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only
@@ -52,7 +51,7 @@ def of_kind(kind: int, stamp: float, **fields: Any) -> Conversation:
 
 
 def prefix_of(depth: int, uses: int, wait: float, last_use: float, above: SharedPrefix | None = None) -> SharedPrefix:
-    prefix = SharedPrefix(depth, Checkpoint(depth, 0), depth)
+    prefix = SharedPrefix(depth, depth, depth)
     prefix.uses, prefix.wait, prefix.last_use, prefix.last_user, prefix.above = uses, wait, last_use, 9, above
     return prefix
 

@@ -11,7 +11,7 @@ from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
 from eval.traces import open_trace
 from radix_tlru.learning.conversations import Conversations
-from radix_tlru.learning.prefix_index import Checkpoint, HashedContext, PrefixIndex
+from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex, depth_of, hash_at
 from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.shadow_cache import ShadowCache
@@ -43,7 +43,7 @@ def used(prefix: SharedPrefix, number: int, stamp: float) -> Conversation:
 
 def test_a_prefix_is_used_at_the_rate_of_late_by_one_conversation_after_another() -> None:
     prefixes: SharedPrefixes = SharedPrefixes(PrefixIndex())
-    prefix = prefixes.add_prefix(Checkpoint(1_024, 7), 1_030)
+    prefix = prefixes.add_prefix([1], 1_030)
     assert reuse_rate(prefix, 99.0) == 0.0
     for number, stamp, uses, wait in (
         (1, 0.0, 0, 0.0),
@@ -64,11 +64,10 @@ def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.
     index: PrefixIndex = PrefixIndex()
     prefixes = SharedPrefixes(index)
     for stamp, name in enumerate((1, 2, 3, 1, 4, 5)):
-        checkpoint = index.last_checkpoint(HashedContext(lambda start, end, above, name=name: name, 100), 90)
-        assert checkpoint is not None
-        prefixes.count_uses(used(checkpoint.prefix or prefixes.add_prefix(checkpoint, 95), 10 + stamp, float(stamp)))
-    assert {each.number for each in index._checkpoints.values() if each.prefix is not None} == {1, 4, 5}
-    assert {each.number for each in index._checkpoints.values()} == {1, 4, 5}
+        path = HashedContext(lambda start, end, above, name=name: name, 100).path_to(90)
+        known = index.prefixes.get(path[-1])
+        prefixes.count_uses(used(known or prefixes.add_prefix(path, 95), 10 + stamp, float(stamp)))
+    assert {*map(hash_at, index.prefixes)} == {*map(hash_at, index._leading)} == {1, 4, 5}
 
 
 @pytest.mark.parametrize("cached", [0, 1_024])
@@ -94,7 +93,7 @@ def test_what_is_found_cached_is_shared_to_the_token_whoever_left_it() -> None:
     conversations = new_conversations()
     first = conversations.record_turn(run(0, name=1, cached=1_030, own=1_006), is_leaf=True).prefix
     assert first is not None
-    assert (first.checkpoint.depth, first.depth, first.uses) == (1_024, 1_030, 0)
+    assert (depth_of(first.checkpoint), first.depth, first.uses) == (1_024, 1_030, 0)
 
 
 def test_all_prefixes_on_the_path_are_used_and_the_longest_is_that_of_the_conversation() -> None:
