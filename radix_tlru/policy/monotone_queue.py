@@ -2,7 +2,8 @@
 
 Keys are times of last use, and a leaf becomes evictable soon after it is used. So nearly every entry has a higher key
 than the one before. Such entries are appended to a line: two machine words each, O(1) to add and to take. What arrives
-out of order, such as the front of a leaf that was trimmed, goes into a heap.
+out of order, such as the front of a leaf that was trimmed, goes into a heap: as bytes that sort as entries do, because
+Python's garbage collector would look at thousands of pairs.
 
 Entries that do not count any more are dropped by a sweep, some at a time. Swept entries that still count move into a
 second queue. When nothing is left to sweep, that one takes the place of the first.
@@ -15,17 +16,19 @@ from array import array
 from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, merge
 from itertools import islice
+from struct import Struct
 
 __all__ = ["MonotoneQueue"]
 
 _COMPACT_AFTER = 1024  # entries taken off the line before the others are moved to its front
 _LEAST = (-math.inf, 0)
+_PACKED = Struct(">?dQ")  # key > 0, key, id
 
 
 class MonotoneQueue:
     """A priority queue of (key, leaf id), least pair first."""
 
-    __slots__ = ("_heap", "_ids", "_keys", "_last", "_swept", "_taken", "first")
+    __slots__ = ("_heap", "_heap_first", "_ids", "_keys", "_last", "_swept", "_taken", "first")
 
     first: tuple[float, int] | None
     """The least entry; None if there is none."""
@@ -34,7 +37,8 @@ class MonotoneQueue:
         self._keys, self._ids = array("d"), array("q")
         self._taken = 0  # entries at the front of the line that are gone
         self._last = _LEAST  # entry of the line
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[bytes] = []
+        self._heap_first: tuple[float, int] | None = None  # entry of the heap
         self._swept: MonotoneQueue | None = None  # during a sweep: the entries that it has kept
         self.first = None
 
@@ -45,15 +49,16 @@ class MonotoneQueue:
     def in_order(self) -> Iterator[tuple[float, int]]:
         """All entries, the least first. The queue must not change meanwhile."""
         line = zip(islice(self._keys, self._taken, None), islice(self._ids, self._taken, None), strict=True)
-        return merge(sorted(self._heap), line, self._swept.in_order() if self._swept is not None else ())
+        swept = self._swept.in_order() if self._swept is not None else ()
+        return merge(map(_unpacked, sorted(self._heap)), line, swept)
 
     def up_to(self, key: float) -> Iterator[tuple[float, int]]:
         """The entries with that key or less, in any order. The queue must not change meanwhile."""
         positions, heap = [0], self._heap  # what is below a higher key in the heap is higher
         while positions:
             position = positions.pop()
-            if position < len(heap) and heap[position][0] <= key:
-                yield heap[position]
+            if position < len(heap) and (entry := _unpacked(heap[position]))[0] <= key:
+                yield entry
                 positions += [2 * position + 1, 2 * position + 2]
         for position in range(self._taken, len(self._keys)):
             if self._keys[position] > key:
@@ -70,7 +75,9 @@ class MonotoneQueue:
             self._ids.append(leaf_id)
             self._last = entry
         else:
-            heappush(self._heap, entry)
+            heappush(self._heap, _PACKED.pack(True, key, leaf_id) if key > 0.0 else _mirrored(key, leaf_id))
+            if self._heap_first is None or entry < self._heap_first:
+                self._heap_first = entry
         first = self.first
         if first is None or entry < first:
             self.first = entry
@@ -98,17 +105,16 @@ class MonotoneQueue:
         swept = self._swept
         if swept is None:
             swept = self._swept = MonotoneQueue()
-        heap, keys, ids, taken = self._heap, self._keys, self._ids, self._taken
+        keys, ids, taken = self._keys, self._ids, self._taken
         dropped = 0
         for _ in range(most):  # in line, as every leaf that is added pays for a sweep
-            if taken < len(keys):
+            least = self._heap_first
+            if taken < len(keys) and (least is None or (keys[taken], ids[taken]) <= least):
                 entry = (keys[taken], ids[taken])
-                if heap and heap[0] < entry:
-                    entry = heappop(heap)
-                else:
-                    taken += 1
-            elif heap:
-                entry = heappop(heap)
+                taken += 1
+            elif least is not None:
+                entry = least
+                self._pop_heap()
             else:
                 break
             if entry != swept._last and counts(*entry):
@@ -116,9 +122,9 @@ class MonotoneQueue:
             else:
                 dropped += 1
         self._take_to(taken)
-        if not self._keys and not heap:
+        if not self._keys and self._heap_first is None:
             self._keys, self._ids, self._taken, self._last = swept._keys, swept._ids, swept._taken, swept._last
-            self._heap, self._swept = swept._heap, None
+            self._heap, self._heap_first, self._swept = swept._heap, swept._heap_first, None
         self.first = _lesser(self._first_unswept(), swept.first)
         return dropped
 
@@ -129,19 +135,23 @@ class MonotoneQueue:
 
     def _first_unswept(self) -> tuple[float, int] | None:
         """The first entry of heap and line."""
-        heap = self._heap
         if not self._keys:
-            return heap[0] if heap else None
-        entry = (self._keys[self._taken], self._ids[self._taken])
-        return heap[0] if heap and heap[0] < entry else entry
+            return self._heap_first
+        entry, least = (self._keys[self._taken], self._ids[self._taken]), self._heap_first
+        return entry if least is None or entry < least else least
 
     def _pop_unswept(self, first: tuple[float, int] | None) -> None:
         """Take the first entry of heap and line off: the one that is given."""
-        heap, taken = self._heap, self._taken
-        if heap and heap[0] == first:
-            heappop(heap)
-            return
-        self._take_to(taken + 1)
+        if self._heap_first is not None and self._heap_first == first:
+            self._pop_heap()
+        else:
+            self._take_to(self._taken + 1)
+
+    def _pop_heap(self) -> None:
+        """Take the least entry off the heap."""
+        heap = self._heap
+        heappop(heap)
+        self._heap_first = _unpacked(heap[0]) if heap else None
 
     def _take_to(self, taken: int) -> None:
         """So many entries at the front of the line are gone."""
@@ -158,3 +168,18 @@ def _lesser(one: tuple[float, int] | None, other: tuple[float, int] | None) -> t
     if one is None or other is None:
         return one or other
     return min(one, other)
+
+
+def _mirrored(key: float, leaf_id: int) -> bytes:
+    """An entry as bytes, whose key is not above 0: the lower, the less."""
+    packed = _PACKED.pack(False, -key or 0.0, leaf_id)
+    return bytes([0, *(255 - byte for byte in packed[1:9]), *packed[9:]])
+
+
+def _unpacked(entry: bytes) -> tuple[float, int]:
+    """The key and the leaf's id."""
+    is_positive, key, leaf_id = _PACKED.unpack(entry)
+    if is_positive:
+        return key, leaf_id
+    _, key, leaf_id = _PACKED.unpack(bytes([0, *(255 - byte for byte in entry[1:9]), *entry[9:]]))
+    return -key, leaf_id
