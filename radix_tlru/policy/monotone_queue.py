@@ -151,7 +151,11 @@ class MonotoneQueue:
         """Take the least entry off the heap."""
         heap = self._heap
         heappop(heap)
-        self._heap_first = _unpacked(heap[0]) if heap else None
+        if heap:
+            is_positive, key, leaf_id = _PACKED.unpack(heap[0])  # in line, as every decision pays for it
+            self._heap_first = (key, leaf_id) if is_positive else _unpacked(heap[0])
+        else:
+            self._heap_first = None
 
     def _take_to(self, taken: int) -> None:
         """So many entries at the front of the line are gone."""

@@ -17,10 +17,8 @@ compares the buckets by their first leaf. What keeps that right:
   first, and each victim has one. If too many would need one before the cheapest is known, the victim is the cheapest of
   those that have one. Prices by another return model are not compared.
 
-A decision is O(log buckets + log leaves), amortised.
-
-A leaf is trimmed page by page, each page at its own price. A leaf with ``usable_without`` set (hybrid models) is
-evicted whole. Its price is that of the middle token of what becomes unusable.
+A decision is O(log buckets + log leaves), amortised. A leaf is trimmed page by page, each page at its own price. A leaf
+with ``usable_without`` set (hybrid models) is evicted whole, at the price of the middle token of what becomes unusable.
 """
 
 from __future__ import annotations
@@ -240,7 +238,8 @@ class EvictionOrder:
 
     def _reprice_due(self) -> None:
         """Give leaves the prices that are due, as many as the turn may: after a change of policy, of expired groups."""
-        self._reprices = self._reprice_some(self._reprices)
+        if len(self._pricings) > 1:
+            self._reprices = self._reprice_some(self._reprices)
         if self._entries.next_expiry <= self._now and self._timed_by == self.policy.returns:
             for leaf_id in islice(self._entries.pop_expired(self._now, _LOOKS), self._reprices):
                 self._reprices -= 1
