@@ -7,6 +7,7 @@ the prompt of the next user turn: what was cached behind them is of no more use.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,7 +27,8 @@ class Thinking(ChatLoop):
 
     thought_median: float = 800.0
     thought_sigma: float = 1.0
-    tool_probability: float = 0.3  # that an answer calls a tool
+    tool_probability: float = 0.3  # that an answer calls a tool, and the next again, within `most_calls_count`
+    most_calls_count: int = 60
     result_median: float = 600.0
     result_sigma: float = 1.0
     tool_median_s: float = 4.0
@@ -48,9 +50,9 @@ def _session(kind: Thinking, talk: Talk, rng: Generator) -> Iterator[Request]:
     for _ in range(kind.most_turns_count):
         asked = talk.path
         said = 0  # of this turn, without thoughts: answers and results of tools
-        while True:
+        for called in itertools.count():
             answer = drawn_tokens(rng, kind.answer_median, kind.answer_sigma)
-            calls = rng.random() < kind.tool_probability
+            calls = rng.random() < kind.tool_probability and called < kind.most_calls_count
             thought = drawn_tokens(rng, kind.thought_median, kind.thought_sigma)
             yield talk.ask(answer, "tool_calls" if calls else "stop", thought)
             said += answer

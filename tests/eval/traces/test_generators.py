@@ -209,6 +209,11 @@ def test_subagents_begin_with_their_parents_prefix_and_run_beside_each_other() -
     assert beside > 0
 
 
+def test_answers_that_always_call_a_tool_end_all_the_same() -> None:
+    calls = [each.stop for each in open_trace("thinking:sessions=1,tool_probability=1,follow_probability=0").requests]
+    assert calls == ["tool_calls"] * 60 + ["stop"]
+
+
 def test_thoughts_stay_in_a_chain_of_calls_and_leave_the_next_turn() -> None:
     chain = turn = 0
     for turns in by_conversation(made("thinking")):
