@@ -1,15 +1,19 @@
 """What is recorded of requests: a turn as it was served, the conversation that it belongs to, what prefixes share.
 
 Times are stamps that travel with the requests, in s. Lengths (``_len``) are tokens.
+
+There are tens of thousands of conversations, and Python's garbage collector looks at none: nothing in one leads back to
+it, and a count of references frees it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
+
+from msgspec import Struct
 
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.prefix_index import Fingerprint
@@ -52,22 +56,20 @@ class Supersession(IntEnum):
     SESSION_ANEW = 4  # the same session, with nothing in common
 
 
-@dataclass(eq=False, slots=True)
-class SharedPrefix:
+class SharedPrefix(Struct, eq=False, gc=False):
     """A prefix that more than one conversation began with."""
 
     number: int  # in order of discovery
     checkpoint: int  # key of the last one within it
     depth: int  # its length, tokens: less than a step beyond the checkpoint
-    above: SharedPrefix | None = field(default=None, init=False)  # the next shorter one on the same path
-    uses: int = field(default=0, init=False)  # by another conversation than the time before
-    wait: float = field(default=0.0, init=False)  # between such uses, the mean of late, s
-    last_use: float = field(default=-math.inf, init=False)  # when the last of them was, s
-    last_user: int = field(default=0, init=False)  # number of the conversation that used it last
+    above: SharedPrefix | None = None  # the next shorter one on the same path
+    uses: int = 0  # by another conversation than the time before
+    wait: float = 0.0  # between such uses, the mean of late, s
+    last_use: float = -math.inf  # when the last of them was, s
+    last_user: int = 0  # number of the conversation that used it last
 
 
-@dataclass(eq=False, slots=True)
-class Conversation:
+class Conversation(Struct, eq=False, gc=False):
     """A conversation as of its last turn."""
 
     stamp: float  # of its last turn, s
@@ -79,44 +81,45 @@ class Conversation:
     """Tokens of the prompt and answer that could not be cached: the next prompt repeats them for certain."""
     reusable_len: int = _ALL
     """Tokens of its context that the next prompt begins with. Beyond them nothing that is cached will be used."""
-    left: int = field(default=0, init=False)
+    left: int = 0
     """Number of the conversation whose path this first turn left; 0: none, or no first turn."""
-    prompt_len: int = field(default=0, init=False)
-    answer_len: int = field(default=0, init=False)
-    thought_len: int = field(default=0, init=False)
-    new_len: int = field(default=0, init=False)
+    prompt_len: int = 0
+    answer_len: int = 0
+    thought_len: int = 0
+    new_len: int = 0
     """Tokens of its prompt that were new."""
-    ending: int = field(default=0, init=False)
+    ending: int = 0
     """How its answer ended, as ``turn_features`` counts."""
-    wait: float = field(default=-1.0, init=False)
+    wait: float = -1.0
     """Before its last turn, s; negative: there was none."""
-    wait_before: float = field(default=-1.0, init=False)
+    wait_before: float = -1.0
     """The wait before that one."""
-    superseded: Supersession = field(default=Supersession.NONE, init=False)
-    features: tuple[int, ...] = field(default=(), init=False)
+    superseded: Supersession = Supersession.NONE
+    features: tuple[int, ...] = ()
     """What returns are predicted by (``turn_features``)."""
-    log_serial: int = field(default=-1, init=False)
+    log_serial: int = -1
     """Of its last turn in the log; -1: nobody watches whether it returns."""
-    prompt_kind: int = field(init=False)  # by which the length of its next prompt is judged
-    turn_index: float = field(default=0, init=False)
+    prompt_kind: int = 0  # by which the length of its next prompt is judged
+    turn_index: float = 0
     """Turns of all conversations up to its last one; up to its next request while that is queued."""
-    queued_until: float = field(default=-math.inf, init=False)
+    queued_until: float = -math.inf
     """Until when (s) its next request is taken to be queued."""
-    checkpoint: int = field(default=0, init=False)
+    checkpoint: int = 0
     """Key of its context's last checkpoint, by which it is recognised; 0: it is not."""
-    last_prompt: int = field(default=0, init=False)
+    last_prompt: int = 0
     """The same of its last prompt: the next one may not repeat the answer as it was cached."""
-    prompt_hash: int = field(default=0, init=False)
+    prompt_hash: int = 0
     """Of all tokens of that prompt."""
-    chain_start: int = field(default=0, init=False)
+    chain_start: int = 0
     """The same of the first of the prompts whose answers were repeated until then: all may be left out at once."""
-    chain_len: int = field(default=0, init=False)
-    chain_hash: int = field(default=0, init=False)
+    chain_len: int = 0
+    chain_hash: int = 0
     """Of all tokens of that prompt, ``chain_len``."""
-    prefix: SharedPrefix | None = field(default=None, init=False)  # the longest that it began with, if others did, too
-    hints: Hints | None = field(default=None, init=False)  # what is believed of what the client said
-    annotation: Any = field(default=None, init=False)  # of a return model of one's own
-    session: str | None = field(default=None, init=False)  # that its client named
+    prefix: SharedPrefix | None = None  # the longest that it began with, if others did, too
+    hints: Hints | None = None  # what is believed of what the client said
+    annotation: Any = None
+    """Of a return model of one's own. It must not lead back to the conversation, or neither is ever freed."""
+    session: str | None = None  # that its client named
 
     def __post_init__(self) -> None:
         self.prompt_kind = kind_of(self.turn, self.context_len)
