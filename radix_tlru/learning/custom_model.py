@@ -27,7 +27,8 @@ class CustomReturnModel(ReturnModel, Protocol):
     def observe(self, turn: Turn, conversation: Conversation) -> None:
         """A turn was served.
 
-        What is written to ``conversation.annotation`` is at ``leaf.conversation.annotation`` from now on.
+        What is written to ``conversation.annotation`` is at ``leaf.conversation.annotation`` from now on. It must not
+        lead back to the conversation, or neither is ever freed.
         """
 
 
