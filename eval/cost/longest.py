@@ -63,7 +63,7 @@ CALLS = {
     "match": "match: a request is looked up",
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
-    "turn": "turn: a finished request is recorded",
+    "turn": "turn: it is found whose a finished request was",
     "learn": "learn: a slice, at the end of a step",
     "burst": "burst: a slice, where 32 finish in one step",
     "prefill": "prefill: it is timed, and ξ follows",
@@ -133,7 +133,7 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
     """Serve requests many of which finish in one step of the scheduler, and time what is learned at its end."""
     tail: Any = getattr(cache.cache, "tail", None)
     if tail is not None:
-        del tail.record_turn, tail.learn  # are the class's again, and not timed
+        del tail.record_served, tail.learn  # are the class's again, and not timed
         tail.learn = clock.timed("burst", tail.learn)
     units = dict[int, int]()
     requests = iter(open_trace(f"{TRACE},seed=1").requests)
@@ -178,7 +178,7 @@ class Clock:
             setattr(real, method, self.timed(call, getattr(real, method)))
         tail = getattr(real, "tail", None)
         if tail is not None:
-            tail.record_turn = self.timed("turn", tail.record_turn)
+            tail.record_served = self.timed("turn", tail.record_served)
             tail.learn = self.timed("learn", tail.learn)
             tail.use_threshold = self.timed("move", tail.use_threshold)
 

@@ -1,4 +1,4 @@
-"""What is learned from a request is learned when its answer is out: after ``Scheduler.process_batch_result``."""
+"""Whose turn a request was is found, and learned from, when its answer is out: after ``process_batch_result``."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def turn(driver: Driver, draw: random.Random, number: int) -> int:
     return driver.request(history, prompt=len(history) - 5, stamp=float(number))
 
 
-def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_processed() -> None:
+def test_turns_are_recorded_when_their_batch_was_processed_and_learned_from_step_by_step() -> None:
     driver, draw = learning(), random.Random(1)
     for number in range(TURNS):
         turn(driver, draw, number)
@@ -49,16 +49,43 @@ def test_turns_are_recorded_at_once_and_learned_from_when_their_batch_was_proces
     def serve() -> None:
         for number in range(TURNS, TURNS + 3):
             turn(driver, draw, number)
-        assert learner.served.requests == served + 3
-        assert (learner.selector.sampled, learner.in_force) == (sampled, in_force)
+        assert (learner.served.requests, learner.selector.sampled, learner.in_force) == (served, sampled, in_force)
 
     learned, processed = [0], [serve, *[lambda: None] * 18]
     for serves in processed:  # a step each: an estimate, the turn under each of three candidates, the verdict, the end
         process(driver, serves)
         learned.append(learner.selector.sampled - sampled)
+        assert learner.served.requests == served + 3
     assert learned == [0] * 5 + [1] * 6 + [2] * 6 + [3] * 3
     assert learner.in_force != in_force
     assert driver.cache.tail.policy is learner.policy
+
+
+def test_a_leaf_that_went_before_its_turn_was_recorded_is_no_fault() -> None:
+    driver, draw = learning(), random.Random(5)
+
+    def serve() -> None:
+        for number in range(3):
+            turn(driver, draw, number)
+        driver.evict(POOL)
+
+    process(driver, serve)
+    tail = driver.cache.tail
+    assert tail.learner is not None
+    assert (tail.learner.served.requests, len(tail.order)) == (3, 0)
+    assert not tail.breaker.has_tripped
+
+
+def test_of_a_turn_that_is_continued_in_the_same_batch_the_last_one_is_written_on_the_leaf() -> None:
+    driver, words = learning(), list(range(1, 301))
+
+    def serve() -> None:
+        driver.request(words[:200], prompt=150, stamp=1.0)
+        driver.request(words, prompt=250, stamp=2.0)
+
+    process(driver, serve)
+    (leaf,) = driver.cache.tail.leaves()
+    assert (leaf.end, leaf.conversation.turn, leaf.conversation.stamp) == (300, 1, 2.0)
 
 
 def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
@@ -37,6 +37,15 @@ if TYPE_CHECKING:
 __all__ = ["LearningComponent", "component_for"]
 
 logger = logging.getLogger(__name__)
+
+
+class _Served(NamedTuple):
+    """A turn that was served, and is not recorded yet."""
+
+    node_id: NodeId  # at which its context ends
+    turn: Turn
+    rid: str
+    is_leaf: bool  # whether nothing that was cached then continued it
 
 
 class LearningComponent(FullComponent):
@@ -70,6 +79,7 @@ class LearningComponent(FullComponent):
         """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
         self._learns_later = False
+        self._unrecorded: list[_Served] = []
 
     # ---- the tree ----
 
@@ -79,7 +89,7 @@ class LearningComponent(FullComponent):
 
     @abstractmethod
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        """Write on a node whose turn has just used it, and still locks it, which conversation that was."""
+        """Write on a node, if it is still there, which conversation's turn has just used it."""
 
     # ---- the policy in force ----
 
@@ -162,16 +172,27 @@ class LearningComponent(FullComponent):
         if self.learner is None:
             return
         try:
-            is_leaf = not self.has_children(node_id)
-            conversation = self.learner.record_turn(turn, is_leaf, learns_later=True)
-            self.write_use(node_id, conversation)
-            if self.explainer is not None:
-                in_force = self.learner.in_force
-                self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
+            self._unrecorded.append(_Served(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
         except Exception as error:
-            self.breaker.trip("to record a turn", error)
+            self.breaker.trip("to look up who continues a turn", error)
         if not self._learns_later:
+            self.record_served()
             self.learn()
+
+    def record_served(self) -> None:
+        """Record the turns that were served: to find whose turn one is takes as long as to cache it."""
+        unrecorded, self._unrecorded = self._unrecorded, []
+        for node_id, turn, rid, is_leaf in unrecorded:
+            if self.learner is None:
+                return
+            try:
+                conversation = self.learner.record_turn(turn, is_leaf, learns_later=True)
+                self.write_use(node_id, conversation)
+                if self.explainer is not None:
+                    in_force = self.learner.in_force
+                    self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
+            except Exception as error:
+                self.breaker.trip("to record a turn", error)
 
     def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
         """What a conversation will go on with was prefilled, and ends at that node."""
@@ -186,7 +207,7 @@ class LearningComponent(FullComponent):
 
     @contextmanager
     def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:
-        """Of the turns that are served meanwhile it is learned at the end: a slice, or all there is to learn."""
+        """The turns that are served meanwhile are recorded at the end, and learned from: a slice, or all there is."""
         if self._learns_later:  # within another: at the end of that
             yield
             return
@@ -195,6 +216,7 @@ class LearningComponent(FullComponent):
             yield
         finally:
             self._learns_later = False
+            self.record_served()
         self.learn(a_slice=a_slice)
 
     def learn(self, *, a_slice: bool = False) -> None:

@@ -171,8 +171,9 @@ class PythonTailComponent(TailComponent):
         return bool(self._core.node_by_id(node_id).children)
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        # It may be evictable: some releases give the lock of a finished request back before.
-        self._write(self._core.node_by_id(node_id), tel_access=self.clock, tel_conversation=conversation)
+        node = self._core._node_arena.get(node_id)
+        if node is not None:
+            self._write(node, tel_access=self.clock, tel_conversation=conversation)
 
     # ---- sessions ----
 

@@ -195,12 +195,14 @@ class RustTailCore(RustUnifiedTreeCore):
         return self._nodes.children[self._nodes.rows[node_id]] > 0
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        """Write on a node whose turn has just used it, and still locks it, which conversation that was."""
-        row = self._nodes.rows[node_id]
-        kept = self._nodes.locks[row] or self._nodes.children[row]
-        assert kept, "a request that is finished gives its lock back after it was cached"
+        """Write on a node, if it is still there, which conversation's turn has just used it."""
+        row = self._nodes.rows.get(node_id)
+        if row is None:
+            return
+        self._remove_from_order(node_id, row)
         self._nodes.access[row] = self._tail.clock
         self._nodes.set_conversation(row, conversation)
+        self._add_to_order(node_id, row)
 
     # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 

@@ -1,8 +1,8 @@
 """The scheduler's batches, shown to what moves ξ and to what learns: hooks, put in place by :func:`install`.
 
 After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
-hands a finished request to the cache before it sends the last token of the answer: what is learned from it is learned
-when ``process_batch_result`` returns, so that token does not wait for it.
+hands a finished request to the cache before it sends the last token of the answer: whose turn it was is found, and
+learned from, when ``process_batch_result`` returns, so that token does not wait for it.
 """
 
 from __future__ import annotations
