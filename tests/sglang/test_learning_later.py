@@ -88,6 +88,21 @@ def test_of_a_turn_that_is_continued_in_the_same_batch_the_last_one_is_written_o
     assert (leaf.end, leaf.conversation.turn, leaf.conversation.stamp) == (300, 1, 2.0)
 
 
+def test_what_an_operator_sees_is_brought_up_to_date_when_the_batch_was_processed() -> None:
+    driver, draw, reports = learning(), random.Random(6), list[int]()
+    tail = driver.cache.tail
+    driver.cache.tail_metrics = SimpleNamespace(report=lambda: reports.append(tail.learner.served.requests))
+
+    def serve() -> None:
+        turn(driver, draw, 0)
+        turn(driver, draw, 1)
+        assert reports == []
+
+    process(driver, serve)
+    process(driver, lambda: None)
+    assert reports == [2]
+
+
 def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
     """But for the leaf of the turn after which another policy is in force: it has a price by then."""
     at_once, later = learning("etlru w=0.6"), learning("etlru w=0.6")

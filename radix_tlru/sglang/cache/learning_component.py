@@ -78,7 +78,8 @@ class LearningComponent(FullComponent):
         self.call_tokens: Sequence[int] = ()
         """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
-        self._learns_later = False
+        self.learns_later = False
+        """Whether a batch is being processed: what can wait is done at its end."""
         self._unrecorded: list[_Served] = []
 
     # ---- the tree ----
@@ -175,7 +176,7 @@ class LearningComponent(FullComponent):
             self._unrecorded.append(_Served(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
-        if not self._learns_later:
+        if not self.learns_later:
             self.record_served()
             self.learn()
 
@@ -208,14 +209,14 @@ class LearningComponent(FullComponent):
     @contextmanager
     def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:
         """The turns that are served meanwhile are recorded at the end, and learned from: a slice, or all there is."""
-        if self._learns_later:  # within another: at the end of that
+        if self.learns_later:  # within another: at the end of that
             yield
             return
-        self._learns_later = True
+        self.learns_later = True
         try:
             yield
         finally:
-            self._learns_later = False
+            self.learns_later = False
             self.record_served()
         self.learn(a_slice=a_slice)
 

@@ -248,6 +248,8 @@ class OfflineCache:
                     self.name_session(session, node)
             finally:
                 self.unlock(lock)
+        if tail is not None:
+            self.cache.report_due()
         return cached
 
     def touch(self, tokens: Iterable[int]) -> int:

@@ -2,7 +2,7 @@
 
 After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
 hands a finished request to the cache before it sends the last token of the answer: whose turn it was is found, and
-learned from, when ``process_batch_result`` returns, so that token does not wait for it.
+learned from, when ``process_batch_result`` returns, and metrics are reported: so that token does not wait for it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,13 @@ def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwa
 
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``process_batch_result``: it is learned from what was served, and seen how long a prefill took."""
-    tail = getattr(scheduler.tree_cache, "tail", None)
-    if tail is None:
+    cache = scheduler.tree_cache
+    if getattr(cache, "tail", None) is None:
         return original(scheduler, batch, *args, **kwargs)
-    with tail.learning_later():
-        return _prefill_watched(original, scheduler, batch, *args, **kwargs)
+    with cache.tail.learning_later():
+        result = _prefill_watched(original, scheduler, batch, *args, **kwargs)
+    cache.report_due()
+    return result
 
 
 def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
