@@ -87,7 +87,7 @@ class TailMetrics(_StatLoggerDIMixin):
         self.report()
 
     def report(self) -> None:
-        """Bring the registry up to date; some microseconds."""
+        """Bring the registry up to date: so many metrics that no token of an answer should wait for it."""
         for part in self._parts:
             part.report()
         self._threshold.set(self._tail.policy.threshold)

@@ -63,12 +63,11 @@ class LearningCache(UnifiedRadixCache):
     def _report_now_and_then(self) -> None:
         """Report once in so many evictions and unlocks, and when nothing is locked any more."""
         self._unreported += 1
-        if not self.tail.learns_later:  # or the last tokens of a batch would wait for it: then at its end
-            self.report_due()
+        self.report_due()
 
     def report_due(self) -> None:
-        """Report if that is due."""
-        if self.tail_metrics is None or not self._unreported:
+        """Report if that is due, and no batch is being processed, whose last tokens would wait for it."""
+        if self.tail_metrics is None or not self._unreported or self.tail.learns_later:
             return
         if self._unreported >= REPORT_EVERY or not self.tree_core.full_protected_size():
             self.report()
