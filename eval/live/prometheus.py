@@ -66,8 +66,14 @@ class Prometheus:
         self._process.wait(timeout=30)
 
     def ask(self, what: str, **parameters: str) -> Any:
-        """The data of an answer of its HTTP API."""
+        """The data of an answer of its HTTP API.
+
+        Raises:
+            requests.ConnectionError: it is not up yet.
+        """
         reply = requests.get(f"{self._url}/{what}", params=parameters, timeout=30)
+        if reply.status_code == requests.codes.service_unavailable:  # it listens before it can answer
+            raise requests.ConnectionError(reply.text)
         if not reply.ok:
             raise ServerError(f"{what} {parameters}: {reply.text}")
         return reply.json()["data"]
