@@ -63,7 +63,7 @@ CALLS = {
     "match": "match: a request is looked up",
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
-    "turn": "turn: it is found whose a finished request was",
+    "turn": "turn: a finished request is recorded",
     "learn": "learn: a slice, at the end of a step",
     "burst": "burst: a slice, where 32 finish in one step",
     "prefill": "prefill: it is timed, and ξ follows",
