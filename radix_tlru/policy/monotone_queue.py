@@ -50,7 +50,17 @@ class MonotoneQueue:
         """All entries, the least first. The queue must not change meanwhile."""
         line = zip(islice(self._keys, self._taken, None), islice(self._ids, self._taken, None), strict=True)
         swept = self._swept.in_order() if self._swept is not None else ()
-        return merge(map(_unpacked, sorted(self._heap)), line, swept)
+        return merge(self._heap_in_order(), line, swept)
+
+    def _heap_in_order(self) -> Iterator[tuple[float, int]]:
+        """The entries of the heap, each once its parent was taken: the first few cost little."""
+        heap = self._heap
+        reached = [(heap[0], 0)] if heap else []
+        while reached:
+            entry, position = heappop(reached)
+            yield _unpacked(entry)
+            for below in range(2 * position + 1, min(2 * position + 3, len(heap))):
+                heappush(reached, (heap[below], below))
 
     def up_to(self, key: float) -> Iterator[tuple[float, int]]:
         """The entries with that key or less, in any order. The queue must not change meanwhile."""

@@ -1,19 +1,32 @@
-"""What an order would evict next, and why: chosen in a small order of its own, so that a look changes nothing."""
+"""What an order would evict next, and why: chosen in a small order of its own, so that a look changes nothing.
+
+A look takes under a millisecond whatever the size of the order, as a decision does: few leaves are judged.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import merge, nsmallest
+from itertools import chain, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from radix_tlru.policy.buckets import Bucket
-from radix_tlru.policy.models import Leaf, ReturnModel
+from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 
 __all__ = ["PreviewedVictim", "preview"]
 
 _ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
+
+_JUDGED = 6
+"""Leaves of each kind that are judged: first by their prices, with an expired group, without a price. If there are few
+of the first two, more of the last: in a small order all are judged."""
+
+_LOOKS = 32
+"""Entries that the first by their prices are looked for in. The others are old."""
 
 
 class PreviewedVictim(NamedTuple):
@@ -29,8 +42,8 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
     """The next ``count`` victims of these orders, one order after the other, if nothing is used meanwhile.
 
     Each victim gives all that costs the same. What stays of a leaf may be a victim again, under the id of the leaf. A
-    node that becomes a leaf once all below it is gone is not seen. Leaves that wait for new prices, after a change of
-    policy or as their group has expired, are judged by the policy in force as of now.
+    node that becomes a leaf once all below it is gone is not seen. The leaves that are judged, are by the policy in
+    force as of now. One that is not among them may be cheaper: of those that wait for a new price there may be many.
     """
     found: list[PreviewedVictim] = []
     for order in orders:
@@ -42,7 +55,7 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
 def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     returns = copy.copy(order.policy.returns)  # it may keep what it finds
     now = max([order._now, *(returns.stamp(order._leaf(leaf_id)) for leaf_id in order._pending)])
-    leaves = _candidates(order, count, returns, now)  # by id; later also what stays of a victim, under an id of its own
+    leaves = _candidates(order, count, now)  # by id; later also what stays of a victim, under an id of its own
     origin = dict(zip(leaves, leaves, strict=True))  # of each: the leaf that it is of
     ahead = EvictionOrder(replace(order.policy, returns=returns), order._page_size, leaves.get)
     ahead.advance_clock(now)
@@ -63,33 +76,36 @@ def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     return found
 
 
-def _candidates(order: EvictionOrder, count: int, returns: ReturnModel, now: float) -> dict[int, Leaf]:
-    """Leaves, by id, among which the next ``count`` victims are at ``now``: few, whatever the size of the order."""
-    found = {leaf_id: order._leaf(leaf_id) for leaf_id in (*order._pending, *order._entries.expired(now))}
-    left = count
-    for bucket in sorted(_buckets(order), key=lambda bucket: bucket.price(now)):
-        certain = 0  # leaves that cost what the bucket does
-        for key, leaf_id, leaf in _leaves_in(order, bucket):
-            found[leaf_id] = leaf
-            if returns.key(leaf) == key and returns.group(leaf, now).number == bucket.group:
-                certain += 1
-                if certain == count:
-                    break
-        left -= certain
-        if returns.timeless and left <= 0:  # every other leaf costs more
-            break
-    return found
+def _candidates(order: EvictionOrder, count: int, now: float) -> dict[int, Leaf]:
+    """Leaves, by id, among which the next ``count`` victims are looked for: few, whatever the size of the order."""
+    most = max(count, _JUDGED)
+    priced = chain(islice(_first_leaves(order, most, now), most), islice(order._entries.expired(now), most))
+    judged = dict.fromkeys(priced)
+    judged |= dict.fromkeys(islice(order._pending, 3 * most - len(judged)))
+    return {leaf_id: order._leaf(leaf_id) for leaf_id in judged}
 
 
-def _buckets(order: EvictionOrder) -> Iterator[Bucket]:
-    for pricing in order._pricings:
-        yield from (bucket for bucket in pricing.buckets.values() if bucket.first is not None)
+def _first_leaves(order: EvictionOrder, most: int, now: float) -> Iterator[int]:
+    """Leaves, the cheapest by their prices at ``now`` first; those whose prices cannot be compared come last."""
+    comparable = [bucket for bucket in order._comparable_buckets() if bucket.first is not None]
+    cheapest = nsmallest(most, comparable, key=lambda bucket: bucket.price(now))
+    compared = {bucket.pricing.number for bucket in comparable}
+    others = (_costs(bucket, now) for bucket in order._all_buckets() if bucket.pricing.number not in compared)
+    entries = chain(
+        merge(*(_costs(bucket, now) for bucket in cheapest), key=itemgetter(0)), chain.from_iterable(others)
+    )
+    for _, bucket, key, leaf_id in islice(entries, _LOOKS):
+        if order._entries.is_current(bucket, key, leaf_id):
+            yield leaf_id
 
 
-def _leaves_in(order: EvictionOrder, bucket: Bucket) -> Iterator[tuple[float, int, Leaf]]:
-    """The leaves of a bucket, each with its key when it was priced and its id, the least key first."""
-    seen: set[int] = set()
+def _costs(bucket: Bucket, now: float) -> Iterator[tuple[tuple[float, float], Bucket, float, int]]:
+    """The entries of a bucket: what a token of each costs with what decides among equals, its key, its leaf."""
+    rate_of, group, level_cost = (
+        bucket.pricing.policy.returns.rate,
+        bucket.group,
+        bucket.pricing.level_costs[bucket.level],
+    )
     for key, leaf_id in bucket.in_order():
-        if order._entries.is_current(bucket, key, leaf_id) and leaf_id not in seen:
-            seen.add(leaf_id)
-            yield key, leaf_id, order._leaf(leaf_id)
+        rate = rate_of(group, key, now)
+        yield (rate * level_cost, rate), bucket, key, leaf_id

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["TailMetrics"]
 
 _NEXT = 5  # victims that are shown before they are
-_SHARE = 0.01  # of the time, that looking for them may take
+_SHARE = 0.002  # of the time, that looking for them may take: three times a second, and few wait for one
 
 
 class TailMetrics(_StatLoggerDIMixin):

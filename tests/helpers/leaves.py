@@ -45,8 +45,13 @@ class Leaves(dict[int, Leaf]):
 
 @contextmanager
 def unbounded_decisions() -> Iterator[None]:
-    """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go."""
+    """Each decision gives all leaves their new price that need one, so that the cheapest of all leaves must go.
+
+    A preview judges all leaves, too.
+    """
     with pytest.MonkeyPatch.context() as changed:
+        for bound in ("_JUDGED", "_LOOKS"):
+            changed.setattr(f"radix_tlru.policy.preview.{bound}", 1 << 30)
         for bound in ("REPRICED", "CORRECTED", "CORRECTED_IN_A_TURN", "_LOOKS"):
             changed.setattr(f"radix_tlru.policy.order.{bound}", 1 << 30)
         yield

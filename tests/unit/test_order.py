@@ -17,7 +17,7 @@ from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import PreviewedVictim, preview
 from radix_tlru.policy.tel import keep_within_budget
-from tests.helpers.leaves import Leaves
+from tests.helpers.leaves import Leaves, unbounded_decisions
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100
@@ -26,7 +26,9 @@ LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
 
 
 def upcoming(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
-    return preview((order,), count)
+    """What an order would evict next, by a look at all of its leaves."""
+    with unbounded_decisions():
+        return preview((order,), count)
 
 
 def conversation(history: int, last_access: float, start: int = 0) -> Leaf:
@@ -206,6 +208,26 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     assert leaves.order.over_budget == 4 * (THRESHOLD - NEXT_PROMPT)
     assert len(upcoming(leaves.order, 8)) == 8
     assert state() == before
+
+
+@pytest.mark.parametrize("policy", [LRU, TLRU])
+def test_a_look_at_a_large_order_judges_few_leaves_and_foresees_the_victims(policy: Policy) -> None:
+    leaves, asked = Leaves(policy), list[int]()
+    for number in range(1, 5_001):
+        leaves.appear(number, conversation(50 + 7 * number % 900, last_access=number))
+    for _ in range(100):
+        leaves.evict(100)
+    get = leaves.order._leaf_of
+    leaves.order._leaf_of = lambda leaf_id: (asked.append(leaf_id), get(leaf_id))[1]
+    foreseen = [(each.victim.leaf_id, each.victim.keep) for each in preview((leaves.order,), 5)]
+    assert len(set(asked)) < 100
+    leaves.order._leaf_of = get
+    for leaf_id, keep in foreseen:
+        victim = leaves.order.choose_victim(10_000)
+        assert victim is not None
+        assert (victim.leaf_id, victim.keep) == (leaf_id, keep)
+        leaves.vanish(leaf_id)
+    assert len(foreseen) == 5
 
 
 class OrderAgainstAScan(RuleBasedStateMachine):
