@@ -3,8 +3,9 @@
 Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
 of chats, in which everything moves that moves on a server: prefills are timed and get slower and faster, so ξ moves;
 rates and lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a
-garbage collection, which is left on, looks at one of them alone. Last come bursts: many requests that finish in one
-step of the scheduler. Times are CPU time of the thread.
+garbage collection, which is left on, looks at one of them alone. After each request the server is idle until nothing
+waits. Last come bursts: many requests that finish in one step of the scheduler, of a server that is never idle. Metrics
+are those of a server: they are in files that its processes share. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -53,19 +55,18 @@ BETA_MS, ALPHA_MS = 20.0, 0.3
 WAVE_TURNS, WAVE = 1_000, 0.3
 """Prefills get slower and faster by this share, once in so many."""
 
-STEPS = 6
-"""Of the scheduler, in the last of which a request of the trace finishes. At the end of each, a slice is learned."""
-
 BURST, BURSTS, BURST_STEPS = 32, 30, 100
-"""Requests that finish in one step, after the trace; how often; and steps in which is learned from all of them."""
+"""Requests that finish in one step, after the trace; how often; and steps until the next burst."""
 
 CALLS = {
     "match": "match: a request is looked up",
     "insert": "insert: a context is cached",
     "evict": "evict: room for an allocation",
     "turn": "turn: a finished request is recorded",
-    "learn": "learn: a slice, at the end of a step",
+    "learn": "learn: a slice, of an idle server",
+    "turns": "turns: some are recorded, where 32 finish in one step",
     "burst": "burst: a slice, where 32 finish in one step",
+    "report": "report: metrics are brought up to date",
     "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
 }
@@ -74,6 +75,9 @@ CALLS = {
 
 def run(args: argparse.Namespace) -> None:
     """Print a table for each number of leaves up to 200,000."""
+    from sglang.srt.utils import set_prometheus_multiproc_dir
+
+    set_prometheus_multiproc_dir()  # before metrics are imported, as a server does
     for leaves in args.leaves:
         if leaves <= MOST_LEAVES:
             show(longest(leaves, TRACE))
@@ -134,6 +138,7 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
     tail: Any = getattr(cache.cache, "tail", None)
     if tail is not None:
         del tail.record_served, tail.learn  # are the class's again, and not timed
+        tail.record_served = clock.timed("turns", tail.record_served)
         tail.learn = clock.timed("burst", tail.learn)
     units = dict[int, int]()
     requests = iter(open_trace(f"{TRACE},seed=1").requests)
@@ -144,7 +149,8 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
                 tokens = token_ids(request.context, PAGE_SIZE, units)
                 cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
         for _ in range(BURST_STEPS - 1 if tail is not None else 0):
-            tail.learn(a_slice=True)
+            with tail.learning_later():
+                pass
 
 
 def _served(cache: OfflineCache, tokens: Sequence[int], request: Request, stamp: float | None) -> int:
@@ -154,8 +160,10 @@ def _served(cache: OfflineCache, tokens: Sequence[int], request: Request, stamp:
         return cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
     with tail.learning_later():
         cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
-    for _ in range(STEPS - 1):
-        tail.learn(a_slice=True)
+    server: Any = cache.cache
+    server.use_idle_time()
+    while tail.has_work:
+        server.use_idle_time()
     return cached
 
 
@@ -163,6 +171,21 @@ def leaf_of(number: int) -> Iterator[int]:
     """Tokens that nothing in the trace has."""
     first = (1 << 40) + number * LEAF_TOKENS
     return iter(range(first, first + LEAF_TOKENS))
+
+
+def metrics_of(cache: Any) -> Any:
+    """The metrics of a cache of ours, in a registry of their own."""
+    from prometheus_client import CollectorRegistry, Counter, Gauge
+
+    from radix_tlru.sglang.metrics import TailMetrics
+
+    registry = CollectorRegistry()
+
+    class Metrics(TailMetrics):
+        _counter_cls = partial(Counter, registry=registry)
+        _gauge_cls = partial(Gauge, registry=registry)
+
+    return Metrics({"cache_type": "TailRadixCache", "tp_rank": "0"}, cache.tail, cache.live_threshold)
 
 
 class Clock:
@@ -181,6 +204,8 @@ class Clock:
             tail.record_served = self.timed("turn", tail.record_served)
             tail.learn = self.timed("learn", tail.learn)
             tail.use_threshold = self.timed("move", tail.use_threshold)
+            real.tail_metrics = metrics_of(real)
+            real.tail_metrics.report = self.timed("report", real.tail_metrics.report)
 
     def prefill(self, cache: OfflineCache, number: int, tokens: int) -> None:
         """The prefill of a request, of so many tokens."""

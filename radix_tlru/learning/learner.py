@@ -174,6 +174,11 @@ class Learner:
             steps -= 1
         return turns
 
+    @property
+    def unlearned(self) -> int:
+        """Turns that were recorded and not learned from yet, the one that is being learned from among them."""
+        return len(self._unlearned) + (self._lesson is not None)
+
     def mark_queued(self, conversation: Conversation) -> None:
         """A request that continues a conversation has come, and is queued: that is a use, and no prediction.
 

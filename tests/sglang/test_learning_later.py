@@ -1,4 +1,5 @@
-"""Whose turn a request was is found, and learned from, when its answer is out: after ``process_batch_result``."""
+"""Whose turn a request was is found when its answer is out, after ``process_batch_result``, and learned from when the
+server is idle, or a slice at each step if many wait."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from radix_tlru.sglang.scheduler.batches import batch_processed
+from radix_tlru.sglang.cache.learning_cache import REPORT_EVERY
+from radix_tlru.sglang.scheduler.batches import batch_processed, server_idle, sleep_wanted
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.rules import InTurn
 
@@ -29,6 +31,18 @@ def process(driver: Driver, serve: Callable[[], object]) -> None:
     """The scheduler processes the result of a batch, by which requests are served."""
     batch = SimpleNamespace(launch_ts=None)
     batch_processed(lambda *_: serve(), SimpleNamespace(tree_cache=driver.cache, device="cpu"), batch)
+
+
+def idle(driver: Driver) -> bool:
+    """The scheduler has no batch to run. Returns whether it goes to sleep."""
+    slept: list[bool] = []
+    scheduler = SimpleNamespace(tree_cache=driver.cache)
+
+    def on_idle(scheduler: SimpleNamespace) -> None:
+        sleep_wanted(lambda _: slept.append(True), scheduler)
+
+    server_idle(on_idle, scheduler)
+    return bool(slept)
 
 
 def turn(driver: Driver, draw: random.Random, number: int) -> int:
@@ -51,12 +65,15 @@ def test_turns_are_recorded_when_their_batch_was_processed_and_learned_from_step
             turn(driver, draw, number)
         assert (learner.served.requests, learner.selector.sampled, learner.in_force) == (served, sampled, in_force)
 
-    learned, processed = [0], [serve, *[lambda: None] * 18]
-    for serves in processed:  # a step each: an estimate, the turn under each of three candidates, the verdict, the end
+    for serves in (serve, *[lambda: None] * 20):  # that few can wait
         process(driver, serves)
+        assert (learner.served.requests, learner.selector.sampled) == (served + 3, sampled)
+    learned, slept = [0], list[bool]()
+    while not any(slept):  # a step each: an estimate, the turn under each of three candidates, the verdict, the end
+        slept.append(idle(driver))
         learned.append(learner.selector.sampled - sampled)
-        assert learner.served.requests == served + 3
-    assert learned == [0] * 5 + [1] * 6 + [2] * 6 + [3] * 3
+    assert learned == [0] * 5 + [1] * 6 + [2] * 6 + [3] * 2
+    assert idle(driver), "nothing is left"
     assert learner.in_force != in_force
     assert driver.cache.tail.policy is learner.policy
 
@@ -88,19 +105,84 @@ def test_of_a_turn_that_is_continued_in_the_same_batch_the_last_one_is_written_o
     assert (leaf.end, leaf.conversation.turn, leaf.conversation.stamp) == (300, 1, 2.0)
 
 
-def test_what_an_operator_sees_is_brought_up_to_date_when_the_batch_was_processed() -> None:
+def test_what_an_operator_sees_is_brought_up_to_date_when_the_server_is_idle() -> None:
     driver, draw, reports = learning(), random.Random(6), list[int]()
     tail = driver.cache.tail
     driver.cache.tail_metrics = SimpleNamespace(report=lambda: reports.append(tail.learner.served.requests))
 
     def serve() -> None:
-        turn(driver, draw, 0)
-        turn(driver, draw, 1)
-        assert reports == []
+        turn(driver, draw, len(reports))
 
     process(driver, serve)
-    process(driver, lambda: None)
+    process(driver, serve)
+    while not idle(driver):
+        assert reports == []
+    assert idle(driver)
     assert reports == [2]
+
+
+def test_a_server_that_is_never_idle_reports_all_the_same() -> None:
+    driver, draw, reports = learning(), random.Random(6), list[int]()
+    tail = driver.cache.tail
+    driver.cache.tail_metrics = SimpleNamespace(report=lambda: reports.append(tail.learner.served.requests))
+    for number in range(200):
+        process(driver, lambda number=number: turn(driver, draw, number))
+    assert len(reports) >= 200 // REPORT_EVERY
+    assert reports == sorted(set(reports))
+
+
+def test_what_is_looked_up_again_is_recorded_before() -> None:
+    """So that it is seen to be back. Of many that end at once the last ones wait."""
+    driver = learning()
+    contexts = [driver.fresh(100) for _ in range(40)]
+
+    def serve() -> None:
+        for number, context in enumerate(contexts):
+            driver.request(context, prompt=90, stamp=float(number))
+
+    process(driver, serve)
+    learner = driver.cache.tail.learner
+    assert learner.served.requests == 40 // 8
+    driver.match([*contexts[0], 1])
+    assert learner.served.requests == 40 // 8, "that one was recorded"
+    driver.match([*contexts[30], 1])
+    assert learner.served.requests == 31, "and all that ended before it"
+    while not idle(driver):
+        pass
+    by_stamp = {leaf.conversation.stamp: leaf.conversation for leaf in driver.cache.tail.leaves()}
+    assert sorted(by_stamp) == [float(number) for number in range(40)]
+    assert {stamp for stamp, back in by_stamp.items() if back.queued_until > learner.now} == {0.0, 30.0}
+
+
+def test_what_waits_when_the_cache_is_emptied_is_written_on_no_node_of_the_next_tree() -> None:
+    driver, draw = learning(), random.Random(7)
+
+    def serve() -> None:
+        for number in range(10):
+            turn(driver, draw, number)
+        driver.cache.reset()
+
+    process(driver, serve)
+    assert driver.cache.tail.learner.served.requests == 10
+    words = driver.fresh(50)
+    process(driver, lambda: driver.request(words, prompt=40))
+    (leaf,) = driver.cache.tail.leaves()
+    assert leaf.conversation is None
+
+
+def test_a_stage_of_a_pipeline_learns_at_batches_alone() -> None:
+    """Others are idle at other steps."""
+    driver, draw = learning(), random.Random(8)
+    driver.cache.tail.learns_when_idle = False
+    for number in range(TURNS):
+        turn(driver, draw, number)
+    learner = driver.cache.tail.learner
+    process(driver, lambda: turn(driver, draw, TURNS))
+    assert idle(driver), "it goes to sleep at once"
+    assert learner.unlearned == 1
+    for _ in range(5):
+        process(driver, lambda: None)
+    assert learner.unlearned == 0
 
 
 def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
@@ -110,8 +192,8 @@ def test_where_one_is_served_after_the_other_it_makes_no_difference() -> None:
     for number in range(2 * TURNS):
         found: list[int] = []
         process(later, lambda number=number, found=found: found.append(turn(later, draws[1], number)))
-        for _ in range(5):
-            process(later, lambda: None)
+        while not idle(later):
+            pass
         assert found == [turn(at_once, draws[0], number)]
         assert later.cache.tail.learner.in_force == at_once.cache.tail.learner.in_force
     assert later.cache.tail.counts == at_once.cache.tail.counts
@@ -123,26 +205,34 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     driver, draw = learning(), random.Random(4)
     for number in range(TURNS):
         turn(driver, draw, number)
-    replayed = list[float]()
-    shadows = driver.cache.tail.learner.selector._shadows.values()
+
+    def serve_others(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            driver.request(driver.fresh(50), prompt=45, stamp=float(number))
+
+    learner, replayed = driver.cache.tail.learner, list[float]()
+    shadows = learner.selector._shadows.values()
     for shadow in shadows:
         serve = shadow.serve
         shadow.serve = lambda conversation, turn, serve=serve: (replayed.append(turn.stamp), serve(conversation, turn))[
             1
         ]
-    process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS, TURNS + 30)])
+    recorded = [learner.served.requests]
+    process(driver, lambda: serve_others(TURNS, 40))
     counts = [0, len(replayed)]
-    while len(replayed) < 30 * len(shadows):
+    for _ in range(300):
+        recorded.append(learner.served.requests)
         process(driver, lambda: None)
         counts.append(len(replayed))
+    assert [after - before for before, after in pairwise(recorded)][:9] == [5, 5, 4, 4, 4, 4, 4, 4, 4]
     slices = [after - before for before, after in pairwise(counts)]
-    assert slices[0] == max(slices) == 3, "of the 32nd part of 180 steps every other one is that of a shadow"
-    assert sum(slices[:20]) > sum(slices[20:40]) > 20, "of fewer turns that wait a slice is less"
-    assert set(slices[-20:]) == {0, 1}
-    process(driver, lambda: [turn(driver, draw, number) for number in range(TURNS + 30, TURNS + 39)])
-    assert len(replayed) < 31 * len(shadows) + 3
-    turn(driver, draw, TURNS + 39)  # outside of a batch: nothing is left over
-    assert replayed == [float(number) for number in range(TURNS, TURNS + 40) for _ in shadows]
+    assert max(slices) == 4, "of a 32nd part of the steps that wait, every other one is that of a shadow"
+    assert learner.unlearned == 8, "which can wait until the server is idle"
+    while not idle(driver):
+        pass
+    process(driver, lambda: serve_others(TURNS + 40, 9))
+    turn(driver, draw, TURNS + 49)  # outside of a batch: nothing is left over
+    assert replayed == [float(number) for number in range(TURNS, TURNS + 50) for _ in shadows]
 
 
 def test_a_batch_that_cannot_be_processed_leaves_learning_as_it_was() -> None:

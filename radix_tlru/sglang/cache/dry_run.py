@@ -56,10 +56,12 @@ class DryRunComponent(LearningComponent):
         if len(self._written) > _MOST_WRITTEN:
             del self._written[next(iter(self._written))]
 
+    def conversation_at(self, node_id: NodeId) -> Conversation | None:
+        return self._written.get(node_id)
+
     def match_ended(self, node_id: NodeId) -> None:
         """A match ended at that node: if nothing continues it, its conversation is back."""
-        conversation = self._written.get(node_id)
-        if conversation is None or self.learner is None:
+        if self.learner is None:
             return
         try:
             is_leaf = not self.has_children(node_id)
@@ -67,7 +69,7 @@ class DryRunComponent(LearningComponent):
             self.breaker.trip("to look up whose request waits", error)
             return
         if is_leaf:
-            self.mark_queued(conversation)
+            self.mark_queued(node_id)
 
     def forget(self) -> None:
         """The tree was emptied."""

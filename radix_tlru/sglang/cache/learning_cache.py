@@ -23,7 +23,8 @@ __all__ = ["LearningCache"]
 FULL = ComponentType.FULL
 
 REPORT_EVERY = 32
-"""Evictions and unlocks from one report of a busy cache to the next; a report takes as long as some unlocks."""
+"""Evictions and unlocks from one report to the next of a server that is never idle. One takes as long as some unlocks.
+"""
 
 
 class LearningCache(UnifiedRadixCache):
@@ -39,6 +40,7 @@ class LearningCache(UnifiedRadixCache):
         super().__init__(params)
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size, self.pp_size)
+        self.tail.learns_when_idle = self.pp_size == 1
         self._agree_on_state()
         if self.metrics_collector is not None:
             self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
@@ -57,20 +59,29 @@ class LearningCache(UnifiedRadixCache):
         return result
 
     def reset(self) -> None:
+        self.tail.record_served()  # while the ids of nodes are those of this tree
         super().reset()
         self.report()
 
+    # What a server does for us.
+
     def _report_now_and_then(self) -> None:
-        """Report once in so many evictions and unlocks, and when nothing is locked any more."""
+        """Report once in so many evictions and unlocks."""
         self._unreported += 1
         self.report_due()
 
-    def report_due(self) -> None:
+    def report_due(self, *, is_idle: bool = False) -> None:
         """Report if that is due, and no batch is being processed, whose last tokens would wait for it."""
-        if self.tail_metrics is None or not self._unreported or self.tail.learns_later:
-            return
-        if self._unreported >= REPORT_EVERY or not self.tree_core.full_protected_size():
+        if self._unreported >= (1 if is_idle else REPORT_EVERY) and not self.tail.learns_later:
             self.report()
+
+    def use_idle_time(self) -> None:
+        """No batch is there to run: do a slice of what waits, and report when nothing does any more."""
+        if self.tail.has_work:
+            self.tail.work_when_idle()
+            self._unreported += 1
+        if not self.tail.has_work:
+            self.report_due(is_idle=True)
 
     # What ``LiveThreshold`` needs of its cache.
 

@@ -8,6 +8,7 @@ go on from here: :class:`~radix_tlru.sglang.cache.component.TailComponent` evict
 from __future__ import annotations
 
 import logging
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 __all__ = ["LearningComponent", "component_for"]
 
 logger = logging.getLogger(__name__)
+
+_RECORDED = 4
+"""Turns that a step records, or an eighth of those that wait if that is more. One takes as long as to cache it."""
+
+_MOST_UNLEARNED = 8
+"""Turns that wait for an idle moment to be learned from. If more do, every step learns a slice."""
 
 
 class _Served(NamedTuple):
@@ -79,7 +86,9 @@ class LearningComponent(FullComponent):
         """Token ids that begin a call of a tool; none: how an answer ended is told by its last tokens."""
         self._stamp = 0.0  # of the last request that was served, s
         self.learns_later = False
-        """Whether a batch is being processed: what can wait is done at its end."""
+        """Whether a batch is being processed: what can wait is done at its end, or when the server is idle."""
+        self.learns_when_idle = True
+        """Whether all ranks are idle at the same steps: stages of a pipeline are not."""
         self._unrecorded: list[_Served] = []
 
     # ---- the tree ----
@@ -90,7 +99,11 @@ class LearningComponent(FullComponent):
 
     @abstractmethod
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        """Write on a node, if it is still there, which conversation's turn has just used it."""
+        """Write on a node, if it is still there, which conversation's turn used it last."""
+
+    @abstractmethod
+    def conversation_at(self, node_id: NodeId) -> Conversation | None:
+        """The conversation that is written on a node."""
 
     # ---- the policy in force ----
 
@@ -118,13 +131,20 @@ class LearningComponent(FullComponent):
 
     # ---- conversations ----
 
-    def mark_queued(self, conversation: Conversation | None) -> None:
-        """All that is cached of a conversation was looked up, for a request that is queued or about to be served."""
-        if self.learner is not None and conversation is not None:
-            try:
+    def mark_queued(self, node_id: NodeId) -> None:
+        """A leaf was looked up, for a request that is queued or about to be served: so its conversation is back."""
+        if self.learner is None:
+            return
+        for position, served in enumerate(self._unrecorded, 1):
+            if served.node_id == node_id:
+                self.record_served(position)
+                break
+        try:
+            conversation = self.conversation_at(node_id)
+            if conversation is not None and self.learner is not None:
                 self.learner.mark_queued(conversation)
-            except Exception as error:
-                self.breaker.trip("to learn that a request is queued", error)
+        except Exception as error:
+            self.breaker.trip("to learn that a request is queued", error)
 
     def end_conversation(self, conversation: Conversation) -> None:
         """Nobody will come back for what that conversation alone has. Its leaf must be out of the order meanwhile."""
@@ -180,10 +200,13 @@ class LearningComponent(FullComponent):
             self.record_served()
             self.learn()
 
-    def record_served(self) -> None:
-        """Record the turns that were served: to find whose turn one is takes as long as to cache it."""
-        unrecorded, self._unrecorded = self._unrecorded, []
-        for node_id, turn, rid, is_leaf in unrecorded:
+    def record_served(self, most: int | None = None) -> None:
+        """Record the turns that were served, or the earliest of them, and put in force what their clients say.
+
+        To find whose turn one is takes as long as to cache it.
+        """
+        recorded, self._unrecorded = self._unrecorded[:most], self._unrecorded[most:] if most is not None else []
+        for node_id, turn, rid, is_leaf in recorded:
             if self.learner is None:
                 return
             try:
@@ -192,11 +215,13 @@ class LearningComponent(FullComponent):
                 if self.explainer is not None:
                     in_force = self.learner.in_force
                     self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
+                self._put_in_force(self.learner.policy)
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
 
     def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
         """What a conversation will go on with was prefilled, and ends at that node."""
+        self.record_served()
         if self.learner is None:
             return
         try:
@@ -208,7 +233,10 @@ class LearningComponent(FullComponent):
 
     @contextmanager
     def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:
-        """The turns that are served meanwhile are recorded at the end, and learned from: a slice, or all there is."""
+        """The turns that are served meanwhile are recorded at the end, and learned from: some, or all there are.
+
+        A slice of them is learned from if many wait; the others when the server is idle.
+        """
         if self.learns_later:  # within another: at the end of that
             yield
             return
@@ -217,8 +245,31 @@ class LearningComponent(FullComponent):
             yield
         finally:
             self.learns_later = False
-            self.record_served()
-        self.learn(a_slice=a_slice)
+            if self._unrecorded:
+                self.record_served(self._recorded_in_a_step if a_slice else None)
+        if not a_slice or self._cannot_wait:
+            self.learn(a_slice=a_slice)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether turns wait for an idle moment, to be recorded or learned from."""
+        waiting = self._unrecorded or (self.learner is not None and self.learner.unlearned)
+        return self.learns_when_idle and bool(waiting)
+
+    def work_when_idle(self) -> None:
+        """No batch is there to run: record some turns that wait, or else learn from a slice of them."""
+        if self._unrecorded:
+            self.record_served(self._recorded_in_a_step)
+        else:
+            self.learn(a_slice=True)
+
+    @property
+    def _recorded_in_a_step(self) -> int:
+        return max(_RECORDED, math.ceil(len(self._unrecorded) / 8))
+
+    @property
+    def _cannot_wait(self) -> bool:
+        return self.learner is not None and (not self.learns_when_idle or self.learner.unlearned > _MOST_UNLEARNED)
 
     def learn(self, *, a_slice: bool = False) -> None:
         """Learn from the turns that were recorded, or from a slice of them, and put in force what that says."""
@@ -230,7 +281,7 @@ class LearningComponent(FullComponent):
             if self.learner.in_force != before:
                 doing = "dry run: would evict" if self.config.dry_run else "evicting"
                 logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
-            self._put_in_force(self.learner.policy)  # which a hint changes, too, that was recorded in the batch
+            self._put_in_force(self.learner.policy)
             if not turns:
                 return
             self.renew_prices()
@@ -241,6 +292,7 @@ class LearningComponent(FullComponent):
 
     def save_state(self) -> None:
         """The server shuts down: save what was learned, if it is kept, unless it may be broken."""
+        self.record_served()
         if self.state is not None and self.learner is not None:
             self.state.close(self.learner)
 

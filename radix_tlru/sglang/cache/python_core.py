@@ -112,7 +112,7 @@ class PythonTailComponent(TailComponent):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
             if not node.children:
-                self.mark_queued(_conversation(node))
+                self.mark_queued(node_id)
         return result
 
     def _insert(self, params: InsertParams) -> InsertStepResult:
@@ -173,7 +173,11 @@ class PythonTailComponent(TailComponent):
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
         node = self._core._node_arena.get(node_id)
         if node is not None:
-            self._write(node, tel_access=self.clock, tel_conversation=conversation)
+            self._write(node, tel_conversation=conversation)
+
+    def conversation_at(self, node_id: NodeId) -> Conversation | None:
+        conversation: Conversation | None = _conversation(self._core._node_arena[node_id])
+        return conversation
 
     # ---- sessions ----
 
@@ -194,6 +198,7 @@ class PythonTailComponent(TailComponent):
 
     def release_session(self, session_id: str) -> int:
         """A session was closed. What conversations alone it had goes first from now on."""
+        self.record_served()
         ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
         with self._out_of_the_orders(*ends):
             for end in ends:

@@ -91,6 +91,10 @@ class RustTailComponent(TailComponent):
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
         self._core.write_use(node_id, conversation)
 
+    def conversation_at(self, node_id: NodeId) -> Conversation | None:
+        conversation: Conversation | None = self._core.conversation_at(node_id)
+        return conversation
+
 
 class RustTailCore(RustUnifiedTreeCore):
     """SGLang's Rust tree core, which evicts what the order of ``tail`` names."""
@@ -134,7 +138,7 @@ class RustTailCore(RustUnifiedTreeCore):
             self._use(result.last_device_node)
             row = self._nodes.rows[result.last_device_node]
             if not self._nodes.children[row]:
-                self._tail.mark_queued(self._nodes.conversations.get(row))
+                self._tail.mark_queued(result.last_device_node)
         return result
 
     def begin_insert(self, params: InsertParams) -> InsertStepResult:
@@ -195,14 +199,17 @@ class RustTailCore(RustUnifiedTreeCore):
         return self._nodes.children[self._nodes.rows[node_id]] > 0
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        """Write on a node, if it is still there, which conversation's turn has just used it."""
+        """Write on a node, if it is still there, which conversation's turn used it last."""
         row = self._nodes.rows.get(node_id)
         if row is None:
             return
         self._remove_from_order(node_id, row)
-        self._nodes.access[row] = self._tail.clock
         self._nodes.set_conversation(row, conversation)
         self._add_to_order(node_id, row)
+
+    def conversation_at(self, node_id: NodeId) -> Conversation | None:
+        """The conversation that is written on a node."""
+        return self._nodes.conversations.get(self._nodes.rows[node_id])
 
     # ---- locks: of the Full component alone, whose receipts say nothing but the node ----
 

@@ -53,6 +53,8 @@ SEAMS = (
     (f"{_COMPONENT}.release_session", "session_id"),
     ("sglang.srt.managers.scheduler:Scheduler.run_batch", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
+    ("sglang.srt.managers.scheduler:Scheduler.on_idle", None),
+    ("sglang.srt.managers.scheduler:Scheduler.maybe_sleep_on_idle", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),

@@ -249,7 +249,7 @@ class OfflineCache:
             finally:
                 self.unlock(lock)
         if tail is not None:
-            self.cache.report_due()
+            self.cache.report_due(is_idle=True)
         return cached
 
     def touch(self, tokens: Iterable[int]) -> int:

@@ -1,8 +1,12 @@
 """The scheduler's batches, shown to what moves ξ and to what learns: hooks, put in place by :func:`install`.
 
 After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
-hands a finished request to the cache before it sends the last token of the answer: whose turn it was is found, and
-learned from, when ``process_batch_result`` returns, and metrics are reported: so that token does not wait for it.
+hands a finished request to the cache before it sends the last token of the answer: whose turn it was is found when
+``process_batch_result`` returns, so that token does not wait for it.
+
+What can wait longer, is done a slice at a time when there is no batch to run: learning from turns, and metrics. All
+ranks come to ``Scheduler.on_idle`` at the same steps, as they take the same requests and form the same batches; stages
+of a pipeline do not, and learn at batches alone.
 """
 
 from __future__ import annotations
@@ -19,11 +23,13 @@ from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["HOOKED", "batch_launched", "batch_processed", "install", "prefill_of"]
+__all__ = ["HOOKED", "batch_launched", "batch_processed", "install", "prefill_of", "server_idle", "sleep_wanted"]
 
 _SCHEDULER = "sglang.srt.managers.scheduler.Scheduler"
 
-HOOKED = (f"{_SCHEDULER}.run_batch", f"{_SCHEDULER}.process_batch_result")
+HOOKED = tuple(
+    f"{_SCHEDULER}.{name}" for name in ("run_batch", "process_batch_result", "on_idle", "maybe_sleep_on_idle")
+)
 """Functions of SGLang that are hooked."""
 
 
@@ -39,6 +45,9 @@ def install(config: Config) -> None:
         hook(HOOKED[1], batch_processed, without, "around")
     elif config.policy != "lru":
         hook(HOOKED[1], batch_processed, f"{FLAGS['policy']} {config.policy}: answers would wait", "around")
+    without = f"{FLAGS['policy']} {config.policy}: what waits for an idle server"
+    hook(HOOKED[2], server_idle, f"{without} is not done", "around")
+    hook(HOOKED[3], sleep_wanted, f"{without} is late", "around")
 
 
 def _threshold_of(scheduler: Any) -> LiveThreshold | None:
@@ -74,6 +83,20 @@ def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *a
         result = _prefill_watched(original, scheduler, batch, *args, **kwargs)
     cache.report_due()
     return result
+
+
+def server_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``on_idle``, which may sleep: there is no batch to run."""
+    cache = scheduler.tree_cache
+    if getattr(cache, "tail", None) is not None:
+        cache.use_idle_time()
+    return original(scheduler, *args, **kwargs)
+
+
+def sleep_wanted(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``maybe_sleep_on_idle``: not before what waits is done."""
+    tail = getattr(scheduler.tree_cache, "tail", None)
+    return None if tail is not None and tail.has_work else original(scheduler, *args, **kwargs)
 
 
 def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
