@@ -10,7 +10,10 @@ from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tok
 
 __all__ = ["SECTIONS", "Section", "add_arguments", "run"]
 
-SECTIONS = ("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "longest", "scheduler")
+SECTIONS = (
+    *("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "longest"),
+    *("scheduler", "latency"),  # of live servers
+)
 """A module each. The simulator is the first: its peak memory is that of the process."""
 
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from rich.table import Table
@@ -71,16 +71,31 @@ class Cost:
     hit_ratio: float
 
 
-class Figure(NamedTuple):
-    """A row of the table."""
+class Measured(Protocol):
+    """What was measured of one arm in one repeat."""
+
+    @property
+    def arm(self) -> str:
+        """Its name."""
+
+    @property
+    def repeat(self) -> int:
+        """Its number."""
+
+
+One = TypeVar("One", bound=Measured)
+
+
+class Figure(NamedTuple, Generic[One]):
+    """A row of a table."""
 
     title: str
     form: str
-    of: Callable[[Cost], float | None]
+    of: Callable[[One], float | None]
     compared: bool  # with the first arm
 
 
-FIGURES = (
+FIGURES: tuple[Figure[Cost], ...] = (
     Figure("evictions / 1,000 decoded", "{:,.1f}", lambda cost: 1e3 * cost.evictions / cost.decoded, False),
     Figure(
         "splits / 1,000",
@@ -189,15 +204,20 @@ def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
 
 def cost_table(found: Sequence[Cost], pool: int = POOL) -> Table:
     """A row for each figure, a column for each arm."""
-    names = list(dict.fromkeys(cost.arm for cost in found))
-    result = table(f"{USERS} users decode into a full pool of {pool:,} tokens", ("", *names))
-    for figure in FIGURES:
-        cells = {name: {cost.repeat: figure.of(cost) for cost in found if cost.arm == name} for name in names}
+    return figure_table(f"{USERS} users decode into a full pool of {pool:,} tokens", found, FIGURES)
+
+
+def figure_table(title: str, found: Sequence[One], figures: Sequence[Figure[One]]) -> Table:
+    """A row for each figure, a column for each arm, the first of which the others are compared with."""
+    names = list(dict.fromkeys(one.arm for one in found))
+    result = table(title, ("", *names))
+    for figure in figures:
+        cells = {name: {one.repeat: figure.of(one) for one in found if one.arm == name} for name in names}
         result.add_row(figure.title, *(_cell(figure, cells[name], cells[names[0]]) for name in names))
     return result
 
 
-def _cell(figure: Figure, values: dict[int, float | None], baseline: dict[int, float | None]) -> str:
+def _cell(figure: Figure[One], values: dict[int, float | None], baseline: dict[int, float | None]) -> str:
     """The mean over the repeats, and the ratio to the baseline of the same repeat."""
     known = {repeat: value for repeat, value in values.items() if value is not None}
     if not known:

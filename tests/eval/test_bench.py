@@ -13,6 +13,8 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.cost.decision import Clock, decisions
+from eval.cost.latency import FIGURES as FIGURES_NOTICED
+from eval.cost.latency import in_order, noticed
 from eval.cost.longest import CALLS, longest
 from eval.cost.longest import CANDIDATES as CANDIDATES_OF_LONGEST
 from eval.cost.longest import TRACE as LONGEST_TRACE
@@ -20,6 +22,7 @@ from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, cost_table,
 from eval.cost.served import AGAIN as AGAIN_SERVED
 from eval.cost.served import CANDIDATES, STOCK, caches_compared, context_of, played, served
 from eval.cost.simulator import POLICIES, Setting, flatness
+from eval.live.replay.load import load_from
 from eval.traces import open_trace
 from radix_tlru import Config
 from radix_tlru.config import TRIMS
@@ -53,6 +56,30 @@ def test_a_ratio_is_of_two_arms_in_one_repeat() -> None:
     splits = next(line for line in lines if "splits / 1,000" in line)
     assert "–" in splits
     assert "10.0" in splits
+
+
+@pytest.mark.long
+def test_servers_that_are_asked_in_turn_answer_the_same_requests() -> None:
+    requests, unmeasured = 8, 3
+    found = {one.arm: one for one in noticed(0, LEAST_POOL, requests, unmeasured)}
+    assert list(found) == ["stock lru", "stock tlru", "etlru", AGAIN]
+    (tokens,) = {len(one.itl_ms) for one in found.values()}
+    assert tokens >= 3 * (requests - unmeasured)
+    for one in found.values():
+        assert len(one.ttft_ms) == requests - unmeasured
+        assert one.cpu_s > 0
+        assert all(figure.of(one) > 0 for figure in FIGURES_NOTICED)
+
+
+def test_turns_are_asked_by_when_they_come_and_each_after_the_one_before_it() -> None:
+    load = load_from(open_trace("synthetic:conversations=20").requests)
+    turns = in_order(load)
+    assert len(set(turns)) == len(turns) == load.requests
+    assert turns != sorted(turns), "conversations overlap"
+    assert all(
+        [turn.turn for turn in turns if turn.conversation == one] == list(range(len(conversation.turns)))
+        for one, conversation in load.by_index().items()
+    )
 
 
 def test_an_interval_is_of_the_logarithms() -> None:
