@@ -46,7 +46,7 @@ _FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itse
 _MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICES = 32  # of the steps of learning that wait, a slice is one of so many; one step at least
+_SLICES = 64  # of the steps of learning that wait, a slice is one of so many; one step at least
 _OVER = object()
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
@@ -157,7 +157,7 @@ class Learner:
         answers of others wait meanwhile.
 
         Args:
-            a_slice: a step of a turn, or a 32nd of the steps that wait, if those are more.
+            a_slice: a step of a turn, or a 64th of the steps that wait, if those are more.
         """
         steps, turns = math.inf, 0
         if a_slice:

@@ -220,13 +220,13 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     recorded = [learner.served.requests]
     process(driver, lambda: serve_others(TURNS, 40))
     counts = [0, len(replayed)]
-    for _ in range(300):
+    for _ in range(400):
         recorded.append(learner.served.requests)
         process(driver, lambda: None)
         counts.append(len(replayed))
     assert [after - before for before, after in pairwise(recorded)][:9] == [5, 5, 4, 4, 4, 4, 4, 4, 4]
     slices = [after - before for before, after in pairwise(counts)]
-    assert max(slices) == 4, "of a 32nd part of the steps that wait, every other one is that of a shadow"
+    assert max(slices) == 3, "of a 64th part of the steps that wait, half are those of shadows"
     assert learner.unlearned == 8, "which can wait until the server is idle"
     while not idle(driver):
         pass
