@@ -85,8 +85,7 @@ class RustTailComponent(TailComponent):
         return leaf
 
     def has_children(self, node_id: NodeId) -> bool:
-        has_children: bool = self._core.has_children(node_id)
-        return has_children
+        return bool(self._core.has_children(node_id))
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
         self._core.write_use(node_id, conversation)
