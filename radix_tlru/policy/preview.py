@@ -23,7 +23,7 @@ _ALL = 1 << 60  # tokens, more than any leaf has; and an id that no leaf has
 
 _JUDGED = 6
 """Leaves of each kind that are judged: first by their prices, with an expired group, without a price. If there are few
-of the first two, more of the last: in a small order all are judged."""
+of the first two, more of the last: in an order of 18 all are judged."""
 
 _LOOKS = 32
 """Entries that the first by their prices are looked for in. The others are old."""
@@ -54,8 +54,10 @@ def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim
 
 def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
     returns = copy.copy(order.policy.returns)  # it may keep what it finds
-    now = max([order._now, *(returns.stamp(order._leaf(leaf_id)) for leaf_id in order._pending)])
+    newest = islice(reversed(order._pending), 1)  # of those without a price, which tells the time
+    now = max([order._now, *(returns.stamp(order._leaf(leaf_id)) for leaf_id in newest)])
     leaves = _candidates(order, count, now)  # by id; later also what stays of a victim, under an id of its own
+    now = max([now, *map(returns.stamp, leaves.values())])
     origin = dict(zip(leaves, leaves, strict=True))  # of each: the leaf that it is of
     ahead = EvictionOrder(replace(order.policy, returns=returns), order._page_size, leaves.get)
     ahead.advance_clock(now)
@@ -101,11 +103,7 @@ def _first_leaves(order: EvictionOrder, most: int, now: float) -> Iterator[int]:
 
 def _costs(bucket: Bucket, now: float) -> Iterator[tuple[tuple[float, float], Bucket, float, int]]:
     """The entries of a bucket: what a token of each costs with what decides among equals, its key, its leaf."""
-    rate_of, group, level_cost = (
-        bucket.pricing.policy.returns.rate,
-        bucket.group,
-        bucket.pricing.level_costs[bucket.level],
-    )
+    returns, level_cost = bucket.pricing.policy.returns, bucket.pricing.level_costs[bucket.level]
     for key, leaf_id in bucket.in_order():
-        rate = rate_of(group, key, now)
+        rate = returns.rate(bucket.group, key, now)
         yield (rate * level_cost, rate), bucket, key, leaf_id
