@@ -76,12 +76,11 @@ class LearningCache(UnifiedRadixCache):
             self.report()
 
     def use_idle_time(self) -> None:
-        """No batch is there to run: do a slice of what waits, and report when nothing does any more."""
+        """No batch is there to run: do a slice of what waits, and report what was served, and when all is learned."""
         if self.tail.has_work:
             self.tail.work_when_idle()
-            self._unreported += 1
-        if not self.tail.has_work:
-            self.report_due(is_idle=True)
+            self._unreported += not self.tail.has_work
+        self.report_due(is_idle=True)
 
     # What ``LiveThreshold`` needs of its cache.
 
