@@ -154,6 +154,8 @@ FORMATS = {
     "policy.monotone_queue._LEAST": _SENTINEL,
     "policy.order._NO_ENTRY": _SENTINEL,
     "policy.preview._ALL": _SENTINEL,
+    "policy.preview._JUDGED": "leaves that a look judges: it says what would go, and nothing goes by it",
+    "policy.preview._LOOKS": "entries that such a look meets",
     "learning.last_users._STEP_BITS": "format of a key",
     "learning.prefix_index._DEPTH_BITS": "format of a key",
     "learning.age_bands.AGES": "computed from _FIRST_S",
