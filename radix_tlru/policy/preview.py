@@ -1,6 +1,6 @@
 """What an order would evict next, and why: chosen in a small order of its own, so that a look changes nothing.
 
-A look takes under a millisecond whatever the size of the order, as a decision does: few leaves are judged.
+A look takes as long as some decisions, whatever the size of the order: few leaves are judged.
 """
 
 from __future__ import annotations
