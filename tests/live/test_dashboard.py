@@ -21,8 +21,8 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(COMMAND) is None, reason="Debian's package prometheus is not installed"),
 ]
 
-CONVERSATIONS, TURNS = 20, 6
-"""More turns than the shadow caches wait for (50), of contexts of which the pool holds a few."""
+CONVERSATIONS, TURNS = 20, 8
+"""More turns than the shadow caches wait for (50), and some estimates of ξ (32 prefills each); the pool holds a few."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,7 @@ def watching(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
                     conversation.turn(server, 100)
             # Metrics of a busy server are some requests behind.
             prometheus.wait_for('increase({__name__=~"sglang[:_]tlru_shadow_requests_total"}[5m]) > 0')
+            prometheus.wait_for('{__name__=~"sglang[:_]tlru_alpha_ms_per_token"} > 0')
             yield prometheus
         assert complaints(server) == []
 
