@@ -2,8 +2,8 @@
 
 One request is under way at any time. It is sent to every server, another one first, before the next one is. So all
 servers have the same work within a second, where loads that are played one after the other differ by as much as the
-machine does. Two servers of one policy still differ, by where the system puts their memory: so each repeat starts new
-ones, and stock lru has two, whose ratio shows what is left of that. Pools are full of earlier prompts.
+machine does. Two servers of one policy still differ: so each repeat starts new ones, and stock lru has two, whose ratio
+shows by how much. Pools are full of earlier prompts.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from eval.live.replay.load import load_from
 from eval.live.replay.play import ReplayError, play
 from eval.live.replay.probe import warm_up
 from eval.live.replay.prompts import Prompts
+from eval.live.replay.schedule import in_order
 from eval.live.replay.turns import Load, TurnId
 from eval.live.server import Server, live_members
 from eval.terminal import show, track
@@ -89,7 +90,7 @@ def noticed(repeat: int, pool: int = POOL, requests: int = REQUESTS, unmeasured:
         for server in servers.values():
             warm_up(server.base_url)
             play(server.base_url, filling(pool), PACE, alive=server.alive)
-        turns = in_order(load)[:requests]
+        turns = [turn for _, turn, _ in in_order(load.conversations, speed=1.0)][:requests]
         found = {arm.name: Noticed(arm.name, repeat) for arm in arms}
         asyncio.run(_ask(servers, load, turns[:unmeasured], turns[unmeasured:], found))
     return list(found.values())
@@ -115,17 +116,6 @@ async def _ask(
                     found[name].ttft_ms.append(result.ttft_ms)
     for name, server in servers.items():
         found[name].cpu_s = _scheduler_cpu_s(server) - before[name]
-
-
-def in_order(load: Load) -> list[TurnId]:
-    """The turns of a load by when they would come if answers took no time."""
-    arrivals: list[tuple[float, TurnId]] = []
-    for conversation in load.conversations:
-        now = conversation.start_s
-        for number, turn in enumerate(conversation.turns):
-            now += turn.wait_s
-            arrivals.append((now, TurnId(conversation.index, number)))
-    return [turn for _, turn in sorted(arrivals)]
 
 
 def _scheduler_cpu_s(server: Server) -> float:

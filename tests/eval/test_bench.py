@@ -14,7 +14,7 @@ from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.cost.decision import Clock, decisions
 from eval.cost.latency import FIGURES as FIGURES_NOTICED
-from eval.cost.latency import in_order, noticed
+from eval.cost.latency import noticed
 from eval.cost.longest import CALLS, longest
 from eval.cost.longest import CANDIDATES as CANDIDATES_OF_LONGEST
 from eval.cost.longest import TRACE as LONGEST_TRACE
@@ -23,6 +23,7 @@ from eval.cost.served import AGAIN as AGAIN_SERVED
 from eval.cost.served import CANDIDATES, STOCK, caches_compared, context_of, played, served
 from eval.cost.simulator import POLICIES, Setting, flatness
 from eval.live.replay.load import load_from
+from eval.live.replay.schedule import in_order
 from eval.traces import open_trace
 from radix_tlru import Config
 from radix_tlru.config import TRIMS
@@ -73,7 +74,7 @@ def test_servers_that_are_asked_in_turn_answer_the_same_requests() -> None:
 
 def test_turns_are_asked_by_when_they_come_and_each_after_the_one_before_it() -> None:
     load = load_from(open_trace("synthetic:conversations=20").requests)
-    turns = in_order(load)
+    turns = [turn for _, turn, _ in in_order(load.conversations, speed=1.0)]
     assert len(set(turns)) == len(turns) == load.requests
     assert turns != sorted(turns), "conversations overlap"
     assert all(

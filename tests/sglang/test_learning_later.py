@@ -228,6 +228,9 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     assert [after - before for before, after in pairwise(recorded)][:9] == [5, 5, 4, 4, 4, 4, 4, 4, 4]
     slices = [after - before for before, after in pairwise(counts)]
     assert max(slices) == 3, "of a 64th part of the steps that wait, half are those of shadows"
+    assert sum(slices[10:30]) > sum(slices[40:60]) > 9, "of fewer turns that wait a slice is less"
+    last = max(place for place, count in enumerate(slices) if count)
+    assert set(slices[last - 10 :]) == {0, 1}
     assert learner.unlearned == 8, "which can wait until the server is idle"
     while not idle(driver):
         pass

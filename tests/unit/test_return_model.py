@@ -285,6 +285,23 @@ def take_steps(cache: Cache, steps_taken: list[tuple[str, int, float]]) -> None:
             cache.evict(number % 500 + 1)
 
 
+def test_a_look_judges_few_leaves_where_the_groups_of_many_have_expired() -> None:
+    """One that waits for a new price may be missed; what is shown is what it says."""
+    cache, asked = Cache([[1 / 8] * (len(AGES) - 1)] * len(KINDS)), set[int]()
+    for number in range(2_000):
+        cache.now += 1.0
+        cache.serve(number, number % 90 + 1)
+    cache.evict(1)
+    cache.order.advance_clock(cache.now + 1e5)
+    assert sum(1 for _ in cache.order._entries.expired(cache.order._now)) > 1_000
+    get = cache.leaves.get
+    cache.order._leaf_of = lambda leaf_id: (asked.add(leaf_id), get(leaf_id))[1]
+    foreseen = preview((cache.order,), 5)
+    assert len(foreseen) == 5
+    assert len(asked) <= 19, "six of each kind, and the one that tells the time"
+    assert all(cache.leaves[each.victim.leaf_id] == each.victim.leaf for each in foreseen)
+
+
 @pytest.mark.parametrize("wrapper", [lambda policy: policy, with_hints, reusable_only])
 def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf(
     wrapper: Callable[[Policy], Policy],

@@ -26,7 +26,7 @@ from typing import Literal, NamedTuple
 
 from eval.live.replay.turns import Conversation, Load, Turn, TurnId
 
-__all__ = ["Loop", "Pace", "Schedule", "Send"]
+__all__ = ["Loop", "Pace", "Schedule", "Send", "in_order"]
 
 Loop = Literal["ordered", "open", "closed"]
 
@@ -86,7 +86,7 @@ class Schedule:
                 slots.release()
 
         async with asyncio.TaskGroup() as tasks:
-            for arrival_s, one, turn in _in_order(self._load.conversations, self._pace.speed):
+            for arrival_s, one, turn in in_order(self._load.conversations, self._pace.speed):
                 await self._until(trace_start + arrival_s)
                 if not (await self._waited(one, turn)).answered:
                     self._skipped(one)
@@ -161,7 +161,7 @@ class Schedule:
         return self._ends[one]
 
 
-def _in_order(conversations: Sequence[Conversation], speed: float) -> list[tuple[float, TurnId, Turn]]:
+def in_order(conversations: Sequence[Conversation], speed: float) -> list[tuple[float, TurnId, Turn]]:
     """(arrival in s, which turn, the turn) of every turn, by arrival, ties as in the trace."""
     turns = [
         (arrival_s / speed, TurnId(conversation.index, number), turn)
