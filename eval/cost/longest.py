@@ -161,8 +161,7 @@ def _served(cache: OfflineCache, tokens: Sequence[int], request: Request, stamp:
     with tail.learning_later():
         cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
     server: Any = cache.cache
-    server.use_idle_time()
-    while tail.has_work:
+    while server.has_work:
         server.use_idle_time()
     return cached
 

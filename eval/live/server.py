@@ -127,10 +127,20 @@ class RunningServer:
             return requests.get(f"{self.base_url}/health", timeout=30).ok
         return False
 
+    def metrics_text(self) -> str:
+        """What `/metrics` says, when requests that were answered, and served one at a time, are counted.
+
+        They are when the scheduler has nothing else to do, so after their answer. It looks for requests at each step:
+        between two that it answers there was a step, and if nothing runs that one had time to count.
+        """
+        for _ in range(2):
+            self.server_info()
+        return self._get("/metrics").text
+
     def get_metrics(self) -> dict[str, float]:
-        """Prometheus samples by name, each summed over its labels."""
+        """Prometheus samples by name, each summed over its labels; as `metrics_text` has them."""
         totals: dict[str, float] = {}
-        for family in text_string_to_metric_families(self._get("/metrics").text):
+        for family in text_string_to_metric_families(self.metrics_text()):
             for sample in family.samples:
                 totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
         return totals

@@ -94,7 +94,7 @@ def evicted(server: Server) -> float:
 
 def total(server: Server, name: str) -> float:
     """The sum of a metric over its labels."""
-    lines = requests.get(f"{server.base_url}/metrics", timeout=30).text.splitlines()
+    lines = server.metrics_text().splitlines()
     return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{name}{{"))
 
 

@@ -32,7 +32,7 @@ def register():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # Of random weights answers are no text that would be tokenized as it was written: next prompts do not repeat them.
-    given = [*cpu_flags(small_model(), 8_000), "--radix-eviction", "etlru", "--tlru-prefill-ahead"]
+    given = [*cpu_flags(small_model(), 16_000), "--radix-eviction", "etlru", "--tlru-prefill-ahead"]
     environment = {"PYTHONPATH": write_plugin(tmp_path_factory.mktemp("impatient"), IMPATIENT)}
     with Server(given, name="test-ahead", environment=environment, grace_s=0) as server:
         yield server
@@ -45,7 +45,7 @@ def client(server: Server) -> Iterator[openai.OpenAI]:
 
 
 def look(server: Server) -> Snapshot:
-    return read(requests.get(f"{server.base_url}/metrics", timeout=60).text, server.base_url)
+    return read(server.metrics_text(), server.base_url)
 
 
 def prefilled(server: Server) -> Ahead:

@@ -86,7 +86,7 @@ def test_an_answer_on_a_trimmed_history_is_what_stock_answers(our_server: Server
 
 def evicted_in(server: Server, phase: str) -> int:
     """Tokens evicted in one phase since the server started."""
-    families = text_string_to_metric_families(requests.get(f"{server.base_url}/metrics", timeout=30).text)
+    families = text_string_to_metric_families(server.metrics_text())
     samples = {
         (sample.name, sample.labels.get("phase")): sample.value for family in families for sample in family.samples
     }

@@ -58,5 +58,5 @@ def test_thoughts_are_counted_and_cached_and_in_no_later_prompt() -> None:
 
 def continued(server: Server) -> dict[str, float]:
     """Conversations that went on, by whether with what was cached of their last answer."""
-    rank = read(requests.get(f"{server.base_url}/metrics", timeout=60).text, server.base_url).ranks[0]
+    rank = read(server.metrics_text(), server.base_url).ranks[0]
     return rank.by("continued_total", "answer")

@@ -69,10 +69,10 @@ def test_turns_are_recorded_when_their_batch_was_processed_and_learned_from_step
         process(driver, serves)
         assert (learner.served.requests, learner.selector.sampled) == (served + 3, sampled)
     learned, slept = [0], list[bool]()
-    while not any(slept):  # a step each: an estimate, the turn under each of three candidates, the verdict, the end
+    while not any(slept):  # a step each: a report, an estimate, the turn under three candidates, the verdict, the end
         slept.append(idle(driver))
         learned.append(learner.selector.sampled - sampled)
-    assert learned == [0] * 5 + [1] * 6 + [2] * 6 + [3] * 2
+    assert learned == [0] * 6 + [1] * 6 + [2] * 6 + [3] * 3
     assert idle(driver), "nothing is left"
     assert learner.in_force != in_force
     assert driver.cache.tail.policy is learner.policy
@@ -179,7 +179,7 @@ def test_a_stage_of_a_pipeline_learns_at_batches_alone() -> None:
         turn(driver, draw, number)
     learner = driver.cache.tail.learner
     process(driver, lambda: turn(driver, draw, TURNS))
-    assert idle(driver), "it goes to sleep at once"
+    assert idle(driver), "it goes to sleep when that is reported"
     assert learner.unlearned == 1
     for _ in range(5):
         process(driver, lambda: None)

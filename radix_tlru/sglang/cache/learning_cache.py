@@ -70,17 +70,23 @@ class LearningCache(UnifiedRadixCache):
         self._unreported += 1
         self.report_due()
 
-    def report_due(self, *, is_idle: bool = False) -> None:
+    def report_due(self) -> None:
         """Report if that is due, and no batch is being processed, whose last tokens would wait for it."""
-        if self._unreported >= (1 if is_idle else REPORT_EVERY) and not self.tail.learns_later:
+        if self._unreported >= REPORT_EVERY and not self.tail.learns_later:
             self.report()
 
+    @property
+    def has_work(self) -> bool:
+        """Whether something waits for an idle moment."""
+        return self._unreported > 0 or self.tail.has_work
+
     def use_idle_time(self) -> None:
-        """No batch is there to run: do a slice of what waits, and report what was served, and when all is learned."""
-        if self.tail.has_work:
+        """No batch is there to run: report what was served, or else do a slice of what waits. One of them a step."""
+        if self._unreported:
+            self.report()
+        elif self.tail.has_work:
             self.tail.work_when_idle()
-            self._unreported += not self.tail.has_work
-        self.report_due(is_idle=True)
+            self._unreported += not self.tail.has_work  # all is learned
 
     # What ``LiveThreshold`` needs of its cache.
 

@@ -248,8 +248,8 @@ class OfflineCache:
                     self.name_session(session, node)
             finally:
                 self.unlock(lock)
-        if tail is not None:
-            self.cache.report_due(is_idle=True)
+        if tail is not None and not tail.learns_later:
+            self.cache.use_idle_time()
         return cached
 
     def touch(self, tokens: Iterable[int]) -> int:

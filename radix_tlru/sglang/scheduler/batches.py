@@ -95,8 +95,9 @@ def server_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kwar
 
 def sleep_wanted(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``maybe_sleep_on_idle``: not before what waits is done."""
-    tail = getattr(scheduler.tree_cache, "tail", None)
-    return None if tail is not None and tail.has_work else original(scheduler, *args, **kwargs)
+    cache = scheduler.tree_cache
+    waits = getattr(cache, "tail", None) is not None and cache.has_work
+    return None if waits else original(scheduler, *args, **kwargs)
 
 
 def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
