@@ -1,7 +1,6 @@
 """What a client notices of a policy: the same requests of real servers that are all up, each asked in turn.
 
-One request is under way at any time. It is sent to every server, another one first, before the next one is. So all
-servers have the same work within a second, where loads that are played one after the other differ by as much as the
+All servers have the same work within a second, where loads that are played one after the other differ by as much as the
 machine does. Two servers of one policy still differ: so each repeat starts new ones, and stock lru has two, whose ratio
 shows by how much. Pools are full of earlier prompts.
 """
@@ -9,27 +8,21 @@ shows by how much. Pools are full of earlier prompts.
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from random import Random
 
 import numpy as np
 import psutil
 
 from eval.cost.scheduler import AGAIN, NEXT_PROMPT, PACE, PAGE_SIZE, POOL, THRESHOLD, Figure, figure_table, filling
 from eval.live.replay.arms import Arm, base_flags, default_arms
-from eval.live.replay.client import send, session
 from eval.live.replay.hosts import server_of, together
 from eval.live.replay.load import load_from
-from eval.live.replay.play import ReplayError, play
+from eval.live.replay.play import Manner, Pace, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.probe import warm_up
-from eval.live.replay.prompts import Prompts
-from eval.live.replay.schedule import in_order
-from eval.live.replay.turns import Load, TurnId
 from eval.live.server import Server, live_members
-from eval.terminal import show, track
+from eval.terminal import Progress, show
 from eval.traces import open_trace
 
 REQUESTS, UNMEASURED = 400, 100
@@ -41,6 +34,10 @@ TRACE = (
 )
 
 
+AT_ONCE = Manner(Pace("ordered", speed=1e6, users=1))
+"""Each request when the one before was answered."""
+
+
 @dataclass
 class Noticed:
     """What a client measured of one server in one repeat, and what its scheduler spent."""
@@ -50,6 +47,18 @@ class Noticed:
     itl_ms: list[float] = field(default_factory=list)
     ttft_ms: list[float] = field(default_factory=list)
     cpu_s: float = 0.0
+
+    def take(self, sent: Sent) -> None:
+        """Note a request.
+
+        Raises:
+            ReplayError: it failed.
+        """
+        result = sent.result
+        if result.error is not None or result.ttft_ms is None:
+            raise ReplayError(f"{self.arm}: a request failed: {result.error}")
+        self.itl_ms += result.itl_ms
+        self.ttft_ms.append(result.ttft_ms)
 
 
 def _percentile(kind: str, share: int) -> Figure[Noticed]:
@@ -79,43 +88,40 @@ def run(args: argparse.Namespace) -> None:
 
 def noticed(repeat: int, pool: int = POOL, requests: int = REQUESTS, unmeasured: int = UNMEASURED) -> list[Noticed]:
     """What a client measures of a new server of each arm."""
-    load = load_from(open_trace(f"{TRACE},seed={repeat}").requests, seed=2 + repeat)
+    load = load_from(open_trace(f"{TRACE},seed={repeat}").requests[:requests], seed=2 + repeat)
     lru, stock_tlru, _ = default_arms(THRESHOLD, NEXT_PROMPT)
     arms = [lru, stock_tlru, Arm("etlru", ("--radix-eviction", "etlru")), Arm(AGAIN, lru.flags)]
     flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
     servers = {arm.name: server_of(arm, flags, f"bench-{arm.stem}") for arm in arms}
+    found = [Noticed(name, repeat) for name in servers]
     with ExitStack() as stack:
         for starting in stack.enter_context(together(servers)).values():
             stack.enter_context(starting)
         for server in servers.values():
             warm_up(server.base_url)
             play(server.base_url, filling(pool), PACE, alive=server.alive)
-        turns = [turn for _, turn, _ in in_order(load.conversations, speed=1.0)][:requests]
-        found = {arm.name: Noticed(arm.name, repeat) for arm in arms}
-        asyncio.run(_ask(servers, load, turns[:unmeasured], turns[unmeasured:], found))
-    return list(found.values())
+        progress = stack.enter_context(Progress("latency", load.requests * len(servers), unit="requests"))
 
+        def taken_by(one: Noticed, server: Server) -> Callable[[Sent], None]:
+            def take(sent: Sent) -> None:
+                progress.advance()
+                if sent.number >= unmeasured:
+                    one.take(sent)
+                if sent.number == unmeasured - 1:
+                    one.cpu_s = -_scheduler_cpu_s(server)
 
-async def _ask(
-    servers: Mapping[str, Server], load: Load, first: list[TurnId], turns: list[TurnId], found: Mapping[str, Noticed]
-) -> None:
-    """Send each request to every server; the first ones are not measured."""
-    prompts = {name: Prompts(load, "generate") for name in servers}
-    before, random = dict[str, float](), Random(0)
-    async with session() as connection:
-        for number, turn in enumerate(track([*first, *turns], "latency")):
-            if number == len(first):
-                before = {name: _scheduler_cpu_s(server) for name, server in servers.items()}
-            for name in random.sample(list(servers), len(servers)):
-                result = await send(connection, servers[name].base_url, prompts[name].ask(turn))
-                prompts[name].take(turn, result)
-                if result.error is not None or result.ttft_ms is None:
-                    raise ReplayError(f"{name}: a request failed: {result.error}")
-                if number >= len(first):
-                    found[name].itl_ms += result.itl_ms
-                    found[name].ttft_ms.append(result.ttft_ms)
-    for name, server in servers.items():
-        found[name].cpu_s = _scheduler_cpu_s(server) - before[name]
+            return take
+
+        targets = [
+            Target(server.base_url, taken_by(one, server), server.alive)
+            for one, server in zip(found, servers.values(), strict=True)
+        ]
+        for error in play_in_turn(targets, load, AT_ONCE):
+            if error is not None:
+                raise error
+        for one, server in zip(found, servers.values(), strict=True):
+            one.cpu_s += _scheduler_cpu_s(server)
+    return found
 
 
 def _scheduler_cpu_s(server: Server) -> float:

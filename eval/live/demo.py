@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     if not args.cold_start:
         warm_start.preload()
         Server.start_process = staticmethod(warm_start.start_process)
-    words = ["--together", *(word for pair in flags.items() for word in pair)]
+    words = ["--together", "--in-turn", *(word for pair in flags.items() for word in pair)]
     print("python -m eval replay " + shlex.join(words))
     return execute("replay", replay, words)
 

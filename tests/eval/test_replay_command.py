@@ -53,6 +53,10 @@ def planned(*words: str) -> Plan:
         ("--trace figure1 --sessions --router 2", "--sessions: SGLang's router does not pass them on"),
         ("--trace figure1 --together --disaggregated", "--together: starts one server an arm"),
         ("--trace figure1 --together --url a=http://x", "--together: starts one server an arm"),
+        ("--trace figure1 --in-turn", "--in-turn: one request is under way at any time; needs --loop ordered and --u"),
+        ("--trace figure1 --in-turn --loop ordered --users 2", "--in-turn: one request is under way at any time"),
+        ("--trace figure1 --in-turn --loop ordered --users 1 --settle 5", "--in-turn: a server's own time"),
+        ("--trace figure1 --in-turn --loop ordered --users 1 --device gpu", "--in-turn: the servers of all arms would"),
         ("--trace figure1 --device gpu --together", "--together: the servers of all arms would share one GPU"),
     ],
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ import requests
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
 from eval.live.replay.hosts import together
-from eval.live.replay.play import NOT_SENT, Loop, Pace, ReplayError, Sent, play
+from eval.live.replay.play import NOT_SENT, Loop, Manner, Pace, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, ServerError, live_members
 
@@ -264,6 +266,43 @@ def test_a_subagent_names_the_session_of_the_agent_that_started_it() -> None:
         play(server.base_url, load, Pace(users=1))
         assert sessions(server) == ["conversation 0", "conversation 0", "None", "None"]
     assert [one.session for one in sent] == [0, 0]
+
+
+def test_servers_that_are_asked_in_turn_get_each_request_one_after_the_other() -> None:
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.0), (5, 0.0)), conversation(1, 0.0, (20, 0.0), (6, 0.0))))
+    order: list[tuple[int, Sent]] = []
+    with ExitStack() as stack:
+        servers = [stack.enter_context(stand_in(SCRIPTED, name=f"server-{number}")) for number in range(3)]
+        targets = [
+            Target(server.base_url, partial(lambda number, sent: order.append((number, sent)), number))
+            for number, server in enumerate(servers)
+        ]
+        assert play_in_turn(targets, load, Manner(Pace("ordered", users=1))) == [None] * 3
+        asked = [prompts(server) for server in servers]
+    assert asked[0] == asked[1] == asked[2]
+    assert len(asked[0]) == load.requests
+    assert [sent.number for _, sent in order] == [number for number in range(load.requests) for _ in targets]
+    firsts = [order[number][0] for number in range(0, len(order), 3)]
+    assert len(set(firsts)) > 1, "another one is asked first"
+    ends = [sent.sent_s + sent.result.e2e_ms / 1000 for _, sent in order]
+    starts = [sent.sent_s for _, sent in order]
+    assert all(start > end - 0.01 for end, start in zip(ends, starts[1:], strict=False)), "one request at a time"
+
+
+def test_servers_that_are_asked_in_turn_go_on_without_one_that_failed() -> None:
+    load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.0), (5, 0.0)),))
+    seen: dict[int, list[Sent]] = {0: [], 1: [], 2: []}
+
+    def keep(number: int, sent: Sent) -> None:
+        if number == 1 and sent.number == 1:
+            raise OSError("No space left on device")
+        seen[number].append(sent)
+
+    with stand_in(SCRIPTED) as server:
+        targets = [Target(server.base_url, partial(keep, number)) for number in range(3)]
+        first, second, third = play_in_turn(targets, load, Manner(Pace("ordered", users=1)))
+    assert (first, str(second), third) == (None, "No space left on device", None)
+    assert [len(each) for each in seen.values()] == [3, 1, 3]
 
 
 def test_tokens_that_come_at_once_share_the_time_since_the_one_before() -> None:

@@ -37,11 +37,16 @@ def arguments(*arms: str, out: Path, trace: str = FEW) -> list[str]:
     return ["--trace", trace, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
 
 
-@pytest.mark.parametrize("repeats", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("repeats", "how"), [(1, ["--in-turn"]), pytest.param(2, [], marks=pytest.mark.long)])
 def test_two_servers_side_by_side_and_the_simulator_agrees(
-    stock_server: Server, our_server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], repeats: int
+    stock_server: Server,
+    our_server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    repeats: int,
+    how: list[str],
 ) -> None:
-    arms = ("--url", f"stock lru={stock_server.base_url}", "--url", f"ours={our_server.base_url}")
+    arms = ("--url", f"stock lru={stock_server.base_url}", "--url", f"ours={our_server.base_url}", *how)
     assert main(["replay", *arguments(*arms, out=tmp_path, trace=MIX), "--repeats", str(repeats)]) == 0
     printed = capsys.readouterr().out
     assert "The tail of ours against stock lru: TTFT p95" in printed

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-import requests
 from prometheus_client.parser import text_string_to_metric_families
 
 from eval.live.replay.client import Request, RequestResult, send

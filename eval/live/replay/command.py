@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--server-flags", type=shell_words, default=[], metavar="FLAGS", help="further ones, of all arms")
     add("--router", type=whole(1), metavar="N", help="N workers of each arm behind SGLang's own router")
     add("--together", action="store_true", help="start all at once; an idle one needs memory, not a core")
+    add(
+        "--in-turn",
+        action="store_true",
+        help="send each request to every arm before the next one, so that a machine that is slow for a while is slow "
+        "for all; with --loop ordered and --users 1",
+    )
     add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
 
     add = parser.add_argument_group("load").add_argument

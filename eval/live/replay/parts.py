@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from typing import Any
 
 import requests
 
@@ -16,9 +17,9 @@ from eval.errors import RunError
 from eval.live.replay.facts import facts
 from eval.live.replay.hosts import Host, server_of, together
 from eval.live.replay.plan import Plan
-from eval.live.replay.play import Sent, play
+from eval.live.replay.play import Sent, Target, play_in_turn
 from eval.live.replay.probe import prefill_alone, warm_up
-from eval.live.replay.rows import Folder, Part, PartName, Row, risen
+from eval.live.replay.rows import Folder, Part, PartName, Row, RowFile, risen
 from eval.live.server import ServerError
 from eval.terminal import Progress
 
@@ -31,14 +32,9 @@ def play_all(plan: Plan, folder: Folder) -> bool:
     try:
         for _, repeat in groupby(folder.missing, key=lambda part: part.repeat):
             with _servers(plan, list(repeat)) as servers:
-                for missing, server in servers.items():
-                    with Progress("", plan.load.requests, unit="requests", keep=True) as progress:
-                        try:
-                            _play_part(plan, folder, missing, server, progress)
-                            progress.say(f"{missing}: done")
-                        except (RunError, requests.RequestException) as error:
-                            progress.say(f"{missing}: cut off")
-                            failures.append(f"{missing.arm}, repeat {missing.repeat + 1}: {error}")
+                at_once = [servers] if plan.run.in_turn else [{part: server} for part, server in servers.items()]
+                for each in at_once:
+                    failures += _play_parts(plan, folder, each)
     finally:
         for failure in failures:
             print(f"eval replay: {failure}", file=sys.stderr)
@@ -64,49 +60,94 @@ def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName
         yield servers
 
 
-def _play_part(
-    plan: Plan, folder: Folder, part: PartName, server: AbstractContextManager[Host], progress: Progress
-) -> None:
-    arm = next(arm for arm in plan.arms if arm.name == part.arm)
-    progress.say(f"{part}: server starts")
-    with server as host, folder.begin(part.arm, part.repeat) as rows:
-        found = facts(host, arm)
-        progress.say(f"{part}: warm-up")
-        warm_up(host.base_url, plan.timeout_s)
-        alone = [prefill_alone(host.base_url, plan.timeout_s)]
-        host.flush_cache()
-        before = _metrics(host)
-        progress.say(f"{part}: replay")
+def _play_parts(plan: Plan, folder: Folder, servers: Mapping[PartName, AbstractContextManager[Host]]) -> list[str]:
+    """Play some parts, in turn if it is more than one. Returns what failed, a line each."""
+    failures: list[str] = []
+    with contextlib.ExitStack() as stack:
+        requests_of_all = plan.load.requests * len(servers)
+        progress = stack.enter_context(Progress("", requests_of_all, unit="requests", keep=True))
 
-        def keep(sent: Sent) -> None:
-            rows.append(Row.of(sent))
-            progress.advance()
+        def cut_off(part: PartName, error: Exception) -> None:
+            progress.say(f"{part}: cut off")
+            failures.append(f"{part.arm}, repeat {part.repeat + 1}: {error}")
 
+        playing: list[_Playing] = []
+        for part, server in servers.items():
+            progress.say(f"{part}: server starts")
+            try:
+                one = stack.enter_context(_begun(plan, folder, part, server, progress))
+            except _FAILURES as error:
+                cut_off(part, error)
+            else:
+                playing.append(one)
+        progress.say(f"{', '.join(str(one.part) for one in playing)}: replay")
         start = time.perf_counter()
-        play(
-            host.base_url,
-            plan.load,
-            plan.pace,
-            api=plan.run.api,  # type: ignore[arg-type]
-            sessions=plan.run.sessions,
-            retries=plan.retries,
-            timeout_s=plan.timeout_s,
-            on_sent=keep,
-            alive=host.alive,
-        )
+        errors = play_in_turn([one.target for one in playing], plan.load, plan.manner)
         seconds = time.perf_counter() - start
-        metrics = risen(_metrics(host), before)
-        alone.append(prefill_alone(host.base_url, plan.timeout_s))
-    folder.finish(
-        Part(
-            arm=part.arm,
-            repeat=part.repeat,
+        for one, failed in zip(playing, errors, strict=True):
+            try:
+                if failed is not None:
+                    raise failed
+                folder.finish(one.ended(one.asked_s if plan.run.in_turn else seconds))
+                progress.say(f"{one.part}: done")
+            except _FAILURES as error:
+                cut_off(one.part, error)
+    return failures
+
+
+_FAILURES = (RunError, requests.RequestException)
+
+
+@contextlib.contextmanager
+def _begun(
+    plan: Plan, folder: Folder, part: PartName, server: AbstractContextManager[Host], progress: Progress
+) -> Iterator[_Playing]:
+    """The server of a part runs, is warm and empty."""
+    arm = next(arm for arm in plan.arms if arm.name == part.arm)
+    with server as host, folder.begin(part.arm, part.repeat) as rows:
+        found = asdict(facts(host, arm))
+        progress.say(f"{part}: warm-up")
+        warm_up(host.base_url, plan.manner.timeout_s)
+        alone_ms = prefill_alone(host.base_url, plan.manner.timeout_s)
+        host.flush_cache()
+        yield _Playing(part, host, rows, progress, found, plan.manner.timeout_s, alone_ms, _metrics(host))
+
+
+@dataclass
+class _Playing:
+    """A part that is played."""
+
+    part: PartName
+    host: Host
+    rows: RowFile
+    progress: Progress
+    facts: dict[str, Any]
+    timeout_s: float
+    alone_ms: float  # of a prefill alone, before
+    metrics: dict[str, float]  # before
+    asked_s: float = 0.0  # while requests of its were under way, one at a time
+
+    @property
+    def target(self) -> Target:
+        return Target(self.host.base_url, self._keep, self.host.alive)
+
+    def _keep(self, sent: Sent) -> None:
+        self.rows.append(Row.of(sent))
+        self.asked_s += sent.result.e2e_ms / 1000
+        self.progress.advance()
+
+    def ended(self, seconds: float) -> Part:
+        """It was played to its end in that time."""
+        metrics = risen(_metrics(self.host), self.metrics)
+        alone_ms = self.alone_ms, prefill_alone(self.host.base_url, self.timeout_s)
+        return Part(
+            arm=self.part.arm,
+            repeat=self.part.repeat,
             seconds=round(seconds, 3),
-            facts=asdict(found),
+            facts=self.facts,
             metrics=metrics,
-            prefill_alone_ms=tuple(round(ms, 3) for ms in alone),
+            prefill_alone_ms=tuple(round(ms, 3) for ms in alone_ms),
         )
-    )
 
 
 def _metrics(host: Host) -> dict[str, float]:

@@ -17,7 +17,7 @@ import psutil
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Launch, disaggregated, launched, routed
 from eval.live.replay.load import first_conversations, gathered, load_from, until
-from eval.live.replay.play import Pace
+from eval.live.replay.play import Manner, Pace
 from eval.live.replay.rows import Run
 from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Load
@@ -34,9 +34,7 @@ class Plan:
     arms: Sequence[Arm]
     common: Sequence[str]  # flags of every server that is started
     run: Run
-    pace: Pace
-    retries: int = 0
-    timeout_s: float = 120.0
+    manner: Manner
     launch: Launch = launched
     together: bool = False  # the servers of a repeat start at once
 
@@ -65,6 +63,12 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--together: starts one server an arm, and idle pairs keep cores busy; "
             "leave out --url, --router and --disaggregated"
         )
+    if args.in_turn and (args.loop, args.users) != ("ordered", 1):
+        raise ValueError("--in-turn: one request is under way at any time; needs --loop ordered and --users 1")
+    if args.in_turn and args.settle:
+        raise ValueError("--in-turn: a server's own time is not that of the run; leave out --settle")
+    if args.in_turn and args.device == "gpu":
+        raise ValueError("--in-turn: the servers of all arms would share one GPU; leave it out with --device gpu")
     if args.together and args.device == "gpu":
         raise ValueError("--together: the servers of all arms would share one GPU; leave it out with --device gpu")
     if args.disaggregated and importlib.util.find_spec("nixl") is None:
@@ -85,6 +89,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
     common: list[str] = []
     if any(arm.url is None for arm in arms):
         common = [*base_flags(args.device, args.model, args.pool, args.page_size), *args.server_flags]
+    sessions = args.sessions or (load.names_sessions and not (args.router or args.disaggregated))
     return Plan(
         load=load,
         arms=arms,
@@ -96,18 +101,17 @@ def plan_of(args: argparse.Namespace) -> Plan:
             common,
             repeats=args.repeats,
             api=args.api,
-            sessions=args.sessions or (load.names_sessions and not (args.router or args.disaggregated)),
+            sessions=sessions,
             loop=args.loop,
             speed=args.speed,
             users=args.users,
+            in_turn=args.in_turn,
             threshold=args.threshold,
             next_prompt_estimate=args.next_prompt_estimate,
             slo_ms=args.slo,
             servers=_servers(args),
         ),
-        pace=Pace(args.loop, args.speed, args.users),
-        retries=args.retries,
-        timeout_s=args.timeout,
+        manner=Manner(Pace(args.loop, args.speed, args.users), args.api, sessions, args.retries, args.timeout),
         launch=routed(args.router) if args.router else disaggregated if args.disaggregated else launched,
         together=args.together,
     )

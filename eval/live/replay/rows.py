@@ -85,7 +85,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     arm: str
     repeat: int
-    seconds: float  # of play
+    seconds: float  # of play; of arms asked in turn, while each was asked
     facts: dict[str, Any]  # of ``Facts``
     metrics: dict[str, float]  # by how much the server's /metrics rose while it was played
     prefill_alone_ms: tuple[float, ...] = ()  # see `probe.prefill_alone`; before and after
@@ -118,6 +118,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     next_prompt_estimate: int
     slo_ms: float | None
     sessions: bool = False  # requests name their sessions, and clients close them
+    in_turn: bool = False  # each request was sent to all arms before the next one
 
 
 class RowFile:

@@ -85,7 +85,10 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
 
 
 def machine_sentences(folder: Folder) -> list[str]:
-    """How fast the machine was in each arm. An arm that ran while the machine was slower has longer times for it."""
+    """How fast the machine was in each arm. An arm that ran while the machine was slower has longer times for it.
+
+    Arms that are asked in turn have the same machine.
+    """
     alone = {
         arm: [ms for part in folder.parts if part.arm == arm for ms in part.prefill_alone_ms] for arm in folder.run.arms
     }
@@ -100,7 +103,7 @@ def machine_sentences(folder: Folder) -> list[str]:
         + "; ".join(f"{arm} {', '.join(f'{ms:.0f}' for ms in found)} ms" for arm, found in alone.items())
         + "."
     ]
-    if means[slow] > UNEQUAL * means[fast]:
+    if not folder.run.in_turn and means[slow] > UNEQUAL * means[fast]:
         lines.append(
             f"The machine was {means[slow] / means[fast] - 1:.0%} slower for {slow} than for {fast}, whose times are "
             "the shorter for that alone. Uncached tokens do not depend on it; more repeats even it out."
