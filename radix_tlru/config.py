@@ -57,9 +57,10 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS, EXACT_BELOW, MOST_TRIM = 100, 65_536, 1_024
-"""Trim chunks that a pool has by default, tokens of a pool below which trims are exact to the page, and tokens of a
-default chunk at most: each victim of a chunk is a decision, in one call."""
+TRIMS, EXACT_BELOW, MOST_TRIM = 100, 8_192, 1_024
+"""Trim chunks that a pool has by default; tokens of a pool below which trims are exact to the page, as in trials whose
+every token is accounted for; and tokens of a default chunk at most: each victim of a chunk is a decision, in one call.
+"""
 
 FEWEST_TRIMS, LEAST_LIMIT = 16, 512
 """The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
@@ -106,7 +107,7 @@ class Config:
     trim_chunk: int | None = None
     """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
     same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, 1,024 at most, or 1 in pools of fewer
-    than 65,536 tokens (:meth:`for_pool`).
+    than 8,192 tokens (:meth:`for_pool`).
 
     While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk that happens
     once in so many tokens, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what

@@ -35,13 +35,13 @@ from eval.live.replay.turns import Load
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.config import EXACT_BELOW, TRIMS
+from radix_tlru.config import TRIMS
 
 OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
 
-USERS, POOL, PAGE_SIZE = 8, EXACT_BELOW, 1
-"""The pool (tokens) is full of earlier conversations, which decoding evicts. A smaller one would have no trim chunk."""
+USERS, POOL, PAGE_SIZE = 8, 65_536, 1
+"""The pool (tokens) is full of earlier conversations, which decoding evicts."""
 
 PACE = Pace("closed", users=USERS)
 LEAST_POOL = 16_384  # tokens: more than the longest conversations of all users
@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> None:
         raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, so that {USERS} users alone do not fill it")
     load, fill = load_from(open_trace(TRACE).requests), filling(pool)
     loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
-    compared = arms(chunks, pool)
+    compared = arms(chunks)
     parts = list(order(compared, repeats))
     flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
     found: list[Cost] = []
@@ -158,14 +158,13 @@ def filling(pool: int) -> Load:
     return load_from(open_trace(f"{FILL},conversations={math.ceil(40 * pool / POOL)},seed=1").requests, 1)
 
 
-def arms(chunks: Sequence[int], pool: int) -> list[Arm]:
+def arms(chunks: Sequence[int]) -> list[Arm]:
     """Stock lru and tlru; tlru of radix-tlru by default, with each trim chunk, and etlru; stock lru again."""
     lru, stock_tlru, etlru = default_arms(THRESHOLD, NEXT_PROMPT)
     pinned = ("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT))
     tlru = ("--radix-eviction", "tlru", *pinned)
-    trims = f"1/{TRIMS} of the pool" if pool >= EXACT_BELOW else "to the page"
     trimming = [Arm(f"trim chunk {chunk}", (*tlru, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    return [lru, stock_tlru, Arm(f"radix-tlru, {trims}", tlru), *trimming, etlru, Arm(AGAIN, lru.flags)]
+    return [lru, stock_tlru, Arm(f"radix-tlru, 1/{TRIMS} of the pool", tlru), *trimming, etlru, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

@@ -43,7 +43,7 @@ def test_without_a_weight_that_of_etlru_is_one_and_that_of_tlru_is_as_published(
 
 
 @pytest.mark.parametrize(
-    ("pool", "chunk"), [(1000, 1), (65_535, 1), (65_536, 655), (100_000, 1_000), (2_000_000, 1_024)]
+    ("pool", "chunk"), [(1000, 1), (8_191, 1), (8_192, 81), (65_536, 655), (100_000, 1_000), (2_000_000, 1_024)]
 )
 def test_a_trim_chunk_is_a_share_of_the_pool_unless_it_is_given(pool: int, chunk: int) -> None:
     assert Config().for_pool(pool) == Config(trim_chunk=chunk)
