@@ -25,7 +25,7 @@ PERCENTILES = (50, 95, 99)
 
 # Page size, capacities and ξ in tokens: for block traces, and for traces in single tokens.
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
-TOKENS = (16, (66_000, 100_000, 200_000, 400_000), (512, 1024, 2048))
+TOKENS = (16, (8_192, 16_384, 33_000, 66_000, 100_000, 200_000, 400_000), (512, 1024, 2048))
 
 SHARES = (1024, 512, 256, TRIMS, 64, 32)
 
