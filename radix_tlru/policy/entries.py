@@ -25,6 +25,10 @@ _ADDED, _SWEPT, _QUEUES = 8, 32, 16
 decision adds dozens of leaves. Where buckets are many and small, it looks at as many queues as it may."""
 
 
+_FRONTS, _OFF_A_FRONT = 4, 32
+"""Buckets whose front is looked at in a turn; old entries that are taken off it then, at most."""
+
+
 class _Unswept(NamedTuple):
     """A queue that a sweep has still to look at, and whether an entry of it counts."""
 
@@ -40,7 +44,7 @@ class Entries:
     """
 
     __slots__ = (
-        *("_added", "_buckets", "_expiries", "_old", "_to_sweep"),
+        *("_added", "_buckets", "_expiries", "_fronts", "_old", "_to_sweep"),
         *("bucket", "expiry", "key", "over_budget", "safe_tokens"),
     )
 
@@ -57,6 +61,7 @@ class Entries:
         self._old = 0  # entries
         self._added = 0  # leaves since a sweep last looked
         self._expiries = MonotoneQueue()  # (time, leaf), old ones included
+        self._fronts: list[Bucket] = []  # whose front is still to be looked at in this round: the next one last
         self._to_sweep: list[_Unswept] = []  # in the sweep that is under way: the next one last
 
     def __len__(self) -> int:
@@ -106,6 +111,13 @@ class Entries:
         while most and (first := bucket.first) is not None and not self.is_current(bucket, *first):
             self.pop(bucket)
             most -= 1
+
+    def drop_first_old(self) -> None:
+        """Take old entries off the front of some buckets, in the next turn of others: a decision then meets few."""
+        if not self._fronts:
+            self._fronts = [bucket for bucket in self._buckets() if bucket.first]
+        for _ in range(min(_FRONTS, len(self._fronts))):
+            self.drop_old(self._fronts.pop(), _OFF_A_FRONT)
 
     def expired(self, now: float) -> Iterator[int]:
         """Leaves whose group has expired at ``now``, in any order."""

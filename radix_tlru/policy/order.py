@@ -37,7 +37,7 @@ from radix_tlru.policy.tel import round_up
 
 __all__ = ["CORRECTED", "CORRECTED_IN_A_TURN", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
 
-_MOST_PENDING = 64
+_MOST_PENDING = 32
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 REPRICED = 24
@@ -142,8 +142,7 @@ class EvictionOrder:
             self._see(self._leaf(next(reversed(self._pending))))
         self._reprices = REPRICED
         self._reprice_due()
-        if self._prices:
-            self._entries.drop_old(self._prices[0].bucket, _LOOKS)
+        self._entries.drop_first_old()
         self._corrections_left = CORRECTED_IN_A_TURN
 
     # ---- leaves ----

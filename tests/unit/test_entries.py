@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import count
+from itertools import count, takewhile
 from random import Random
 
 import pytest
@@ -65,3 +65,24 @@ def test_an_added_leaf_pays_for_few_entries_of_a_sweep_however_many_buckets(monk
     assert len(entries) < 3 * 2 * len(leaves), "sweeps keep up"
     assert sorted(entries.bucket) == sorted(leaves)
     assert all(entries.is_current(entries.bucket[leaf_id], entries.key[leaf_id], leaf_id) for leaf_id in leaves)
+
+
+def test_a_turn_takes_few_old_entries_off_and_leaves_few_for_the_decision_that_comes_to_them() -> None:
+    buckets, random = new_buckets(20), Random(0)
+    entries = entries_in(buckets)
+    leaves: dict[int, Bucket] = {}
+    for turn in range(2_000):  # three leaves come, three of the oldest go, as if they were used
+        for leaf_id in range(3 * turn, 3 * turn + 3):
+            leaves[leaf_id] = random.choice(buckets)
+            entries.add(leaf_id, leaves[leaf_id], float(leaf_id), expiry=math.inf, safe_tokens=0)
+            if len(leaves) > 1_000:
+                oldest = next(iter(leaves))
+                del leaves[oldest]
+                entries.forget(oldest)
+        before = len(entries)
+        entries.drop_first_old()
+        assert before - len(entries) <= 4 * 32
+        for bucket in buckets:
+            in_front = takewhile(lambda entry, bucket=bucket: not entries.is_current(bucket, *entry), bucket.in_order())
+            assert len(list(in_front)) <= 3 * 20 // 4, "of the turns since it was looked at"
+    assert sorted(entries.bucket) == sorted(leaves)

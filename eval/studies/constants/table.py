@@ -72,6 +72,8 @@ CONSTANTS = (
     Constant("policy.entries", "_SWEPT", "entries", "that are looked at then"),
     Constant("policy.entries", "_QUEUES", "queues", "in which they are"),
     Constant("policy.entries", "_SLACK", "entries", "old entries kept before they are dropped"),
+    Constant("policy.entries", "_FRONTS", "buckets", "whose first entries a turn looks at"),
+    Constant("policy.entries", "_OFF_A_FRONT", "entries", "old ones taken off such a bucket, at most"),
     Constant("policy.order", "_MOST_PENDING", "leaves", "that wait for an entry, at most"),
     Constant("policy.order", "REPRICED", "leaves", "repriced in a turn"),
     Constant("policy.order", "_LOOKS", "entries", "that a look for leaves to reprice meets"),

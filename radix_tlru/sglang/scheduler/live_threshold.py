@@ -33,9 +33,6 @@ class ThresholdUser(Protocol):
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place."""
 
-    def report(self) -> None:
-        """Bring the metrics up to date."""
-
 
 class LiveThreshold:
     """Moves the threshold of a cache as its Config says: by an objective in ms.
@@ -75,7 +72,6 @@ class LiveThreshold:
             if self._threshold.follow(estimate.tokens):
                 self._cache.use_threshold(self._threshold.tokens)
                 self._log(estimate)
-        self._cache.report()
 
     def _agreed(self, own: Estimate | None) -> Estimate | None:
         """The lowest ξ of all ranks, and the slowest of each time it was read from; None while one has no estimate."""
