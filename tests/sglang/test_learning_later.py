@@ -122,6 +122,24 @@ def test_what_an_operator_sees_is_brought_up_to_date_when_the_server_is_idle() -
     assert reports == [2, 2], "and when all is learned"
 
 
+def test_sglang_does_what_it_does_when_idle_first_and_last_and_not_between_our_steps() -> None:
+    driver, draw, seen = learning(), random.Random(9), list[bool]()
+    scheduler = SimpleNamespace(tree_cache=driver.cache)
+    for number in range(TURNS):
+        turn(driver, draw, number)
+    for _ in range(2):
+        process(driver, lambda: turn(driver, draw, TURNS))
+        seen.clear()
+        steps = 0
+        while driver.cache.has_work:
+            server_idle(lambda _: seen.append(driver.cache.has_work), scheduler)
+            steps += 1
+        assert steps > 4
+        assert seen == [True, False]
+    server_idle(lambda _: seen.append(driver.cache.has_work), scheduler)
+    assert seen == [True, False, False], "then each time"
+
+
 def test_a_server_that_is_never_idle_reports_all_the_same() -> None:
     driver, draw, reports = learning(), random.Random(6), list[int]()
     tail = driver.cache.tail

@@ -33,6 +33,9 @@ class LearningCache(UnifiedRadixCache):
     tail_metrics: TailMetrics | None = None
     _unreported = 0
 
+    is_known_idle = False
+    """Whether SGLang has seen since the last batch that there is none to run."""
+
     live_threshold: LiveThreshold | None = None
     """What moves ξ, and the scheduler's hooks show prefills to; None where the Config pins it."""
 

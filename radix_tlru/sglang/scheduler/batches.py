@@ -79,6 +79,7 @@ def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *a
     cache = scheduler.tree_cache
     if getattr(cache, "tail", None) is None:
         return original(scheduler, batch, *args, **kwargs)
+    cache.is_known_idle = False
     with cache.tail.learning_later():
         result = _prefill_watched(original, scheduler, batch, *args, **kwargs)
     cache.report_due()
@@ -86,10 +87,17 @@ def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *a
 
 
 def server_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``on_idle``, which may sleep: there is no batch to run."""
+    """Around ``on_idle``, which may sleep: there is no batch to run.
+
+    SGLang checks its pools then and publishes its load, which takes as long as several steps of ours: between them it
+    need not, if it has since the last batch.
+    """
     cache = scheduler.tree_cache
     if getattr(cache, "tail", None) is not None:
         cache.use_idle_time()
+        if cache.has_work and cache.is_known_idle:
+            return None
+        cache.is_known_idle = True
     return original(scheduler, *args, **kwargs)
 
 
