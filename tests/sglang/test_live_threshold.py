@@ -22,6 +22,7 @@ from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.examples import examples
+from tests.helpers.leaves import unbounded_decisions
 from tests.helpers.reference import PageTrie
 from tests.helpers.runs import Run
 from tests.helpers.scripts import CAPACITY_PAGES, PAGE_SIZES, Step, contexts, steps
@@ -93,14 +94,16 @@ def test_a_policy_with_other_levels_is_followed_as_if_it_had_been_there_from_the
 def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
     page_size: int, script: list[Step], thresholds: list[float]
 ) -> None:
+    """If each decision may give as many leaves their new price as need one: here no turn ends, after which some do."""
     capacity = CAPACITY_PAGES * page_size
     real = Driver(our_cache(capacity, page_size, threshold=1, next_prompt_estimate=0))
     model = PageTrie(capacity, page_size, 1, 0)
-    for number, context in enumerate(contexts(script, page_size)):
-        if number % 3 == 0:
-            model.threshold = max(1, round(thresholds[number // 3 % len(thresholds)] * page_size))
-            real.cache.tail.use_threshold(model.threshold)
-        assert real.request(context) == model.request(context)
+    with unbounded_decisions():
+        for number, context in enumerate(contexts(script, page_size)):
+            if number % 3 == 0:
+                model.threshold = max(1, round(thresholds[number // 3 % len(thresholds)] * page_size))
+                real.cache.tail.use_threshold(model.threshold)
+            assert real.request(context) == model.request(context)
     assert real.cache.full_evictable_size() == len(model.pages) * page_size
     assert real.cache.tail.order.over_budget >= 0
     real.cache.sanity_check()
