@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from radix_tlru.learning.prefix_index import STEPS, HashedContext
 from radix_tlru.learning.records import Conversation
+from radix_tlru.policy.sharded_dict import SHARDS, ShardedDict
 
 __all__ = ["LastUsers"]
 
@@ -20,7 +21,7 @@ class LastUsers:
     """By the hashes of a context's first 256, 362, 512, … tokens. Memory: 200,000 hashes."""
 
     def __init__(self) -> None:
-        self._last: dict[int, Conversation] = {}  # by hash << 6 | step, the longest unused first
+        self._last = ShardedDict[Conversation]()  # by hash << 6 | step; in each shard the longest unused first
 
     def fork_of(self, context: HashedContext) -> tuple[Conversation, int] | None:
         """The conversation that was the last to use what the context begins with, and how much of it, tokens."""
@@ -33,10 +34,11 @@ class LastUsers:
 
     def count_use(self, context: HashedContext, conversation: Conversation) -> None:
         """The conversation used all of the context."""
-        last, numbers = self._last, context.numbers
+        shards, numbers = self._last.shards, context.numbers
         for step in range(_FIRST, len(numbers)):
             key = numbers[step] << _STEP_BITS | step
+            last = shards[key % SHARDS]
             last.pop(key, None)
             last[key] = conversation
-        while len(last) > _MOST_REMEMBERED:
-            del last[next(iter(last))]
+            if len(last) > _MOST_REMEMBERED // SHARDS:
+                del last[next(iter(last))]

@@ -14,6 +14,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
+from radix_tlru.policy.sharded_dict import SHARDS, ShardedDict
+
 __all__ = ["STEPS", "Fingerprint", "HashedContext", "PrefixIndex", "depth_of", "hash_at"]
 
 STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
@@ -86,14 +88,14 @@ class PrefixIndex(Generic[C, P]):
     """
 
     def __init__(self) -> None:
-        self.contexts: dict[int, C] = {}
+        self.contexts = ShardedDict[C]()
         """By key: the conversation whose context has its last checkpoint there."""
-        self.prompts: dict[int, C] = {}
+        self.prompts = ShardedDict[C]()
         """… whose prompt has."""
-        self.prefixes: dict[int, P] = {}
+        self.prefixes = ShardedDict[P]()
         """… the shared prefix that has."""
-        self._leading: dict[int, int] = {}  # how many last checkpoints a key leads to, itself included
-        self._above: dict[int, int] = {}  # the next key on the way up; 0: there is none
+        self._leading = ShardedDict[int]()  # how many last checkpoints a key leads to, itself included
+        self._above = ShardedDict[int]()  # the next key on the way up; 0: there is none
 
     def __len__(self) -> int:
         return len(self._leading)
@@ -102,16 +104,16 @@ class PrefixIndex(Generic[C, P]):
         """Whether it is the last checkpoint of anything."""
         return key in self.contexts or key in self.prompts or key in self.prefixes
 
-    def put(self, known: dict[int, V], path: Sequence[int], value: V) -> None:
+    def put(self, known: ShardedDict[V], path: Sequence[int], value: V) -> None:
         """Know something at the end of a path (:meth:`HashedContext.path_to`): in one of the three dictionaries."""
         key = path[-1]
         if not self.is_last(key):
             for each, above in zip(path, [0, *path], strict=False):
-                self._leading[each] = self._leading.get(each, 0) + 1
+                self._leading[each] = (self._leading.get(each) or 0) + 1
                 self._above[each] = above
         known[key] = value
 
-    def remove(self, known: dict[int, V], key: int) -> None:
+    def remove(self, known: ShardedDict[V], key: int) -> None:
         """Forget it."""
         del known[key]
         if self.is_last(key):
@@ -132,7 +134,7 @@ class PrefixIndex(Generic[C, P]):
         for step in range(bisect_right(STEPS, tokens - start) - 1, -1, -1):
             depth, number = start + STEPS[step], context.hash_to(start, step, above)
             key = number << _DEPTH_BITS | depth
-            leading = self._leading.get(key)
+            leading = self._leading.shards[key % SHARDS].get(key)
             if leading is not None:
                 is_last = self.is_last(key)
                 if leading > 1 or not is_last:  # a context from here ends before the next longer step would lead

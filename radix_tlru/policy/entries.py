@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from radix_tlru.policy.buckets import Bucket
 from radix_tlru.policy.monotone_queue import MonotoneQueue
+from radix_tlru.policy.sharded_dict import SHARDS, ShardedDict
 
 __all__ = ["Entries"]
 
@@ -44,18 +45,21 @@ class Entries:
     """
 
     __slots__ = (
-        *("_added", "_buckets", "_expiries", "_fronts", "_old", "_to_sweep"),
-        *("bucket", "expiry", "key", "over_budget", "safe_tokens"),
+        *("_added", "_buckets", "_expiries", "_expiring", "_fronts", "_old", "_to_sweep"),
+        *("bucket", "expiry", "key", "leaves", "over_budget", "safe_tokens"),
     )
 
     def __init__(self, buckets: Callable[[], Iterable[Bucket]]) -> None:
         self._buckets = buckets
-        self.bucket: dict[int, Bucket] = {}
-        self.key: dict[int, float] = {}
-        self.expiry: dict[int, float] = {}
+        self.bucket = ShardedDict[Bucket]()
+        self.key = ShardedDict[float]()
+        self.expiry = ShardedDict[float]()
         """Where it is finite."""
-        self.safe_tokens: dict[int, int] = {}
+        self.safe_tokens = ShardedDict[int]()
         """Tokens that cost nothing at the tail, where there are any."""
+        self.leaves = 0
+        """That have an entry."""
+        self._expiring = 0  # of them, those whose group expires
         self.over_budget = 0
         """The sum of those."""
         self._old = 0  # entries
@@ -66,7 +70,7 @@ class Entries:
 
     def __len__(self) -> int:
         """Entries held, old ones included."""
-        return len(self.bucket) + len(self.expiry) + self._old
+        return self.leaves + self._expiring + self._old
 
     @property
     def next_expiry(self) -> float:
@@ -76,12 +80,15 @@ class Entries:
 
     def add(self, leaf_id: int, bucket: Bucket, key: float, expiry: float, safe_tokens: int) -> bool:
         """Add the entry of a leaf that has none. Returns whether it is the first of its bucket."""
-        self.bucket[leaf_id], self.key[leaf_id] = bucket, key
+        shard = leaf_id % SHARDS
+        self.bucket.shards[shard][leaf_id], self.key.shards[shard][leaf_id] = bucket, key
+        self.leaves += 1
         if safe_tokens:
             self.safe_tokens[leaf_id] = safe_tokens
             self.over_budget += safe_tokens
         if expiry < math.inf:
-            self.expiry[leaf_id] = expiry
+            self.expiry.shards[shard][leaf_id] = expiry
+            self._expiring += 1
             self._expiries.push(expiry, leaf_id)
         self._added += 1
         if self._added >= _ADDED and self._old > _SLACK:
@@ -91,15 +98,21 @@ class Entries:
 
     def forget(self, leaf_id: int) -> Bucket:
         """The entry of a leaf is an old one from now on. Returns its bucket."""
-        bucket = self.bucket.pop(leaf_id)
-        del self.key[leaf_id]
-        self._old += 1 + (self.expiry.pop(leaf_id, None) is not None)
-        self.over_budget -= self.safe_tokens.pop(leaf_id, 0)
+        shard = leaf_id % SHARDS
+        bucket = self.bucket.shards[shard].pop(leaf_id)
+        del self.key.shards[shard][leaf_id]
+        self.leaves -= 1
+        self._old += 1
+        if self.expiry.shards[shard].pop(leaf_id, None) is not None:
+            self._expiring -= 1
+            self._old += 1
+        self.over_budget -= self.safe_tokens.shards[shard].pop(leaf_id, 0)
         return bucket
 
     def is_current(self, bucket: Bucket, key: float, leaf_id: int) -> bool:
         """Whether that entry of a bucket is the leaf's."""
-        return self.bucket.get(leaf_id) is bucket and self.key[leaf_id] == key
+        shard = leaf_id % SHARDS
+        return self.bucket.shards[shard].get(leaf_id) is bucket and self.key.shards[shard][leaf_id] == key
 
     def pop(self, bucket: Bucket) -> None:
         """Take the first entry of a bucket off. It is an old one, or its leaf is forgotten next."""
@@ -132,6 +145,7 @@ class Entries:
             self._expiries.pop()
             if self.expiry.get(first[1]) == first[0]:
                 del self.expiry[first[1]]
+                self._expiring -= 1
                 yield first[1]
             else:
                 self._old -= 1
@@ -139,7 +153,7 @@ class Entries:
     def _sweep(self) -> None:
         """Drop some old entries, if there are many."""
         if not self._to_sweep:
-            if self._old <= 0.75 * (len(self.bucket) + len(self.expiry)) + _SLACK:
+            if self._old <= 0.75 * (self.leaves + self._expiring) + _SLACK:
                 return
             self._to_sweep = [_Unswept(self._expiries, self._is_expiry)]
             self._to_sweep += [_Unswept(each, partial(self.is_current, each)) for each in self._buckets() if each.first]

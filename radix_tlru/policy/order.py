@@ -114,7 +114,7 @@ class EvictionOrder:
         self._timed_by = policy.returns  # the last return model whose groups expired: expiries are in its time
 
     def __len__(self) -> int:
-        return len(self._pending) + len(self._entries.bucket)
+        return len(self._pending) + self._entries.leaves
 
     @property
     def policy(self) -> Policy:
@@ -305,7 +305,7 @@ class EvictionOrder:
         self._corrections = granted = max(min(CORRECTED, self._corrections_left), 1)
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:
-            if not self._entries.bucket:
+            if not self._entries.leaves:
                 return None
             self._reprice_some(CORRECTED)  # no leaf has a new price yet
         self._corrections_left -= granted - self._corrections

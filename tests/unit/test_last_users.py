@@ -8,6 +8,7 @@ from hypothesis import given
 from radix_tlru.learning import last_users
 from radix_tlru.learning.last_users import LastUsers
 from radix_tlru.learning.prefix_index import STEPS
+from radix_tlru.policy.sharded_dict import SHARDS
 from tests.helpers.turns import branches, conversation, grown, hashed
 
 DEPTHS = [step for step in STEPS if step >= 256]  # 256, 362, 512, 724, 1,024, …
@@ -39,11 +40,12 @@ def test_less_than_256_tokens_in_common_are_none() -> None:
 
 
 def test_the_longest_unused_depths_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(last_users, "_MOST_REMEMBERED", 8)
+    most = 2 * SHARDS
+    monkeypatch.setattr(last_users, "_MOST_REMEMBERED", most)
     users, first = LastUsers(), list(range(1_024))  # which has five depths
-    for name in range(10):
+    for name in range(300):
         users.count_use(hashed(first), conversation(number=1))
         users.count_use(hashed([10_000 * (name + 1) + token for token in range(362)]), conversation(number=2 + name))
-        assert len(users._last) <= 8
+        assert len(users._last) <= most
     assert users.fork_of(hashed(first)) is not None, "it was used again and again"
     assert users.fork_of(hashed([10_000 + token for token in range(362)])) is None

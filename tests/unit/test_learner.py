@@ -18,6 +18,7 @@ from radix_tlru.learning.return_model import RecentTurns
 from radix_tlru.learning.selector import IN_FORCE, Selector
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.sharded_dict import SHARDS
 from radix_tlru.policy.tel import Tally
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import tel
@@ -92,7 +93,7 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radix_tlru.learning.conversations._MOST_REMEMBERED", 50)
-    monkeypatch.setattr("radix_tlru.learning.last_users._MOST_REMEMBERED", 80)
+    monkeypatch.setattr("radix_tlru.learning.last_users._MOST_REMEMBERED", 2 * SHARDS)
     cache = learning(50_000)
     conversations = learner_of(cache)._conversations
     for number, request in enumerate(synthetic(1500)):
@@ -100,7 +101,7 @@ def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch
         assert len(conversations._known) <= 50
         assert len(conversations._sessions) <= 50
         assert len(conversations._index) <= 50 * 12
-        assert len(conversations._users._last) <= 80
+        assert len(conversations._users._last) <= 2 * SHARDS
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from radix_tlru.policy.sharded_dict import ShardedDict
+
 __all__ = ["NodeTable"]
 
 
@@ -12,7 +14,7 @@ class NodeTable:
     """A row for each node, in columns of machine integers. Depths in tokens from the root."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, int] = {}
+        self.rows = ShardedDict[int]()
         """The row of a node, by its id."""
         self.end = array("q")
         """X: the depth at which the node ends."""
@@ -23,7 +25,7 @@ class NodeTable:
         self.children: list[int] = []  # small numbers are objects already
         self.locks: list[int] = []
         """Those on the node itself. Those on nodes below need no count, because they keep the nodes there."""
-        self.conversations: dict[int, Any] = {}
+        self.conversations = ShardedDict[Any]()
         """The conversation whose turn was the last use, by row, where one is known."""
         self._unused: list[int] = []
 
