@@ -96,9 +96,9 @@ def test_with_a_threshold_that_moves_the_cache_is_still_algorithm_1(
 ) -> None:
     """If each decision may give as many leaves their new price as need one: here no turn ends, after which some do."""
     capacity = CAPACITY_PAGES * page_size
-    real = Driver(our_cache(capacity, page_size, threshold=1, next_prompt_estimate=0))
     model = PageTrie(capacity, page_size, 1, 0)
     with unbounded_decisions():
+        real = Driver(our_cache(capacity, page_size, threshold=1, next_prompt_estimate=0))
         for number, context in enumerate(contexts(script, page_size)):
             if number % 3 == 0:
                 model.threshold = max(1, round(thresholds[number // 3 % len(thresholds)] * page_size))
