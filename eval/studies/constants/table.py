@@ -158,6 +158,7 @@ FORMATS = {
     "policy.preview._ALL": _SENTINEL,
     "policy.preview._JUDGED": "leaves that a look judges: it says what would go, and nothing goes by it",
     "policy.preview._LOOKS": "entries that such a look meets",
+    "policy.sharded_dict.SHARDS": "parts of a dictionary: what is in it is the same with any number of them",
     "learning.last_users._STEP_BITS": "format of a key",
     "learning.prefix_index._DEPTH_BITS": "format of a key",
     "learning.age_bands.AGES": "computed from _FIRST_S",
