@@ -33,7 +33,6 @@ TRACE = (
     "next_prompt_range=20/150,answer_range=4/12"
 )
 
-
 AT_ONCE = Manner(Pace("ordered", speed=1e6, users=1))
 """Each request when the one before was answered."""
 

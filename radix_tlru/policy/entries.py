@@ -25,7 +25,6 @@ _ADDED, _SWEPT, _QUEUES = 8, 32, 16
 """Leaves that are added from one look of a sweep to the next; entries that it looks at then, at most, and queues. A
 decision adds dozens of leaves. Where buckets are many and small, it looks at as many queues as it may."""
 
-
 _FRONTS, _OFF_A_FRONT = 4, 32
 """Buckets whose front is looked at in a turn; old entries that are taken off it then, at most."""
 
@@ -57,11 +56,11 @@ class Entries:
         """Where it is finite."""
         self.safe_tokens = ShardedDict[int]()
         """Tokens that cost nothing at the tail, where there are any."""
-        self.leaves = 0
-        """That have an entry."""
-        self._expiring = 0  # of them, those whose group expires
         self.over_budget = 0
         """The sum of those."""
+        self.leaves = 0
+        """Leaves that have an entry."""
+        self._expiring = 0  # of them, those whose group expires
         self._old = 0  # entries
         self._added = 0  # leaves since a sweep last looked
         self._expiries = MonotoneQueue()  # (time, leaf), old ones included

@@ -1,7 +1,7 @@
 """A dictionary whose entries never all move at once.
 
-Python moves all entries of a dictionary when its table is full, also of one in which as many go as come: 26 ms for
-200,000. And to find the first entry it walks over all that were before it, and are gone.
+Python moves all entries of a dictionary when its table is full, also of one in which as many go as come: milliseconds,
+for 200,000. And to find the first entry it walks over all that were before it, and are gone.
 """
 
 from __future__ import annotations
