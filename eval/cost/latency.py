@@ -115,9 +115,9 @@ def noticed(repeat: int, pool: int = POOL, requests: int = REQUESTS, unmeasured:
             Target(server.base_url, taken_by(one, server), server.alive)
             for one, server in zip(found, servers.values(), strict=True)
         ]
-        for error in play_in_turn(targets, load, AT_ONCE):
-            if error is not None:
-                raise error
+        for played in play_in_turn(targets, load, AT_ONCE):
+            if played.error is not None:
+                raise played.error
         for one, server in zip(found, servers.values(), strict=True):
             one.cpu_s += _scheduler_cpu_s(server)
     return found

@@ -56,6 +56,8 @@ def planned(*words: str) -> Plan:
         ("--trace figure1 --in-turn", "--in-turn: one request is under way at any time; needs --loop ordered and --u"),
         ("--trace figure1 --in-turn --loop ordered --users 2", "--in-turn: one request is under way at any time"),
         ("--trace figure1 --in-turn --loop ordered --users 1 --settle 5", "--in-turn: a server's own time"),
+        ("--trace figure1 --in-turn 0", "--in-turn 0: must be more than 0"),
+        ("--trace figure1 --in-turn 20 --device gpu", "--in-turn: the servers of all arms would"),
         ("--trace figure1 --in-turn --loop ordered --users 1 --device gpu", "--in-turn: the servers of all arms would"),
         ("--trace figure1 --device gpu --together", "--together: the servers of all arms would share one GPU"),
     ],

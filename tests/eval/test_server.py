@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -277,7 +279,8 @@ def test_servers_that_are_asked_in_turn_get_each_request_one_after_the_other() -
             Target(server.base_url, partial(lambda number, sent: order.append((number, sent)), number))
             for number, server in enumerate(servers)
         ]
-        assert play_in_turn(targets, load, Manner(Pace("ordered", users=1))) == [None] * 3
+        played = play_in_turn(targets, load, Manner(Pace("ordered", users=1)))
+        assert [each.error for each in played] == [None] * 3
         asked = [prompts(server) for server in servers]
     assert asked[0] == asked[1] == asked[2]
     assert len(asked[0]) == load.requests
@@ -287,6 +290,35 @@ def test_servers_that_are_asked_in_turn_get_each_request_one_after_the_other() -
     ends = [sent.sent_s + sent.result.e2e_ms / 1000 for _, sent in order]
     starts = [sent.sent_s for _, sent in order]
     assert all(start > end - 0.01 for end, start in zip(ends, starts[1:], strict=False)), "one request at a time"
+
+
+def test_servers_take_turns_of_some_time_in_which_calls_wait_for_each_other() -> None:
+    load = Load(tuple(conversation(n, 0.01 * n, *[(20 + n, 0.02)] * 8) for n in range(3)))
+    spans: list[tuple[float, float, int]] = []  # (s, s, server) of each request
+
+    def note(number: int, sent: Sent) -> None:
+        now_s = time.perf_counter()
+        spans.append((now_s - sent.result.e2e_ms / 1000, now_s, number))
+
+    with ExitStack() as stack:
+        servers = [stack.enter_context(stand_in(SCRIPTED, name=f"server-{number}")) for number in range(2)]
+        targets = [Target(server.base_url, partial(note, number)) for number, server in enumerate(servers)]
+        played = play_in_turn(targets, load, Manner(Pace("open")), turn_s=0.1)
+        asked = [sorted(prompts(server)) for server in servers]
+    assert [each.error for each in played] == [None, None]
+    assert len(asked[0]) == load.requests
+    assert asked[0] == asked[1]
+    spans.sort()
+    changes = 0
+    for (_, end, one), (start, _, other) in pairwise(spans):
+        changes += one != other
+        assert one == other or start > end - 0.01, "a server is asked when the other one has answered all"
+    assert changes > 2, "each has several turns"
+    for number, each in enumerate(played):
+        of_one = [(start, end) for start, end, server in spans if server == number]
+        assert any(start < end for (_, end), (start, _) in pairwise(of_one)), "calls overlap"
+        assert 0 < each.busy_s < sum(end - start for start, end in of_one)
+        assert max(sent.sent_s for sent in each.sent) < spans[-1][1] - spans[0][0], "clocks stand still between turns"
 
 
 def test_servers_that_are_asked_in_turn_go_on_without_one_that_failed() -> None:
@@ -300,8 +332,8 @@ def test_servers_that_are_asked_in_turn_go_on_without_one_that_failed() -> None:
 
     with stand_in(SCRIPTED) as server:
         targets = [Target(server.base_url, partial(keep, number)) for number in range(3)]
-        first, second, third = play_in_turn(targets, load, Manner(Pace("ordered", users=1)))
-    assert (first, str(second), third) == (None, "No space left on device", None)
+        errors = [each.error for each in play_in_turn(targets, load, Manner(Pace("ordered", users=1)))]
+    assert list(map(str, errors)) == ["None", "No space left on device", "None"]
     assert [len(each) for each in seen.values()] == [3, 1, 3]
 
 

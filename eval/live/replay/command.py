@@ -59,9 +59,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--together", action="store_true", help="start all at once; an idle one needs memory, not a core")
     add(
         "--in-turn",
-        action="store_true",
-        help="send each request to every arm before the next one, so that a machine that is slow for a while is slow "
-        "for all; with --loop ordered and --users 1",
+        type=number(above=0),
+        nargs="?",
+        const=0.0,
+        metavar="S",
+        help="all arms are up and have turns of S s, so that a machine that is slow for a while is slow for all; "
+        "without S: turns of one request, with --loop ordered and --users 1",
     )
     add("--disaggregated", action="store_true", help="each arm's server prefills alone, for a stock one that decodes")
 

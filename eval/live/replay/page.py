@@ -113,11 +113,11 @@ def _lines(timing: Timing | None, predictions: Sequence[Prediction], reasons: Ma
 def _lead(folder: Folder, arms: Sequence[ArmSummary]) -> str:
     run = folder.run
     played = {arm.name: sum(part.arm == arm.name for part in folder.parts) for arm in arms}
-    in_turn = ", each request to every arm in turn" if run.in_turn else ""
+    turns = f", {run.turns}" if run.turns else ""
     text = (
         f"{run.requests:,} requests an arm and repeat · played: "
         + ", ".join(f"{name} {count} of {run.repeats}" for name, count in played.items())
-        + f" · {run.loop} loop{in_turn}, {run.api}, ξ = {run.threshold:,}, Q̂ = {run.next_prompt_estimate:,} tokens"
+        + f" · {run.loop} loop{turns}, {run.api}, ξ = {run.threshold:,}, Q̂ = {run.next_prompt_estimate:,} tokens"
         + (f" · an arm is {run.servers}" if run.servers else "")
         + (" · requests name their sessions, which are closed where the trace says so" if run.sessions else "")
     )

@@ -32,7 +32,8 @@ def play_all(plan: Plan, folder: Folder) -> bool:
     try:
         for _, repeat in groupby(folder.missing, key=lambda part: part.repeat):
             with _servers(plan, list(repeat)) as servers:
-                at_once = [servers] if plan.run.in_turn else [{part: server} for part, server in servers.items()]
+                alone = [{part: server} for part, server in servers.items()]
+                at_once = alone if plan.run.turn_s is None else [servers]
                 for each in at_once:
                     failures += _play_parts(plan, folder, each)
     finally:
@@ -82,13 +83,13 @@ def _play_parts(plan: Plan, folder: Folder, servers: Mapping[PartName, AbstractC
                 playing.append(one)
         progress.say(f"{', '.join(str(one.part) for one in playing)}: replay")
         start = time.perf_counter()
-        errors = play_in_turn([one.target for one in playing], plan.load, plan.manner)
+        found = play_in_turn([one.target for one in playing], plan.load, plan.manner, plan.run.turn_s or 0.0)
         seconds = time.perf_counter() - start
-        for one, failed in zip(playing, errors, strict=True):
+        for one, played in zip(playing, found, strict=True):
             try:
-                if failed is not None:
-                    raise failed
-                folder.finish(one.ended(one.asked_s if plan.run.in_turn else seconds))
+                if played.error is not None:
+                    raise played.error
+                folder.finish(one.ended(seconds if plan.run.turn_s is None else played.busy_s))
                 progress.say(f"{one.part}: done")
             except _FAILURES as error:
                 cut_off(one.part, error)
@@ -125,7 +126,6 @@ class _Playing:
     timeout_s: float
     alone_ms: float  # of a prefill alone, before
     metrics: dict[str, float]  # before
-    asked_s: float = 0.0  # while requests of its were under way, one at a time
 
     @property
     def target(self) -> Target:
@@ -133,7 +133,6 @@ class _Playing:
 
     def _keep(self, sent: Sent) -> None:
         self.rows.append(Row.of(sent))
-        self.asked_s += sent.result.e2e_ms / 1000
         self.progress.advance()
 
     def ended(self, seconds: float) -> Part:

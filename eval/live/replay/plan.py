@@ -63,11 +63,13 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--together: starts one server an arm, and idle pairs keep cores busy; "
             "leave out --url, --router and --disaggregated"
         )
-    if args.in_turn and (args.loop, args.users) != ("ordered", 1):
-        raise ValueError("--in-turn: one request is under way at any time; needs --loop ordered and --users 1")
-    if args.in_turn and args.settle:
+    if args.in_turn == 0 and (args.loop, args.users) != ("ordered", 1):
+        raise ValueError(
+            "--in-turn: one request is under way at any time; needs --loop ordered and --users 1, or seconds of a turn"
+        )
+    if args.in_turn == 0 and args.settle:
         raise ValueError("--in-turn: a server's own time is not that of the run; leave out --settle")
-    if args.in_turn and args.device == "gpu":
+    if args.in_turn is not None and args.device == "gpu":
         raise ValueError("--in-turn: the servers of all arms would share one GPU; leave it out with --device gpu")
     if args.together and args.device == "gpu":
         raise ValueError("--together: the servers of all arms would share one GPU; leave it out with --device gpu")
@@ -105,7 +107,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
             loop=args.loop,
             speed=args.speed,
             users=args.users,
-            in_turn=args.in_turn,
+            turn_s=args.in_turn,
             threshold=args.threshold,
             next_prompt_estimate=args.next_prompt_estimate,
             slo_ms=args.slo,

@@ -1,17 +1,13 @@
 """Plays a load in real time: when a turn is due its prompt is sent, and every result is reported.
 
-Against one server, or against several that are asked in turn: each request is sent to all of them, one after the other,
-before the next one is. So a machine that is slower for a minute is slower for all of them.
+Against one server, or against several in turn: see :mod:`eval.live.replay.turnstile`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from random import Random
 
 import aiohttp
 
@@ -20,12 +16,24 @@ from eval.live.replay.client import RequestResult, close_session, send, session
 from eval.live.replay.prompts import Api, Prompts
 from eval.live.replay.schedule import Loop, Pace, Schedule
 from eval.live.replay.turns import Load, TurnId
+from eval.live.replay.turnstile import Place, Turnstile
 
-__all__ = ["NOT_SENT", "Api", "Loop", "Manner", "Pace", "ReplayError", "Sent", "Target", "play", "play_in_turn"]
+__all__ = [
+    "NOT_SENT",
+    "Api",
+    "Loop",
+    "Manner",
+    "Pace",
+    "Played",
+    "ReplayError",
+    "Sent",
+    "Target",
+    "play",
+    "play_in_turn",
+]
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 
-_clock = time.perf_counter
 _GONE_AFTER = 5  # requests in a row that reach no server
 _LAST_BREATH_S = 0.3  # a connection ends before its process does: wait so long before asking whether it runs
 
@@ -39,7 +47,7 @@ class Sent:
     """A result, and its place in the run."""
 
     number: int  # in the order of sending, from 0
-    sent_s: float  # since the run began
+    sent_s: float  # since the run began, by the clock of the server's turns
     result: RequestResult
     session: int  # index of the conversation that began its session
 
@@ -93,106 +101,66 @@ def play(
         ReplayError: the server is gone, or does not close a session. Earlier results went to ``on_sent``.
         OSError: ``on_sent`` raised it.
     """
-    player = _Player(Target(base_url, on_sent, alive), load, Manner(pace, api, sessions, retries, timeout_s))
-    error = asyncio.run(player.run())
-    if error is not None:
-        raise error
-    return player.sent
+    (played,) = play_in_turn([Target(base_url, on_sent, alive)], load, Manner(pace, api, sessions, retries, timeout_s))
+    if played.error is not None:
+        raise played.error
+    return played.sent
 
 
-def play_in_turn(targets: Sequence[Target], load: Load, manner: Manner) -> list[Exception | None]:
-    """Play ``load`` against all of them: none gets its next request before each has answered this one.
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What became of a load that was played against one target."""
 
-    One request is under way at any time. Which server is asked first is drawn for each, always alike. One target alone
-    is just played against.
+    sent: list[Sent]
+    busy_s: float
+    """While at least one request was under way."""
+
+    error: Exception | None
+    """Why it could not go on, if so: what :func:`play` would have raised."""
+
+
+def play_in_turn(targets: Sequence[Target], load: Load, manner: Manner, turn_s: float = 0.0) -> list[Played]:
+    """Play ``load`` against all targets, each in its turn; if one fails the others go on without it.
 
     Args:
-        manner: for several, of the ordered loop with one user.
-
-    Returns:
-        for each target what :func:`play` would have raised. The others go on without it.
+        manner: where a turn is one request, and there are several targets, of the ordered loop with one user.
+        turn_s: how long a turn lasts, s; 0: for one request.
     """
-    players = [_Player(target, load, manner) for target in targets]
-    if len(players) > 1:
-        assert (manner.pace.loop, manner.pace.users) == ("ordered", 1)
-        turnstile = _Turnstile(players)
-        for player in players:
-            player.turnstile = turnstile
+    assert len(targets) < 2 or turn_s or (manner.pace.loop, manner.pace.users) == ("ordered", 1)
 
-    async def run() -> list[Exception | None]:
+    async def run() -> list[Played]:
+        places = Turnstile(len(targets), turn_s).places
+        players = [_Player(target, load, manner, place) for target, place in zip(targets, places, strict=True)]
         return await asyncio.gather(*(player.run() for player in players))
 
     return asyncio.run(run())
 
 
-class _Turnstile:
-    """Lets each of several players send one request in a round, one player at a time."""
-
-    def __init__(self, players: Sequence[_Player]) -> None:
-        self._opens = {player: asyncio.Event() for player in players}
-        self._round: list[_Player] = []  # who has not sent its request, the next one first
-        self._random = Random(0)
-        self._begin_round()
-
-    @contextlib.asynccontextmanager
-    async def turn_of(self, player: _Player) -> AsyncIterator[None]:
-        """Wait until it may send a request, and end that."""
-        await self._opens[player].wait()
-        try:
-            yield
-        finally:
-            self._opens[player].clear()
-            self._pass(player)
-
-    def leave(self, player: _Player) -> None:
-        """It sends nothing any more."""
-        del self._opens[player]
-        if player in self._round:
-            self._pass(player)
-
-    def _pass(self, player: _Player) -> None:
-        self._round.remove(player)
-        if self._round:
-            self._opens[self._round[0]].set()
-        elif self._opens:
-            self._begin_round()
-
-    def _begin_round(self) -> None:
-        self._round = self._random.sample(list(self._opens), len(self._opens))
-        self._opens[self._round[0]].set()
-
-
 class _Player:
-    turnstile: _Turnstile | None = None
-    """What it waits at with each request."""
-
-    def __init__(self, target: Target, load: Load, manner: Manner) -> None:
-        self._target, self._manner = target, manner
+    def __init__(self, target: Target, load: Load, manner: Manner, place: Place) -> None:
+        self._target, self._manner, self._place = target, manner, place
         self._conversations = load.by_index()
         self._prompts = Prompts(load, manner.api)
-        self._schedule = Schedule(load, manner.pace, self._send, self._skip, _clock)
-        self.sent: list[Sent] = []
+        self._schedule = Schedule(load, manner.pace, self._send, self._skip, place.clock)
+        self._sent: list[Sent] = []
         self._numbers = 0
         self._unreached = 0
         self._connection: aiohttp.ClientSession
 
-    async def run(self) -> Exception | None:
-        """Play; returns why it could not go on, if so."""
+    async def run(self) -> Played:
         failed = None
         try:
             async with session(self._manner.timeout_s) as self._connection:
-                self._start = _clock()
                 await self._schedule.run()
         except* (ReplayError, OSError) as group:  # OSError: of ``on_sent``, as when the disk is full
             failed = _first(group)
         finally:
-            if self.turnstile is not None:
-                self.turnstile.leave(self)
-        return failed
+            self._place.leave()
+        return Played(self._sent, self._place.busy_s, failed)
 
     async def _send(self, one: TurnId) -> bool:
         """Send one turn, when it is this player's turn; returns whether it was answered."""
-        async with contextlib.nullcontext() if self.turnstile is None else self.turnstile.turn_of(self):
+        async with self._place.request():
             return await self._send_now(one)
 
     async def _send_now(self, one: TurnId) -> bool:
@@ -200,7 +168,7 @@ class _Player:
         request = self._prompts.ask(one)
         if self._manner.sessions:
             request = replace(request, session=f"conversation {conversation.session_index}")
-        place, sent_s = self._next_place(), _clock() - self._start
+        place, sent_s = self._next_place(), self._place.clock.now()
         result = await send(self._connection, self._target.base_url, request, self._manner.retries)
         self._prompts.take(one, result)
         if _reached_nobody(result):
@@ -217,14 +185,14 @@ class _Player:
         """Report a turn that is not sent."""
         missing = RequestResult(*one, 0, 0, None, 0.0, 0, error=NOT_SENT)
         session_index = self._conversations[one.conversation].session_index
-        self._report(Sent(self._next_place(), _clock() - self._start, missing, session_index))
+        self._report(Sent(self._next_place(), self._place.clock.now(), missing, session_index))
 
     def _next_place(self) -> int:
         self._numbers += 1
         return self._numbers - 1
 
     def _report(self, sent: Sent) -> None:
-        self.sent.append(sent)
+        self._sent.append(sent)
         self._target.on_sent(sent)
         result = sent.result
         if result.error is None or result.error == NOT_SENT:

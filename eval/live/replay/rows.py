@@ -118,7 +118,14 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     next_prompt_estimate: int
     slo_ms: float | None
     sessions: bool = False  # requests name their sessions, and clients close them
-    in_turn: bool = False  # each request was sent to all arms before the next one
+    turn_s: float | None = None  # all arms were up and took turns of so long, 0: of one request; None: they did not
+
+    @property
+    def turns(self) -> str:
+        """How the arms took turns; empty: one was played to its end, and then the next."""
+        if self.turn_s is None:
+            return ""
+        return f"arms in turns of {self.turn_s:g} s" if self.turn_s else "each request to every arm in turn"
 
 
 class RowFile:

@@ -18,12 +18,12 @@ never came holds nobody back: for the one that waits, it ended then.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
+from eval.live.replay.clock import Clock
 from eval.live.replay.turns import Conversation, Load, Turn, TurnId
 
 __all__ = ["Loop", "Pace", "Schedule", "Send", "in_order"]
@@ -56,7 +56,7 @@ class Schedule:
     Args:
         send: sends a turn.
         skip: is told of a turn that is not sent.
-        clock: s. Not that of the event loop, which may be taken once a round, and rounded.
+        clock: by which it is sent; one of its own if None.
     """
 
     def __init__(
@@ -65,10 +65,10 @@ class Schedule:
         pace: Pace,
         send: Send,
         skip: Callable[[TurnId], None],
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Clock | None = None,
     ) -> None:
         self._load, self._pace = load, pace
-        self._send, self._skip, self._clock = send, skip, clock
+        self._send, self._skip, self._clock = send, skip, clock or Clock()
         self._ends: dict[TurnId, asyncio.Future[_End]] = {}
 
     async def run(self) -> None:
@@ -77,7 +77,7 @@ class Schedule:
 
     async def _ordered(self) -> None:
         slots = asyncio.Semaphore(self._pace.users)
-        trace_start = self._clock()
+        trace_start = self._clock.now()
 
         async def serve(turn: TurnId) -> None:
             try:
@@ -87,7 +87,7 @@ class Schedule:
 
         async with asyncio.TaskGroup() as tasks:
             for arrival_s, one, turn in in_order(self._load.conversations, self._pace.speed):
-                await self._until(trace_start + arrival_s)
+                await self._clock.until(trace_start + arrival_s)
                 if not (await self._waited(one, turn)).answered:
                     self._skipped(one)
                 else:
@@ -95,10 +95,10 @@ class Schedule:
                     tasks.create_task(serve(one))
                     # The task starts, and so the request is on its way, before the next one is looked at.
                     await asyncio.sleep(0)
-                trace_start = max(trace_start, self._clock() - arrival_s)
+                trace_start = max(trace_start, self._clock.now() - arrival_s)
 
     async def _open(self) -> None:
-        start = self._clock()
+        start = self._clock.now()
         await self._beside(
             (conversation, start + conversation.start_s / self._pace.speed) for conversation in self._load.conversations
         )
@@ -111,7 +111,7 @@ class Schedule:
 
         async def user() -> None:
             for session in queue:
-                start = self._clock() - session[0].start_s / self._pace.speed
+                start = self._clock.now() - session[0].start_s / self._pace.speed
                 await self._beside((each, start + each.start_s / self._pace.speed) for each in session)
 
         async with asyncio.TaskGroup() as tasks:
@@ -130,7 +130,7 @@ class Schedule:
             last = await self._waited(one, turn)
             if last.answered:
                 waits = number > 0 or turn.after
-                await self._until(last.at_s + turn.wait_s / self._pace.speed if waits else start)
+                await self._clock.until(last.at_s + turn.wait_s / self._pace.speed if waits else start)
                 await self._sent(one)
             else:
                 self._skipped(one)
@@ -142,18 +142,13 @@ class Schedule:
         at_s = max((end.at_s for end in (*others, *needed)), default=0.0)
         return _End(at_s, all(end.answered for end in needed))
 
-    async def _until(self, at_s: float) -> None:
-        """Sleep until then, and not a moment less."""
-        while (left_s := at_s - self._clock()) > 0:
-            await asyncio.sleep(left_s)
-
     async def _sent(self, one: TurnId) -> None:
         answered = await self._send(one)
-        self._end(one).set_result(_End(self._clock(), answered))
+        self._end(one).set_result(_End(self._clock.now(), answered))
 
     def _skipped(self, one: TurnId) -> None:
         self._skip(one)
-        self._end(one).set_result(_End(self._clock(), False))
+        self._end(one).set_result(_End(self._clock.now(), False))
 
     def _end(self, one: TurnId) -> asyncio.Future[_End]:
         if one not in self._ends:

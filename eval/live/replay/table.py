@@ -103,7 +103,7 @@ def machine_sentences(folder: Folder) -> list[str]:
         + "; ".join(f"{arm} {', '.join(f'{ms:.0f}' for ms in found)} ms" for arm, found in alone.items())
         + "."
     ]
-    if not folder.run.in_turn and means[slow] > UNEQUAL * means[fast]:
+    if folder.run.turn_s is None and means[slow] > UNEQUAL * means[fast]:
         lines.append(
             f"The machine was {means[slow] / means[fast] - 1:.0%} slower for {slow} than for {fast}, whose times are "
             "the shorter for that alone. Uncached tokens do not depend on it; more repeats even it out."
