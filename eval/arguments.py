@@ -16,6 +16,8 @@ from radix_tlru.config import REMOVED_WEIGHTS
 __all__ = [
     "Several",
     "add_cache",
+    "add_first_measured",
+    "add_median_weights",
     "add_page_size",
     "add_policies",
     "check_page_sizes",
@@ -156,6 +158,23 @@ def add_page_size(parser: argparse.ArgumentParser, default: int = 1, *, several:
     """``--page-size`` in tokens; :func:`check_page_sizes` holds it against the capacity."""
     settings: dict[str, Any] = {"action": Several, "default": [default]} if several else {"default": default}
     parser.add_argument("--page-size", type=whole(1), metavar="N", help=f"tokens (default: {default})", **settings)
+
+
+def add_median_weights(parser: argparse.ArgumentParser, text: str) -> None:
+    """``--median-weight``, one or more; None: the policy's own."""
+    parser.add_argument("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help=text)
+
+
+def add_first_measured(parser: argparse.ArgumentParser) -> None:
+    """``--from``: where in a trace the figures begin."""
+    parser.add_argument(
+        "--from",
+        type=number(least=0, below=1),
+        default=0.5,
+        dest="share",
+        metavar="SHARE",
+        help="of the requests that are served before the figures begin (default: %(default)s)",
+    )
 
 
 def add_cache(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import joblib
 
-from eval.arguments import Several, add_policies, median_weight, number, whole
+from eval.arguments import Several, add_median_weights, add_policies, number, whole
 from eval.compare.cells import fill, is_done
 from eval.compare.page import PAGE, write_page
 from eval.compare.settings import (
@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "tail-belady always run)",
     )
     weight = "w: 0 to 1 (default: as a server)"
-    add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help=weight)
+    add_median_weights(parser, weight)
     add("--page-size", type=whole(1), default=DEFAULT_PAGE, metavar="N", help="tokens (default: %(default)s)")
     add("--quick", action="store_true", help="fewer settings of the same traces")
     jobs = joblib.cpu_count()

@@ -17,7 +17,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from eval.arguments import Several, add_page_size, add_policies, median_weight, one_of, tokens, whole
+from eval.arguments import (
+    Several,
+    add_median_weights,
+    add_page_size,
+    add_policies,
+    one_of,
+    tokens,
+    whole,
+)
 from eval.caches.routing import ROUTINGS
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import Done, evaluate_all, trace_of
@@ -52,14 +60,7 @@ def add_arguments(
         metavar="TOKENS",
         help=f"Q̂ (default: learned by tlru and etlru of radix-tlru, else {DEFAULT_NEXT_PROMPT})",
     )
-    add(
-        "--median-weight",
-        action=Several,
-        type=median_weight,
-        default=[None],
-        metavar="W",
-        help="w: 0 to 1 (default: its own, as on a server)",
-    )
+    add_median_weights(parser, "w: 0 to 1 (default: its own, as on a server)")
     add_page_size(parser, several=True)
     add("--replicas", action=Several, type=whole(1), default=[1], metavar="N", help="caches behind a router")
     add(

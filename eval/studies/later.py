@@ -14,11 +14,11 @@ from rich.table import Table
 
 from eval.arguments import (
     Several,
+    add_first_measured,
+    add_median_weights,
     add_page_size,
     add_policies,
     check_page_sizes,
-    median_weight,
-    number,
     one_of,
     tokens,
     weight_text,
@@ -45,24 +45,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
     add("--threshold", action=Several, type=tokens, required=True, metavar="TOKENS", help="ξ")
     add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
-    add(
-        "--median-weight",
-        action=Several,
-        type=median_weight,
-        default=[None],
-        metavar="W",
-        help="w (default: own)",
-    )
+    add_median_weights(parser, "w (default: own)")
     add_page_size(parser)
     add("--optimum", default=OPTIMA[0], type=one_of(OPTIMA), metavar="P", help="closes all of the gap (%(default)s)")
-    add(
-        "--from",
-        type=number(least=0, below=1),
-        default=0.5,
-        dest="share",
-        metavar="SHARE",
-        help="of the requests that are served before the figures begin (default: %(default)s)",
-    )
+    add_first_measured(parser)
 
 
 def run(args: argparse.Namespace) -> int:

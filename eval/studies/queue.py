@@ -28,10 +28,10 @@ from rich.table import Table
 
 from eval.arguments import (
     Several,
+    add_median_weights,
     add_page_size,
     add_policies,
     check_page_sizes,
-    median_weight,
     number,
     tokens,
     weight_text,
@@ -78,14 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help=f"Q̂ (default: learned by tlru and etlru, else {DEFAULT_NEXT_PROMPT})",
     )
-    add(
-        "--median-weight",
-        action=Several,
-        type=median_weight,
-        default=[None],
-        metavar="W",
-        help="w of tlru and etlru (default: that of a server)",
-    )
+    add_median_weights(parser, "w of tlru and etlru (default: that of a server)")
     add_page_size(parser)
     add(
         "--load",

@@ -18,7 +18,7 @@ import numpy as np
 from rich.table import Table
 from scipy import stats
 
-from eval.arguments import Several, number, one_of, whole
+from eval.arguments import Several, add_first_measured, one_of, whole
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.models import StepPrompt
 from eval.caches.policies import simulated_cache
@@ -75,14 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", action=Several, type=whole(1), default=[4_000, 10_000], metavar="TOKENS", help="(4000 10000)")
     add("--turns", type=whole(100), default=4_000, metavar="N", help="of each trace (default: %(default)s)")
     add("--seeds", type=whole(2), default=10, metavar="N", help="traces of each model (default: %(default)s)")
-    add(
-        "--from",
-        type=number(least=0, below=1),
-        default=0.5,
-        dest="share",
-        metavar="SHARE",
-        help="of the requests that are served before the figures begin (default: %(default)s)",
-    )
+    add_first_measured(parser)
     add("--optional-caching", action="store_true", help="as in the paper: a context may be trimmed once it is served")
 
 

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.arguments import Several, add_policies, median_weight, whole
+from eval.arguments import Several, add_median_weights, add_policies, whole
 from eval.compare.command import judge
 from eval.compare.settings import Setting, size
 from eval.compare.traces import survey_all
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The flags that the command always had, and where results are kept."""
     add_policies(parser, ("tlru", "etlru"), ("tlru", "etlru"))
     add = parser.add_argument
-    add("--median-weight", action=Several, type=median_weight, default=[None], metavar="W", help="w (as a server)")
+    add_median_weights(parser, "w (as a server)")
     add("--seeds", action=Several, type=whole(0), default=[0, 1, 2], metavar="N", help="of each kind (default: 0 1 2)")
     add("--kinds", type=whole(1, len(KINDS)), default=len(KINDS), metavar="N", help="the first N (all %(default)s)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)")
