@@ -99,8 +99,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"any of {', '.join(EVICTIONS)}; {ALL}: all but real-* (default: lru tlru etlru tail-belady; lru and "
         "tail-belady always run)",
     )
-    weight = "w: 0 to 1 (default: as a server)"
-    add_median_weights(parser, weight)
+    add_median_weights(parser, "w: 0 to 1 (default: as a server)")
     add("--page-size", type=whole(1), default=DEFAULT_PAGE, metavar="N", help="tokens (default: %(default)s)")
     add("--quick", action="store_true", help="fewer settings of the same traces")
     jobs = joblib.cpu_count()

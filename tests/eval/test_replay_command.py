@@ -72,6 +72,18 @@ def test_a_value_that_cannot_be_used_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("turns", ["", "--in-turn 5"])
+def test_servers_none_of_which_answers_are_named_and_nothing_is_played(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, turns: str
+) -> None:
+    nobody = "http://127.0.0.1:9"  # the port of a service that is long gone
+    status, error = run_cli(capsys, f"--trace figure1 --url a={nobody} --url b={nobody} {turns}", tmp_path / "out")
+    assert status == 1
+    for arm in "ab":
+        assert f"eval replay: {arm}, repeat 1: {arm}: {nobody} does not answer" in error
+    assert "eval replay: missing: a #1, b #1." in error
+
+
 def test_servers_that_run_need_no_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = ["--url", "a=http://x", "--out", str(tmp_path / "out")]

@@ -81,6 +81,8 @@ def _play_parts(plan: Plan, folder: Folder, servers: Mapping[PartName, AbstractC
                 cut_off(part, error)
             else:
                 playing.append(one)
+        if not playing:
+            return failures
         progress.say(f"{', '.join(str(one.part) for one in playing)}: replay")
         start = time.perf_counter()
         found = play_in_turn([one.target for one in playing], plan.load, plan.manner, plan.run.turn_s or 0.0)

@@ -37,6 +37,8 @@ class Turnstile:
         self._begin_turn()
 
     def _begin_turn(self) -> None:
+        if not self._here:
+            return
         if not self._round:
             self._round = self._random.sample(self._here, len(self._here))
         place = self._round[0]
@@ -46,7 +48,7 @@ class Turnstile:
 
     def pass_on(self, place: Place) -> None:
         """The turn of a place is over."""
-        assert place is self._round.pop(0)
+        self._round.remove(place)
         self._begin_turn()
 
     def leave(self, place: Place) -> None:
@@ -55,9 +57,9 @@ class Turnstile:
         had_turn = place is self._round[0]
         if place in self._round:
             self._round.remove(place)
-        if had_turn and self._time_over is not None:
-            self._time_over.cancel()
-        if had_turn and self._here:
+        if had_turn:
+            if self._time_over is not None:
+                self._time_over.cancel()
             self._begin_turn()
 
 
