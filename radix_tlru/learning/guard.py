@@ -11,8 +11,11 @@ each with a margin, in standard errors of its paired difference from lru, added:
 force. Beyond p99 are but 20 of 2,000 turns, and chance alone moves their number: a candidate in force has to be worse
 there by one standard error. One that sees a threshold trades the median for the tail, so its margin is the same in
 force, and wider while few turns were seen. So what few turns cannot tell is not risked, and where shadows serve but a
-sample of the conversations, or seldom anything is evicted, the margin is wider. Of those admitted the one with the
-least tail excess latency is preferred.
+sample of the conversations, or seldom anything is evicted, the margin is wider.
+
+Of those admitted the one with the least tail excess latency (TEL) takes over, if that is less by 1 % of lru's than
+with the one in force. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. So lru
+stays while nothing has been won.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
 _ERRORS = 0.5  # standard errors of the margin
 _RARE_ERRORS = 1.0  # standard errors by which a candidate in force has to be worse in p99 to be refused
 _FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
-_GAIN = 0.01  # of lru's TEL, by which another candidate must be better than the one in force
+_GAIN = 0.01  # by which another must be better than the one in force
 _PERCENTILES = (25, 50, 90, 95, 99)  # below p25 is what was found cached: who trims makes that longer first
 
 FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
@@ -70,20 +73,29 @@ class Guard:
         turns = min(self._seen, _WINDOW)
         uncached, prompt_len = self._uncached[:, :turns], self._prompt_len[:turns]
         lru = uncached[-1]
-        excess = np.maximum(uncached - threshold, 0).sum(axis=1)
-        now = self._names.index(self.preferred)
+        now, last = self._names.index(self.preferred), len(self._names) - 1
         worse = [
             _worse_in(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
             for number, own in enumerate(uncached[:-1])
         ]
         self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
         admitted = [number for number, figure in enumerate(worse) if figure is None]
-        if not admitted:
-            self.preferred = self._names[-1]
-            return
-        best = min(admitted, key=lambda number: (excess[number], number))
-        if now not in admitted or excess[now] - excess[best] > _GAIN * excess[-1]:
-            self.preferred = self._names[best]
+        if now not in admitted:
+            now = last
+        if admitted:
+            excess = np.maximum(uncached - threshold, 0).sum(axis=1)
+            best = min(admitted, key=lambda number: (excess[number], number))
+            has_less_tel = excess[now] - excess[best] > _GAIN * excess[-1]
+            prefills_less = (lru - uncached[best]).sum() > _GAIN * _lesser_sum(lru, prompt_len)
+            if has_less_tel or (now == last and prefills_less):
+                now = best
+        self.preferred = self._names[now]
+
+
+def _lesser_sum(uncached: NDArray[np.int64], prompt_len: NDArray[np.int64]) -> np.int64:
+    """Of what was prefilled and what was found cached, tokens, the one that is less."""
+    prefilled: np.int64 = uncached.sum()
+    return min(prefilled, prompt_len.sum() - prefilled)
 
 
 class _Margin(NamedTuple):
@@ -105,7 +117,7 @@ def _worse_in(
 ) -> str | None:
     """The first figure in which uncached tokens of turns are worse than lru's, with the margin added."""
     worse = own - lru
-    allowed = _TOLERANCE * min(lru.sum(), (prompt_len - lru).sum())
+    allowed = _TOLERANCE * _lesser_sum(lru, prompt_len)
     if worse.sum() + margin.usual * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
         return FIGURES[0]
     over = own > threshold, lru > threshold

@@ -1,8 +1,8 @@
 """Watches the turns of a server, learns from them, and says by which policy to evict.
 
 ``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
-the learned rates alone (w = 1), the same with a threshold (w = 0.6), and lru, which is in force until another is
-seen to be worse in nothing (:mod:`~radix_tlru.learning.guard`).
+the learned rates alone (w = 1), the same with a threshold (w = 0.6), and lru, which is in force until another has won
+something and is worse in nothing (:mod:`~radix_tlru.learning.guard`).
 Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
 
 ``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns

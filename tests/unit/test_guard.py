@@ -1,4 +1,4 @@
-"""What is put in force is worse than lru in nothing, by more than chance when it enters, and by what was seen after."""
+"""Who is put in force has won something, and is worse than lru in nothing: beyond chance at first, as seen after."""
 
 from __future__ import annotations
 
@@ -50,6 +50,18 @@ def test_lru_is_in_force_until_200_turns_were_seen() -> None:
     guard, turns = Guard(["etlru", "lru"]), turns_of(better)
     assert shown(guard, turns, 199) == "lru"
     assert shown(guard, turns, 1) == "etlru"
+
+
+def test_lru_stays_in_force_while_nothing_is_won() -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(same), 1_000) == "lru"
+    assert guard.refused == {}, "it is not worse either"
+
+
+def test_where_nothing_is_over_the_threshold_it_is_enough_to_prefill_less() -> None:
+    for less, preferred in ((0.005, "lru"), (0.02, "etlru")):
+        short = ([round(lru * (1 - less)), lru] for lru in (number % THRESHOLD for number in range(2_000)))
+        assert shown(Guard(["etlru", "lru"]), short, 2_000) == preferred
 
 
 def test_of_two_that_are_admitted_the_one_with_less_tel_is_preferred_and_the_first_of_equals() -> None:

@@ -39,8 +39,8 @@ def learner_of(cache: SimulatedCache) -> Learner:
     return cache.learner
 
 
-def test_until_another_is_seen_to_be_worse_in_nothing_etlru_is_lru_decision_by_decision() -> None:
-    requests = synthetic(1500, ",turn_rate_sigma=1")
+def test_until_another_has_won_something_and_is_worse_in_nothing_etlru_is_lru_decision_by_decision() -> None:
+    requests = open_trace("chat-mix:conversations=800").requests
     lru, learned = simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE), learning(100_000)
     for request in requests:
         if learner_of(learned).in_force != "lru":
