@@ -47,7 +47,7 @@ class Guard:
 
     Args:
         candidates: names, the preferred first among equals. The first sees no threshold; the last is lru, and is in
-            force until another is admitted.
+            force until another takes over.
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:

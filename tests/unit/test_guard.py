@@ -64,6 +64,15 @@ def test_where_nothing_is_over_the_threshold_it_is_enough_to_prefill_less() -> N
         assert shown(Guard(["etlru", "lru"]), short, 2_000) == preferred
 
 
+def test_where_little_is_found_cached_it_is_enough_to_find_more() -> None:
+    for more, preferred in ((1, "lru"), (3, "etlru")):  # tokens in two turns, beside 200 that lru finds
+        found = ([PROMPT - 100 - more * (number % 2), PROMPT - 100] for number in range(2_000))
+        guard = Guard(["etlru", "lru"])
+        for uncached in found:
+            guard.count_turn(PROMPT, uncached, PROMPT)
+        assert guard.preferred == preferred
+
+
 def test_of_two_that_are_admitted_the_one_with_less_tel_is_preferred_and_the_first_of_equals() -> None:
     assert shown(Guard(["a", "b", "lru"]), turns_of(same, better), 2_000) == "b"
     assert shown(Guard(["a", "b", "lru"]), turns_of(better, better), 300) == "a"
