@@ -98,7 +98,7 @@ CONSTANTS = (
     Constant("learning.guard", "_FEW", "turns", "up to which the margin of one that sees a threshold is doubled"),
     Constant("learning.guard", "_EVERY", "turns", "from one look at them to the next"),
     Constant("learning.guard", "_FIRST", "turns", "before the first look"),
-    Constant("learning.guard", "_GAIN", "share", "of lru's TEL, for which one candidate follows another"),
+    Constant("learning.guard", "_GAIN", "share", "by which a candidate must be better to take over"),
     Constant("learning.guard", "_RARE_ERRORS", "std. err.", "of p99 by which one in force is worse and stays"),
     Constant("learning.guard", "_TOLERANCE", "share", "by which a candidate may be worse than lru"),
     Constant("learning.guard", "_WINDOW", "turns", "of the shadows that a candidate is judged by"),
