@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,8 +19,14 @@ GIVEN = ("--tlru-median-weight", "1")  # is in force at once, not when lru is se
 
 
 @pytest.mark.live
-@pytest.mark.parametrize(("count", "given"), [(150, GIVEN), pytest.param(420, (), marks=pytest.mark.long)])
-def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not(count: int, given: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("count", "asks", "tool_s", "given"),
+    [(150, 40, 0.0, GIVEN), pytest.param(420, 300, 2.0, (), marks=pytest.mark.long)],
+)
+def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not(
+    count: int, asks: int, tool_s: float, given: tuple[str, ...]
+) -> None:
+    """Told no w it has to win something first: calls whose tools take so long that lru has forgotten them."""
     rng = random.Random(0)
 
     def prompt(tokens: int) -> list[int]:
@@ -37,11 +44,12 @@ def test_who_called_a_tool_is_waited_for_and_who_was_answered_is_not(count: int,
         reply = ask(asked, calls)
         if calls:  # the tool has answered
             assert reply["meta_info"]["finish_reason"]["type"] == "stop"
+            time.sleep(tool_s)
             ask(asked + reply["output_ids"] + answered, calls=False)
 
     ours = ("--radix-eviction", "etlru", "--tlru-threshold", "400", "--tlru-next-prompt-estimate", "100")
     with Server([*cpu_flags(small_model(), POOL), *ours, *given], name="test-endings", grace_s=0) as server:
-        lessons = [(prompt(40), prompt(20), number % 2 == 0) for number in range(count)]
+        lessons = [(prompt(asks), prompt(20), number % 2 == 0) for number in range(count)]
         with ThreadPoolExecutor(24) as clients:
             for _ in clients.map(lesson, lessons):
                 pass
