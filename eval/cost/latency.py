@@ -45,6 +45,7 @@ class Noticed:
     repeat: int
     itl_ms: list[float] = field(default_factory=list)
     ttft_ms: list[float] = field(default_factory=list)
+    tokens: int = 0  # of the answers
     cpu_s: float = 0.0
 
     def take(self, sent: Sent) -> None:
@@ -58,6 +59,7 @@ class Noticed:
             raise ReplayError(f"{self.arm}: a request failed: {result.error}")
         self.itl_ms += result.itl_ms
         self.ttft_ms.append(result.ttft_ms)
+        self.tokens += result.output_tokens
 
 
 def _percentile(kind: str, share: int) -> Figure[Noticed]:

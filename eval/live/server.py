@@ -29,8 +29,8 @@ LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
 PORTS = range(20_000, 32_000)
-PORT_TAKEN = "error while attempting to bind on address"
-"""What a server logs when another process took its port."""
+PORT_TAKEN = "address already in use"
+"""What a server logs when another process took one of its ports; in capitals or not, by who of it wanted the port."""
 
 ATTEMPTS = 3
 """Ports that are tried: SGLang's own processes, too, take some while they load."""
@@ -289,10 +289,11 @@ class Server(RunningServer):
 
     def _raise_if_ended(self) -> None:
         assert self._process is not None
-        if (status := self._process.poll()) is not None:
+        status = self._process.poll()
+        if PORT_TAKEN in self.log_path.read_text(errors="replace").lower():  # SGLang may not end by itself then
+            raise PortTakenError(str(self._failure(f"a port of {self.base_url} was taken while the server loaded")))
+        if status is not None:
             raise self._failure(f"the server ended with status {status} before it was healthy")
-        if PORT_TAKEN in self.log_path.read_text(errors="replace"):  # SGLang does not end by itself then
-            raise PortTakenError(str(self._failure(f"the port of {self.base_url} was taken while the server loaded")))
 
     def _failure(self, what: str) -> ServerError:
         return ServerError(f"{what}; the end of {self.log_path}:\n{self.log_tail()}")

@@ -86,6 +86,11 @@ import time
 print("[Errno 98] error while attempting to bind on address ('127.0.0.1', 46821): address already in use", flush=True)
 time.sleep(600)
 """
+NO_STORE = """
+import socket, torch.distributed
+with socket.create_server(("127.0.0.1", 0)) as taken:
+    torch.distributed.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
+"""
 SILENT = "import time; print('loading', flush=True); time.sleep(600)"
 
 
@@ -106,11 +111,12 @@ def stand_in(script: str, *, startup_s: float = 30.0, grace_s: float = 2.0, name
     return Server([], name=name, command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
 
 
-def test_a_server_whose_port_was_taken_is_started_on_another(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [LATE, NO_STORE], ids=["its own", "a store's"])
+def test_a_server_whose_port_was_taken_is_started_on_another(late: str, tmp_path: Path) -> None:
     first = (
         f"import pathlib\nmark = pathlib.Path({str(tmp_path / 'mark')!r})\nis_first = not mark.exists()\nmark.touch()"
     )
-    script = f"{first}\nexec({LATE!r} if is_first else {SCRIPTED!r})"
+    script = f"{first}\nexec({late!r} if is_first else {SCRIPTED!r})"
     with stand_in(script) as server:
         assert requests.get(f"{server.base_url}/health", timeout=10).ok
     assert live_members(server.process_group) == []
@@ -125,7 +131,7 @@ def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_proc
 
 def test_a_server_whose_port_is_taken_each_time_is_given_up() -> None:
     server = stand_in(LATE, startup_s=600.0)
-    with pytest.raises(ServerError, match=r"the port of http://127.0.0.1:\d+ was taken.*\n.*already in use"), server:
+    with pytest.raises(ServerError, match=r"a port of http://127.0.0.1:\d+ was taken.*\n.*already in use"), server:
         pytest.fail("the block must not be entered")
     assert live_members(server.process_group) == []
 
