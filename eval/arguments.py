@@ -6,6 +6,7 @@ A type raises ``ArgumentTypeError`` as "VALUE: must be …"; :class:`~eval.comma
 from __future__ import annotations
 
 import argparse
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -74,7 +75,7 @@ def number(*, least: float | None = None, above: float | None = None, below: flo
            most: float | None = None) -> Callable[[str], float]:  # fmt: skip
     """A finite number within bounds: ``least`` and ``most`` are allowed, ``above`` and ``below`` are not."""
     bounds = (("{:g} or more", least), ("more than {:g}", above), ("less than {:g}", below), ("at most {:g}", most))
-    allowed = " and ".join(text.format(bound) for text, bound in bounds if bound is not None) or "a number"
+    allowed = " and ".join(text.format(bound) for text, bound in bounds if bound is not None) or "finite"
 
     def parse(text: str) -> float:
         try:
@@ -87,7 +88,7 @@ def number(*, least: float | None = None, above: float | None = None, below: flo
             and (below is None or value < below)
             and (most is None or value <= most)
         )
-        if not inside or value in (float("inf"), float("-inf")):
+        if not inside or not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text}: must be {allowed}")
         return value
 

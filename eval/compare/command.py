@@ -36,6 +36,7 @@ from eval.compare.settings import (
     cells_of,
     settings_of,
     size,
+    thresholds,
 )
 from eval.compare.table import cell_grids, summary
 from eval.compare.traces import sources, survey_all
@@ -43,7 +44,7 @@ from eval.compare.verdict import Verdict, verdicts
 from eval.simulate.grid import EVICTIONS
 from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
-from eval.timing_arguments import add_timing_arguments
+from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import add_reading_arguments
 
 __all__ = ["LOSSES", "add_arguments", "judge", "run"]
@@ -115,6 +116,9 @@ def run(args: argparse.Namespace) -> int:
     """
     wanted = sources(args)
     settings_of([], args)  # what is wrong with ξ is said before traces are read
+    if args.ttft_slo:
+        timing, objectives = timing_of(args), zip(args.ttft_slo, thresholds(args), strict=True)
+        show(f"{timing} ({timing.origin}): {', '.join(f'{slo:g} ms is ξ = {xi:,}' for slo, xi in objectives)}")
     folder = args.suite if isinstance(args.suite, str) else None
     settings = settings_of(survey_all(wanted, jobs=args.jobs, folder=folder), args)
     ran = judge(settings, args)

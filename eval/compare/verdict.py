@@ -92,7 +92,12 @@ class Verdict:
         count = len(self.rows)
         if not self.losses:
             where = "the one setting" if count == 1 else f"any of {count:,} settings"
-            return f"{self.name}: never worse than lru (by more than 1 %, in any of {len(METRICS)} figures in {where})."
+            same = all(
+                row[metric] == lru[metric] for row, lru in zip(self.rows, self.lru, strict=True) for metric in METRICS
+            )
+            nothing = " No figure differs from lru." if same else ""
+            scope = f"by more than 1 %, in any of {len(METRICS)} figures in {where}"
+            return f"{self.name}: never worse than lru ({scope}).{nothing}"
         of_metric = Counter(loss.metric for loss in self.losses)
         listed = ", ".join(f"{NAMES[metric]} {of_metric[metric]}" for metric in METRICS if of_metric[metric])
         certain = sum(loss.is_certain for loss in self.losses)

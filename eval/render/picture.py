@@ -37,6 +37,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         ValueError: the file cannot be written, or is of no format that matplotlib knows.
     """
+    formats = Figure().canvas.get_supported_filetypes()
+    if args.out.suffix.lower().removeprefix(".") not in formats:
+        raise ValueError(f"--out {args.out}: must end with {', '.join(f'.{name}' for name in sorted(formats))}")
     picture = draw(kept_by_each_cache())
     try:
         args.out.parent.mkdir(parents=True, exist_ok=True)

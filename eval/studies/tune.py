@@ -2,7 +2,8 @@
 
 Every setting serves the whole trace and knows nothing of what is to come. The choice is made on the first half of the
 requests; what is expected is said of the second half. The choice: of all settings whose TEL is within a tolerance (1 %)
-of the least, the one with the lowest median.
+of the least, the one with the lowest median. Where it is no better than stock lru on the second half, no flags are
+printed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,17 @@ from typing import Any
 
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, add_policies, check_page_sizes, median_weight, number, tokens, whole
+from eval.arguments import (
+    Several,
+    add_page_size,
+    add_policies,
+    check_page_sizes,
+    median_weight,
+    number,
+    tokens,
+    weight_text,
+    whole,
+)
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, outcome
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
@@ -32,7 +43,9 @@ __all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
 
 BASELINE = "sglang-lru"
 POLICIES = ("tlru", "etlru")
-WEIGHTS = (0.0, 0.05, 0.1, 0.2, 0.4)
+WEIGHTS = {"tlru": (0.0, 0.05, 0.1, 0.2, 0.4), "etlru": (None,)}
+"""w that are tried, unless others are given; None: the policy chooses it."""
+
 FACTORS = (0.5, 0.75, 1.0, 1.5)
 """Multiples of the objective in tokens that are tried as ξ: pages and prompts vary, so the best need not be 1."""
 
@@ -48,16 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_timing_arguments(parser)
     add_page_size(parser)
     add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
-    add_policies(parser, POLICIES, ("tlru",), "tlru, etlru: to choose from (default: tlru)")
-    add(
-        "--median-weight",
-        action=Several,
-        type=median_weight,
-        default=list(WEIGHTS),
-        metavar="W",
-        help=f"w to choose from (default: {' '.join(f'{weight:g}' for weight in WEIGHTS)})",
-    )
-    add("--median-limit", type=float, metavar="PERCENT", help="by how much the median may rise (default: any)")
+    add_policies(parser, POLICIES, POLICIES, "tlru, etlru: to choose from (default: both)")
+    own = "; ".join(f"{policy}: {' '.join(map(weight_text, weights))}" for policy, weights in WEIGHTS.items())
+    add("--median-weight", action=Several, type=median_weight, metavar="W", help=f"w to choose from (default: {own})")
+    add("--median-limit", type=number(), metavar="PERCENT", help="by how much the median may rise (default: any)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="settings tried side by side (default: 1)")
     add("--out", type=Path, required=True, metavar="DIR", help="for tune.json and frontier.png")
 
@@ -89,16 +96,17 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = [_row(one, one is chosen) for one in settings]
     (args.out / "tune.json").write_text(json.dumps(rows, indent=1) + "\n")
+    is_better = chosen.second.tel < stock.second.tel
+    title = "recommended" if is_better else "best tried"
     files = [args.out / "tune.json"]
-    if draw(settings, chosen, args.out / "frontier.png"):
+    if draw(settings, chosen, args.out / "frontier.png", title):
         files.append(args.out / "frontier.png")
 
     show(
         f"{timing} ({timing.origin}): {args.slo:g} ms is ξ = {objective:,}",
-        _expected(stock, chosen, timing),
-        *([_no_better(stock, others)] if chosen.second.tel >= stock.second.tel else []),
+        _expected(stock, chosen, timing, title),
         f"{len(settings)} settings tried; all of them: {', '.join(map(str, files))}",
-        f"\n  {flags_of(chosen.cell)}",
+        f"\n  {flags_of(chosen.cell)}" if is_better else _no_better(stock, others),
     )
     return 0
 
@@ -117,9 +125,10 @@ def _candidates(base: Cell, args: argparse.Namespace) -> list[Cell]:
     estimate = base.next_prompt_estimate or 0
     thresholds = sorted({xi for factor in FACTORS if (xi := round(base.threshold * factor)) > estimate})
     cells = []
-    for policy, threshold, weight in itertools.product(args.policy, thresholds, args.median_weight):
-        given = {"next_prompt_estimate": args.next_prompt_estimate, "median_weight": weight}
-        cells.append(replace(base, policy=policy, threshold=threshold, **given))
+    for policy, threshold in itertools.product(dict.fromkeys(args.policy), thresholds):
+        for weight in args.median_weight or WEIGHTS[policy]:
+            given = {"next_prompt_estimate": args.next_prompt_estimate, "median_weight": weight}
+            cells.append(replace(base, policy=policy, threshold=threshold, **given))
     return cells
 
 
@@ -170,8 +179,8 @@ def _row(one: Setting, chosen: bool) -> dict[str, Any]:
     return {**asdict(one.cell), "chosen": chosen, "first_half": asdict(one.first), "second_half": asdict(one.second)}
 
 
-def _expected(stock: Setting, chosen: Setting, timing: Timing) -> Table:
-    result = table("Expected, from the second half of the trace", ("", "stock lru", "recommended", "change"))
+def _expected(stock: Setting, chosen: Setting, timing: Timing, title: str) -> Table:
+    result = table("Expected, from the second half of the trace", ("", "stock lru", title, "change"))
     before, after = stock.second, chosen.second
     rows: list[tuple[str, float, float, str]] = [
         *(

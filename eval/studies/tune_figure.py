@@ -25,8 +25,8 @@ class Setting:
     second: Outcome
 
 
-def draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
-    """Write the figure as PNG. The first setting is stock lru.
+def draw(settings: Sequence[Setting], chosen: Setting, path: Path, title: str) -> bool:
+    """Write the figure as PNG. The first setting is stock lru; ``title`` says what the chosen one is.
 
     Returns whether there is one: not where TEL or median of stock is 0. A figure of an earlier run is removed.
     """
@@ -42,7 +42,7 @@ def draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
         shades = _shades(threshold for _, threshold in lines)
         for policy, threshold in lines:
             line = [one for one in others if (one.cell.policy, one.cell.threshold) == (policy, threshold)]
-            line.sort(key=lambda one: (isinstance(one.cell.median_weight, str), one.cell.median_weight))
+            line.sort(key=lambda one: -1.0 if one.cell.median_weight is None else one.cell.median_weight)
             x = [one.second.p50 / stock.second.p50 - 1 for one in line]
             y = [one.second.tel / stock.second.tel - 1 for one in line]
             style, shade = look(policy), shades[threshold]
@@ -51,14 +51,13 @@ def draw(settings: Sequence[Setting], chosen: Setting, path: Path) -> bool:
             axes.plot(x[0], y[0], color=style.colour, alpha=shade, marker=style.marker, markersize=6)
         place = (chosen.second.p50 / stock.second.p50 - 1, chosen.second.tel / stock.second.tel - 1)
         axes.plot(*place, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none",
-                  label=f"recommended, w = {weight_text(chosen.cell.median_weight)}")  # fmt: skip
+                  label=f"{title}, w = {weight_text(chosen.cell.median_weight)}")  # fmt: skip
         axes.plot(0, 0, marker="s", color=INK, markersize=4)
         axes.annotate("stock lru", (0, 0), xytext=(5, 3), textcoords="offset points", fontsize=7)
         percent_axis(axes.xaxis)
         percent_axis(axes.yaxis)
         axes.set(xlabel="median uncached tokens against stock lru", ylabel="TEL against stock lru")
-        large = f"large marks: w = {weight_text(line[0].cell.median_weight)}"
-        axes.legend(frameon=False, fontsize=7, title=large, title_fontsize=7)
+        axes.legend(frameon=False, fontsize=7, title="large marks: the least w", title_fontsize=7)
         figure.savefig(path, dpi=220)
     return True
 

@@ -133,6 +133,7 @@ def test_a_flag_with_several_values_may_also_be_given_several_times() -> None:
         (number(above=0, below=1), "1", "1: must be more than 0 and less than 1"),
         (number(least=0), "nan", "nan: must be 0 or more"),
         (number(least=0), "inf", "inf: must be 0 or more"),
+        (number(), "nan", "nan: must be finite"),
         (one_of(("a", "b")), "c", "c: must be one of a, b"),
     ],
 )

@@ -317,7 +317,8 @@ def test_the_headline_names_the_best_cell_of_ours(source: Source, tmp_path: Path
 def test_what_cannot_be_done_is_one_line(
     flags: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert paper(tmp_path, *flags) == 2
+    assert paper(tmp_path / "out", *flags) == 2
+    assert not (tmp_path / "out").exists()
     error = capsys.readouterr().err
     assert error.startswith("eval paper: ")
     assert message in error

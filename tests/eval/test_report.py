@@ -54,9 +54,9 @@ def simulate(trace: Path, out: Path, *flags: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Cells of four policies at two sizes and two objectives, with their requests, and the report on them."""
+    """Cells of five policies at two sizes and two objectives, with their requests, and the report on them."""
     out = tmp_path_factory.mktemp("cells")
-    policies = ("lru", "tlru", "vllm", "tail-belady")
+    policies = ("lru", "tlru", "etlru", "vllm", "tail-belady")
     simulate(trace, out, "--policy", *policies, "--capacity", "100k", "200k", "--per-request")
     assert main(["report", str(out)]) == 0
     return out
@@ -90,7 +90,7 @@ def test_every_figure_is_a_picture_with_something_in_it(folder: Path) -> None:
 
 def test_the_page_holds_the_numbers_of_every_cell(folder: Path) -> None:
     text = page(folder)
-    assert len(cells(folder)) == 4 * 2 * 2
+    assert len(cells(folder)) == 5 * 2 * 2
     for cell in cells(folder):
         assert cell["policy"] in text
         for figure in ("mean", "p50", "p90", "p95", "p99", "tel", "violations"):
@@ -266,6 +266,15 @@ def test_a_weight_that_is_not_0_is_named_where_it_is_the_only_one(tmp_path: Path
     assert "tlru, w = 0.3" in all_cells(weighted)
     assert "<code>tlru</code>, w = 0.3" in cards(weighted)
     assert "etlru, w" not in all_cells(weighted)
+
+
+def test_a_policy_that_chooses_its_weight_stands_before_the_weights_it_was_given(tmp_path: Path) -> None:
+    weights = [cell("etlru", 900, median_weight=w) for w in (0.0, 0.6, None)]
+    shown = scene(tmp_path, cell("lru", 1000), *weights)
+    assert [variant.weight for variant in shown.variants if variant.policy == "etlru"] == [None, 0.0, 0.6]
+    assert [variant.weight for variant in shown.mains if variant.policy == "etlru"] == [None]
+    table = all_cells(shown)
+    assert all(f"etlru, w = {w}" in table for w in ("own", "0", "0.6"))
 
 
 def test_without_a_map_of_the_gap_the_reason_is_true(tmp_path: Path) -> None:

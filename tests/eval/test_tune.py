@@ -6,8 +6,10 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from matplotlib.axes import Axes
 
 from eval.__main__ import main
 from eval.simulate.cells import Cell, Outcome
@@ -54,7 +56,7 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     assert main(["tune", *words, "--median-weight", "0", "0.2"]) == 0
     printed = capsys.readouterr().out
     tried = json.loads((tmp_path / "tune.json").read_text())
-    assert len(tried) == 1 + 4 * 2
+    assert len(tried) == 1 + 2 * 4 * 2
     assert tried[0]["policy"] == "sglang-lru"
     (chosen,) = (row for row in tried if row["chosen"])
     assert f"--tlru-threshold {chosen['threshold']} " in printed
@@ -91,9 +93,25 @@ def test_what_cannot_be_done_is_one_line(
     assert error.count("\n") == 0
 
 
+def test_flags_are_printed_only_for_what_is_better_than_stock(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--trace", TRACE, "--capacity", "4M", "--slo", "60", "--page-size", "16", "--out", str(tmp_path)]
+    assert main(["tune", *words]) == 0
+    printed = capsys.readouterr().out
+    assert "best tried" in printed
+    assert "keep stock lru" in printed
+    assert "--radix-eviction" not in printed
+    _, *tried = json.loads((tmp_path / "tune.json").read_text())
+    assert {(row["policy"], row["median_weight"]) for row in tried} == {
+        *(("tlru", weight) for weight in (0.0, 0.05, 0.1, 0.2, 0.4)),
+        ("etlru", None),
+    }
+
+
 def test_a_threshold_that_leaves_nothing_over_the_next_prompt_is_not_tried(tmp_path: Path) -> None:
     words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "200", "--alpha", "0.5"]
-    assert main(["tune", *words, "--median-weight", "0", "--out", str(tmp_path)]) == 0
+    assert main(["tune", *words, "--policy", "tlru", "--median-weight", "0", "--out", str(tmp_path)]) == 0
     _, *tried = json.loads((tmp_path / "tune.json").read_text())
     assert [row["threshold"] for row in tried] == [300, 400, 600]  # 0.5 · 400 tokens are no more than Q̂, 200
 
@@ -119,9 +137,18 @@ def test_where_everything_fits_a_larger_pool_is_no_advice(tmp_path: Path, capsys
     assert "larger pool" not in printed
 
 
-def test_the_legend_names_the_weight_of_the_large_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    titles = []
-    monkeypatch.setattr("matplotlib.axes.Axes.legend", lambda self, **given: titles.append(given["title"]))
-    words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "60", "--median-weight"]
-    assert main(["tune", *words, "0.4", "0.2", "--out", str(tmp_path)]) == 0
-    assert titles == ["large marks: w = 0.2"]
+def test_the_figure_names_what_was_chosen_and_marks_the_least_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles, names = [], []
+
+    def legend(axes: Axes, **given: Any) -> None:
+        titles.append(given["title"])
+        names.append(axes.get_legend_handles_labels()[1][-1])
+
+    monkeypatch.setattr("matplotlib.axes.Axes.legend", legend)
+    words = ["--trace", "chat-mix:conversations=20", "--capacity", "4k", "--slo", "60", "--policy", "tlru"]
+    assert main(["tune", *words, "--median-weight", "0.4", "0.2", "--out", str(tmp_path)]) == 0
+    (chosen,) = (row for row in json.loads((tmp_path / "tune.json").read_text()) if row["chosen"])
+    assert titles == ["large marks: the least w"]
+    assert names == [f"recommended, w = {chosen['median_weight']}"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -34,13 +33,13 @@ class Variant(NamedTuple):
 
     @property
     def rank(self) -> float:
-        """Order of the variants of a policy: w as it rises, then ``load``. The first one stands for the policy."""
-        return math.inf if isinstance(self.weight, str) else self.weight or 0.0
+        """Order of the variants of a policy: its own w, then w as it rises. The first one stands for the policy."""
+        return -1.0 if self.weight is None else self.weight
 
     @property
     def w(self) -> str:
         """The weight as text."""
-        return weight_text(self.weight or 0.0)
+        return weight_text(self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,9 @@ def _read(path: Path, *, asked_for: bool) -> list[Row]:
 def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
     record = {"forced": True, "replicas": 1, "routing": None, **record, "evicted": record.get("evicted") or {}}
     text = {"trace", "policy", "cell", "routing"}
-    absent = {"gap_closed", "routing", "next_prompt_estimate"}
-    names = [field.name for kind in (Cell, Outcome) for field in fields(kind)]
-    for name in [*names, "cell", "gap_closed"]:
+    typed = {field.name: str(field.type) for kind in (Cell, Outcome) for field in fields(kind)}
+    absent = {"gap_closed", *(name for name, kind in typed.items() if kind.endswith("| None"))}
+    for name in [*typed, "cell", "gap_closed"]:
         if name not in record:
             raise ReportError(f"{where}: {name} is missing")
         value = record[name]

@@ -95,14 +95,15 @@ def run(args: argparse.Namespace) -> int:
     scale = _scale(args)
     reading = Reading(scale.turns, args.seed, args.tokenizer, args.characters_per_token, args.skip_bad)
     folder: Path = args.out
-    folder.mkdir(parents=True, exist_ok=True)
     timing = _timing(args, folder)
+    timing.tokens(OBJECTIVE_MS)  # or it cannot be met, which is said before anything is written
     scale = replace(scale, thresholds_ms=tuple(ms for ms in scale.thresholds_ms if ms >= timing.ms(0)))
     studies = [
         _study(data, wanted, reading, timing, scale, args.page_size)
         for data, wanted in ((WILDCHAT, args.trace), (SHAREGPT, args.sharegpt))
     ]
     learned = [studies_of_learned_rates(reading, timing, scale, sigma, args.page_size) for sigma in _SPREADS]
+    folder.mkdir(parents=True, exist_ok=True)
     rows = Rows(folder / CELLS)
     _fill(rows, [*studies, *chain(*learned)], args.jobs)
 
@@ -150,6 +151,7 @@ def _timing(args: argparse.Namespace, folder: Path) -> Timing:
         from eval.live.calibrate import calibrate
 
         measured = calibrate(args.calibrate, seed=args.seed)
+        folder.mkdir(parents=True, exist_ok=True)
         write(folder / TIMING, measured)
         return measured
     if given:
