@@ -34,6 +34,7 @@ from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.learning.selector import Rule, Selector
 from radix_tlru.learning.state import LearnedState, Seen
+from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.policy.models import AnyPrompt, PromptModel
 from radix_tlru.policy.policy import Policy, policy_for
@@ -143,6 +144,10 @@ class Learner:
         if not learns_later:
             self.learn()
         return conversation
+
+    def newcomer(self) -> Conversation:
+        """What to write on a path whose turn is not recorded, or that has none: it was used now."""
+        return Conversation(self.now, 0, 0, 0, 0, features=NOTHING_KNOWN, turn_index=self._turns)
 
     def record_prefill(self, turn: Turn) -> Conversation | None:
         """What the next prompt of a conversation begins with was prefilled before that came. Returns what to write on

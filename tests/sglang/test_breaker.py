@@ -48,6 +48,7 @@ HOOKS = {
     "learn": lambda driver: driver.cache.tail.learner,
     "mark_queued": lambda driver: driver.cache.tail.learner,
     "choose_victim": lambda driver: driver.cache.tail.order,
+    "add_leaf": lambda driver: driver.cache.tail.order,
 }
 
 

@@ -138,6 +138,13 @@ class TailComponent(LearningComponent):
 
     # ---- eviction ----
 
+    def add_leaf(self, order: Order, leaf_id: int) -> None:
+        """A leaf became evictable: an order is told, and may price it."""
+        try:
+            order.add_leaf(leaf_id)
+        except Exception as error:
+            self.breaker.trip("to price a leaf", error)
+
     def missing(self, requested: int) -> int:
         """Tokens still to be freed, of those that the driver requests."""
         if self.available_target is None or requested <= 0:

@@ -164,12 +164,23 @@ class LearningComponent(FullComponent):
     ) -> None:
         """A request has been served, if it is finished and its context is in the tree."""
         super().cleanup_after_caching_req(req, is_finished, insert_result, insert_params)
-        if not is_finished or insert_result is None or insert_result.rotation_tail_declined:
+        if insert_result is None or insert_result.rotation_tail_declined:
             return
+        node_id = insert_result.last_device_node
         try:
-            self._learn_from(req, insert_result.last_device_node, insert_params)
+            if is_finished:
+                self._learn_from(req, node_id, insert_params)
+            self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to read what a request was", error)
+
+    def _write_first_use(self, node_id: NodeId) -> None:
+        """Until a turn is recorded that ends at the node, it was used now, by somebody of whom nothing is known.
+
+        Chunks of prompts, requests for no token and turns that wait to be recorded are no reason to go first.
+        """
+        if self.learner is not None and self.conversation_at(node_id) is None:
+            self.write_use(node_id, self.learner.newcomer())
 
     def _learn_from(self, req: Req, node_id: NodeId, insert_params: InsertParams | None) -> None:
         """A request has been served, and its context ends at that node."""
@@ -194,6 +205,7 @@ class LearningComponent(FullComponent):
             return
         try:
             self._unrecorded.append(_Served(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
+            self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
         if not self.learns_later:

@@ -102,8 +102,8 @@ class PythonTailComponent(TailComponent):
     def _reset_tree(self) -> None:
         self._stock.reset()
         self.reset_order()
-        self._core.evictable_device_leaves = _EvictableLeaves(self._prepare, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self._prepare, self.host.order)
+        self._core.evictable_device_leaves = _EvictableLeaves(self, self.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self, self.host.order)
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.advance_clock()
@@ -253,7 +253,7 @@ class PythonTailComponent(TailComponent):
         usable_without = getattr(node, "tel_usable_without", None)
         return Leaf(end - len(node.key), end, _history(node), access, _conversation(node), usable_without)
 
-    def _prepare(self, node: UnifiedTreeNode) -> None:
+    def prepare(self, node: UnifiedTreeNode) -> None:
         """Before a leaf is added to an order: write what the order sees until the leaf is added again."""
         if self._whole is not None:
             node.tel_usable_without = self._whole.usable_without(node)
@@ -287,7 +287,10 @@ class PythonTailComponent(TailComponent):
         self._set_victim_aside()
         missing = self.missing(self._requested - tracker[FULL])
         if missing > 0 and self._whole is not None:
-            self._whole.correct_next(missing)
+            try:
+                self._whole.correct_next(missing)
+            except Exception as error:
+                self.breaker.trip("to choose what goes", error)
         victim = self.next_victim(missing) if missing > 0 else None
         if victim is None:
             return None
@@ -345,9 +348,9 @@ class _Stock(NamedTuple):
 class _EvictableLeaves(set):
     """The tree's set of a tier's evictable leaves: the one place where the order of that tier hears of them."""
 
-    def __init__(self, prepare: Callable[[UnifiedTreeNode], None], order: Order) -> None:
+    def __init__(self, tail: PythonTailComponent, order: Order) -> None:
         super().__init__()
-        self._prepare, self._order = prepare, order
+        self._tail, self._order = tail, order
 
     def follow(self, order: Order) -> None:
         """Tell another order, which is empty, of the leaves from now on."""
@@ -358,8 +361,8 @@ class _EvictableLeaves(set):
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:
             super().add(node)
-            self._prepare(node)
-            self._order.add_leaf(node.id)
+            self._tail.prepare(node)
+            self._tail.add_leaf(self._order, node.id)
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:

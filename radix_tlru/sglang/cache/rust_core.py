@@ -173,7 +173,7 @@ class RustTailCore(RustUnifiedTreeCore):
         nodes.children[parent] += 1
         row = nodes.add_node(node_id, end, children=0)
         nodes.access[row] = self._tail.clock
-        self._tail.order.add_leaf(node_id)
+        self._tail.add_leaf(self._tail.order, node_id)
         return True
 
     def _add_new_path(self, node_id: NodeId) -> None:
@@ -262,7 +262,7 @@ class RustTailCore(RustUnifiedTreeCore):
         """If it can be evicted."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.add_leaf(node_id)
+            self._tail.add_leaf(self._tail.order, node_id)
 
     def add_all_to_order(self) -> None:
         """The order is new, and empty."""

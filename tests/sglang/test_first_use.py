@@ -1,0 +1,57 @@
+"""What is cached before a turn of it is recorded, or for no turn at all, was used now: it is no first victim."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.sampling.sampling_params import SamplingParams
+
+from radix_tlru.sglang.scheduler.batches import batch_processed
+from tests.helpers.caches import Driver, our_cache
+
+pytestmark = pytest.mark.usefixtures("tree_core")
+
+POOL, OLD, TOKENS = 4_000, 20, 100
+BOOT = 1e6  # s: stamps are of a machine that has been up for days
+
+
+@pytest.fixture(params=["tlru", "etlru"])
+def driver(request: pytest.FixtureRequest) -> Driver:
+    """A cache of 20 conversations of 100 tokens, a minute apart."""
+    weight = {"median_weight": 1.0} if request.param == "etlru" else {}
+    driver = Driver(our_cache(POOL, policy=request.param, threshold=600, trim_chunk=1, **weight))
+    for number in range(OLD):
+        driver.request(driver.fresh(TOKENS), prompt=TOKENS - 10, stamp=BOOT + 60 * number)
+    return driver
+
+
+def test_turns_of_one_step_that_wait_to_be_recorded_do_not_go_before_older_ones(driver: Driver) -> None:
+    contexts = [driver.fresh(TOKENS) for _ in range(16)]
+
+    def serve(*_: object) -> None:
+        for context in contexts:
+            driver.request(context, prompt=TOKENS - 10, stamp=BOOT + 60 * OLD)
+
+    scheduler = SimpleNamespace(tree_cache=driver.cache, device="cpu")
+    batch_processed(serve, scheduler, SimpleNamespace(launch_ts=None))
+    assert driver.cache.tail.has_work, "a step records four of them"
+    driver.evict(1_200)
+    assert [driver.resident(context) for context in contexts] == [TOKENS] * 16
+
+
+@pytest.mark.parametrize(
+    ("is_finished", "most"), [(False, 100), (True, 0)], ids=["a prompt that is retracted", "for no token"]
+)
+def test_a_prompt_without_a_turn_does_not_go_before_older_ones(driver: Driver, is_finished: bool, most: int) -> None:
+    ids = array("q", driver.fresh(TOKENS))
+    asked = SamplingParams(max_new_tokens=most)
+    req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=asked)
+    params = InsertParams(key=RadixKey(ids), value=driver.allocate(TOKENS))
+    driver.cache.tail.cleanup_after_caching_req(req, is_finished, driver.cache.insert(params), params)
+    driver.evict(1_200)
+    assert driver.resident(ids) == TOKENS
