@@ -32,7 +32,7 @@ from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.learning.selector import Rule, Selector
+from radix_tlru.learning.selector import Rule, Selector, sparsity
 from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.learning.turn_log import TurnLog
@@ -43,8 +43,6 @@ from radix_tlru.policy.tel import Tally
 __all__ = ["Learner"]
 
 _ENOUGH = 50  # turns, before which nothing is compared
-_FEWEST_SHADOWED = 100  # contexts that fit into a shadow, unless the cache itself holds fewer
-_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
 _SLICES = 64  # of the steps of learning that wait, a slice is one of so many; one step at least
@@ -283,7 +281,8 @@ class Learner:
         if self.selector is None:
             if self._learned < _ENOUGH or not (self._chooses or self._watched):
                 return
-            self.selector = self._new_selector()
+            one_in = sparsity(self._capacity, self._turns, self._tokens)
+            self.selector = Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
         yield from self.selector.replay_turn(conversation, turn, self.in_force)
         yield  # at the end of a turn leaves get new prices
         if self._chooses:
@@ -303,12 +302,6 @@ class Learner:
                 if len(policy.prompts.probabilities) > 1
             }
         )
-
-    def _new_selector(self) -> Selector:
-        """Shadows of a size that the contexts seen so far ask for."""
-        held = self._capacity * self._turns // max(self._tokens, 1)  # contexts that fit into the cache
-        one_in = min(max(held // _FEWEST_SHADOWED, 1), _MOST_SPARSE)
-        return Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
 
     def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
         """Wrap the candidates from the first use on: a server that has none does without the steps it takes to ask.

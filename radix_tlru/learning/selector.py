@@ -12,7 +12,11 @@ from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 
-__all__ = ["IN_FORCE", "Rule", "Selector"]
+__all__ = ["IN_FORCE", "Rule", "Selector", "sparsity"]
+
+_FEWEST = 100  # contexts that fit into a shadow, unless the cache itself holds fewer
+_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
+_SIZED_EVERY = 1_000  # turns between two looks at how many contexts fit
 
 IN_FORCE = "in force"
 """Name among the candidates of the one that was in force at each turn, whichever that was."""
@@ -33,8 +37,17 @@ class Rule(Protocol):
         """A turn was served by the shadows: its uncached tokens under each candidate. ξ and lengths are tokens."""
 
 
+def sparsity(capacity: int, turns: int, tokens: int) -> int:
+    """Conversations for each that shadows of a cache should sample, where ``turns`` had contexts of ``tokens`` in all."""
+    held = capacity * turns // max(tokens, 1)  # contexts that fit into the cache
+    return min(max(held // _FEWEST, 1), _MOST_SPARSE)
+
+
 class Selector:
     """Candidates, a shadow cache of each, and the one that is preferred by what they cost.
+
+    Contexts may become longer than those that the shadows were made for. Where twice as many conversations, or half as
+    many, would be sampled by now, the shadows are made anew. They begin empty, all alike, and the rule goes on.
 
     Args:
         candidates: by name.
@@ -49,10 +62,9 @@ class Selector:
         self.one_in = one_in
         """Conversations for each that is sampled."""
         self._rule = rule
-        size = capacity // page_size * page_size
-        self._shadows = {
-            name: ShadowCache(self._scaled(policy), size, page_size, one_in) for name, policy in candidates.items()
-        }
+        self._candidates, self._capacity, self._page_size = dict(candidates), capacity, page_size
+        self._shadows = self._new_shadows()
+        self._turns = self._tokens = 0  # since it was last seen how many contexts fit, and their contexts
         self.prompt_tokens = 0
         """Of the turns that the shadows have served."""
         self.served = {name: Tally() for name in (*candidates, IN_FORCE)}
@@ -73,6 +85,7 @@ class Selector:
 
         In the last step the rule is told what they found.
         """
+        self._count_context(turn.context_len)
         if conversation.number % self.one_in:
             return
         self.prompt_tokens += turn.prompt_len
@@ -89,6 +102,7 @@ class Selector:
 
     def replace_candidate(self, name: str, policy: Policy) -> None:
         """Another version of a candidate takes its place."""
+        self._candidates[name] = policy
         self._shadows[name].order.switch_policy(self._scaled(policy))
 
     @contextmanager
@@ -99,6 +113,25 @@ class Selector:
                 for shadow in self._shadows.values():
                     orders.enter_context(shadow.without(conversation))
             yield
+
+    def _new_shadows(self) -> dict[str, ShadowCache]:
+        size = self._capacity // self._page_size * self._page_size
+        return {
+            name: ShadowCache(self._scaled(policy), size, self._page_size, self.one_in)
+            for name, policy in self._candidates.items()
+        }
+
+    def _count_context(self, tokens: int) -> None:
+        """Have shadows of another size, if contexts of late ask for it."""
+        self._turns += 1
+        self._tokens += tokens
+        if self._turns < _SIZED_EVERY:
+            return
+        one_in = sparsity(self._capacity, self._turns, self._tokens)
+        self._turns = self._tokens = 0
+        if one_in > 2 * self.one_in or 2 * one_in < self.one_in:
+            self.one_in = one_in
+            self._shadows = self._new_shadows()
 
     def _scaled(self, policy: Policy) -> Policy:
         """The policy with a trim chunk that is as large a share of a shadow as it is of the cache."""

@@ -16,6 +16,7 @@ from radix_tlru.learning.records import Conversation, SharedPrefix
 __all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
 _MOST_REMEMBERED = 20_000  # prefixes
+_MOST_ON_A_PATH = 64  # of them that are looked at for a conversation: real agents have 9
 _MEMORY = 0.7  # of the mean wait, at each use
 _RATE = 0.5  # of the mean rate: waits are mostly shorter than their mean, and then much longer
 
@@ -28,9 +29,11 @@ def reuse_rate(prefix: SharedPrefix, at: float) -> float:
 
 
 def prefixes_of(conversation: Conversation) -> Iterator[SharedPrefix]:
-    """The shared prefixes that a conversation began with, the longest first."""
+    """The shared prefixes that a conversation began with, the longest first: 64 of them, if there are more."""
     prefix = conversation.prefix
-    while prefix is not None:
+    for _ in range(_MOST_ON_A_PATH):
+        if prefix is None:
+            return
         yield prefix
         prefix = prefix.above
 

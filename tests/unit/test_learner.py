@@ -15,7 +15,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
-from radix_tlru.learning.selector import IN_FORCE, Selector
+from radix_tlru.learning.selector import IN_FORCE, Selector, sparsity
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.sharded_dict import SHARDS
@@ -113,6 +113,22 @@ def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
     victim = shadow.order.choose_victim(1)
     assert victim is not None
     assert context - victim.keep == 10 * PAGE
+
+
+def test_shadows_are_made_anew_where_contexts_become_much_longer() -> None:
+    """60 turns of 64 tokens: 100,000 / 64 fit, so one in 15 is sampled. Of 2,000 tokens 50 fit: all are."""
+    lru = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+    selector = Selector({"lru": lru}, 100_000, PAGE, sparsity(100_000, 60, 60 * 64), LeastTel(["lru"]))
+    conversations = new_conversations()
+    found = []
+    for name in range(2_000):
+        tokens = 64 if name < 60 else 2_000
+        served = turn(float(name), tokens, tokens, name)
+        for _ in selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "lru"):
+            pass
+        found.append(selector.one_in)
+    assert found == [15] * 999 + [1] * 1_001
+    assert selector.sampled == 999 // 15 + 1_001, "what was sampled before still counts"
 
 
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:

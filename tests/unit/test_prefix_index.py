@@ -117,3 +117,23 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
     assert checkpoints == {*index.contexts, *index.prompts, *index.prefixes}
     assert index._leading == Counter(key for checkpoint in checkpoints for key in path_to(index, checkpoint))
     assert index._above.keys() == index._leading.keys()
+
+
+def test_a_path_that_was_forked_at_many_depths_costs_a_bounded_number_of_hashes_and_the_deepest_fork_is_found() -> None:
+    index: PrefixIndex = PrefixIndex()
+    ids, forks = list(range(64_000)), 1_000
+    whole = hashed(ids)
+    for fork in range(1, forks + 1):
+        path = whole.path_to(64 * fork)
+        index.put(index.prefixes, path, fork)
+    asked: list[int] = []
+    fingerprint = fingerprint_of(ids)
+
+    def counted(start: int, end: int, above: int) -> int:
+        asked.append(end - start)
+        return fingerprint(start, end, above)
+
+    found = [index.prefixes[checkpoint] for checkpoint in index.on_path(HashedContext(counted, len(ids)))]
+    assert found[0] == forks
+    assert 10 < len(found) < forks
+    assert len(asked) <= 256 + len(STEPS)
