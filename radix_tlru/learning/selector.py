@@ -38,7 +38,7 @@ class Rule(Protocol):
 
 
 def sparsity(capacity: int, turns: int, tokens: int) -> int:
-    """Conversations for each that shadows of a cache should sample, where ``turns`` had contexts of ``tokens`` in all."""
+    """Conversations for each that shadows should sample, where ``turns`` had contexts of ``tokens`` in all."""
     held = capacity * turns // max(tokens, 1)  # contexts that fit into the cache
     return min(max(held // _FEWEST, 1), _MOST_SPARSE)
 
