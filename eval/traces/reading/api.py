@@ -8,7 +8,7 @@ from typing import Any
 
 from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
-from eval.traces.reading.content import message_of, stop_reason, text_of
+from eval.traces.reading.content import message_of, stop_reason, text_of, whole_text
 from eval.traces.reading.lengths import Call
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
@@ -147,7 +147,8 @@ def _are_messages(messages: list[Any]) -> bool:
 
 def _prompt(record: Record, body: Mapping[str, Any]) -> list[Message]:
     """All that the model reads, in order: tools and the system prompt first."""
-    head = [Message("system", text) for text in (text_of(body.get("tools")), _system(body)) if text]
+    tools = body.get("tools") or body.get("functions")
+    head = [Message("system", text) for text in (whole_text(tools) if tools else "", _system(body)) if text]
     if isinstance(body.get("messages"), list):
         field, items = "messages", body["messages"]
     elif "input" in body:

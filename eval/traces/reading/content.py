@@ -11,13 +11,23 @@ import msgspec
 from eval.traces.reading.chats import Message, Role
 from eval.traces.request import InputKind, StopReason
 
-__all__ = ["block_types", "calls_tool", "input_kind", "message_of", "role_of", "stop_reason", "text_of"]
+__all__ = [
+    "block_types",
+    "calls_tool",
+    "input_kind",
+    "message_of",
+    "role_of",
+    "stop_reason",
+    "text_of",
+    "whole_text",
+]
 
 _IMAGE_CHARACTERS = 4_000
 """That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
 
 _TEXTS = ("text", "content", "output", "thinking", "reasoning_content", "refusal", "summary", "value", "transcript")
-_CALLS = ("name", "arguments", "input", "function", "action")
+_CALLS = ("name", "arguments", "args", "input", "action")
+_CALLED = ("function", "function_call", "tool_calls")
 _BINARY = ("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio", "video_url")
 
 _TOOL_CALL_TYPES = {
@@ -25,6 +35,15 @@ _TOOL_CALL_TYPES = {
     *("tool_search_call", "web_search_call", "tool_call", "toolCall"),
 }
 _TOOL_RESULT_TYPES = {"tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+
+_BLOCK_TYPES = {
+    *("text", "input_text", "output_text", "thinking", "reasoning", "reasoning_text", "summary_text", "refusal"),
+    *("message", "mcp_tool_result", *_TOOL_CALL_TYPES, *_TOOL_RESULT_TYPES),
+}
+"""Of blocks whose other fields, such as ids and signatures, no model reads."""
+
+_MARKS = {"annotations", "cache_control", "isError", "is_error"}
+"""Fields that a block without a type may have beside its text."""
 
 _ROLES: dict[str, Role] = {
     **dict.fromkeys(("system", "developer"), "system"),
@@ -103,10 +122,8 @@ def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Messa
         return None
     if role == "user" and "tool_result" in block_types(message.get("content")):
         role = "tool"
-    texts = [text_of(message[name]) for name in (*_TEXTS, *_CALLS) if name != "input" and message.get(name)]
-    texts += [text_of(message.get("input")) if role == "assistant" else ""]
-    texts += [text_of(message.get("tool_calls")) if message.get("tool_calls") else ""]
-    text = "\n".join(filter(None, texts))
+    # What is called `input` in a message that is no call is a copy of what it answers.
+    text = _said({name: value for name, value in message.items() if name != "input" or role == "assistant"})
     return Message(role, text, time_s, role == "assistant" and calls_tool(message))
 
 
@@ -115,13 +132,27 @@ def _text_of_block(block: Mapping[str, Any]) -> str:
     if kind in _BINARY:
         digest = blake2b(msgspec.json.encode(block, order="sorted"), digest_size=32).hexdigest()
         return (digest * (_IMAGE_CHARACTERS // len(digest) + 1))[:_IMAGE_CHARACTERS]
-    named = [text_of(block[name]) for name in (*_TEXTS, *_CALLS) if block.get(name)]
-    # Arguments of a tool are an object of any fields: all of it is read.
-    return "\n".join(filter(None, named)) if named else _any_text(block)
+    known = kind in _BLOCK_TYPES or (not kind and block.keys() <= {*_TEXTS, *_MARKS})
+    # Of any other object all is read: the structured result of a tool may have any fields.
+    return (_said(block) if known else "") or whole_text(block)
 
 
-def _any_text(block: Mapping[str, Any]) -> str:
+def _said(block: Mapping[str, Any]) -> str:
+    """The texts of a message or a block, and the calls of tools in it: their names and arguments."""
+    parts = [text_of(block.get(name)) for name in _TEXTS]
+    parts += [whole_text(block[name]) for name in _CALLS if block.get(name)]
+    for name in _CALLED:
+        calls = block.get(name)
+        for call in calls if isinstance(calls, list) else [calls]:
+            parts.append(_said(call) if isinstance(call, Mapping) else text_of(call))
+    return "\n".join(filter(None, parts))
+
+
+def whole_text(value: Any) -> str:
+    """Tools or arguments of tools as text: objects of any fields, all of which a model reads."""
+    if isinstance(value, str):
+        return value
     try:
-        return msgspec.json.encode(block).decode()
+        return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, msgspec.MsgspecError):
-        return str(block)
+        return str(value)

@@ -1,0 +1,72 @@
+"""Definitions of tools, their arguments and their results in messages of APIs: all that a model reads counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import Request, open_trace
+from tests.helpers.trace_files import write_lines
+
+QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
+LONG = "b" * 8000  # 2,000 tokens
+OPENAI_TOOL = {"type": "function", "function": {"name": "ls", "description": LONG, "parameters": {"type": "object"}}}
+ANTHROPIC_TOOL = {"name": "ls", "description": LONG, "input_schema": {"type": "object"}}
+OLD_FUNCTION = {"name": "ls", "description": LONG, "parameters": {"type": "object"}}
+
+
+def read(tmp_path: Path, *rows: Any) -> list[Request]:
+    return open_trace(write_lines(tmp_path / "t.jsonl", *rows)).requests
+
+
+def asked(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": list(messages)} | more
+
+
+@pytest.mark.parametrize(
+    ("field", "tool"), [("tools", OPENAI_TOOL), ("tools", ANTHROPIC_TOOL), ("functions", OLD_FUNCTION)]
+)
+def test_descriptions_and_schemas_of_tools_are_part_of_the_prompt(field: str, tool: Any, tmp_path: Path) -> None:
+    (request,) = read(tmp_path, asked(QUESTION, **{field: [tool, tool]}))
+    assert 4000 + 2 < request.prompt_tokens < 4000 + 2 + 100
+
+
+def test_other_tools_before_the_same_question_share_nothing(tmp_path: Path) -> None:
+    other = {**ANTHROPIC_TOOL, "description": "c" * 8000}
+    one, two, three = read(tmp_path, *(asked(QUESTION, tools=[each]) for each in (ANTHROPIC_TOOL, other, other)))
+    assert one.prompt.common(two.prompt) == 0
+    assert two.prompt.common(three.prompt) == two.prompt_tokens
+
+
+ARGUMENTS = {"name": "x", "content": "", "body": LONG}
+CALLS = {
+    "anthropic": {"content": [{"type": "tool_use", "id": "1", "name": "Write", "input": ARGUMENTS}]},
+    "openai": {"content": None, "tool_calls": [{"function": {"name": "Write", "arguments": json.dumps(ARGUMENTS)}}]},
+    "openai, not as text": {"tool_calls": [{"function": {"name": "Write", "arguments": ARGUMENTS}}]},
+    "openai of 2023": {"content": None, "function_call": {"name": "Write", "arguments": json.dumps(ARGUMENTS)}},
+    "langchain": {"content": "", "tool_calls": [{"type": "tool_call", "name": "Write", "args": ARGUMENTS}]},
+}
+
+
+@pytest.mark.parametrize("api", CALLS)
+def test_all_arguments_of_a_tool_are_part_of_the_prompt_whatever_they_are_called(api: str, tmp_path: Path) -> None:
+    (request,) = read(
+        tmp_path, asked(QUESTION, {"role": "assistant"} | CALLS[api], {"role": "tool", "content": "done"})
+    )
+    assert 2000 < request.prompt_tokens < 2000 + 50
+
+
+def test_a_structured_result_of_a_tool_counts_whole_and_a_text_without_what_is_around_it(tmp_path: Path) -> None:
+    results: list[tuple[Any, int]] = [
+        ({"name": "x", "rows": [LONG]}, 2000),
+        ({"type": "report", "text": "x", "rows": [LONG]}, 2000),
+        ([{"type": "text", "text": LONG, "cache_control": {"type": "ephemeral", "ttl": "t" * 400}}], 2000),
+        ([{"type": "thinking", "thinking": LONG, "signature": "s" * 400}], 2000),
+        ({"content": [{"type": "image", "data": "i" * 80_000}], "isError": False}, 1000),
+    ]
+    for content, tokens in results:
+        (request,) = read(tmp_path, asked(QUESTION, {"role": "tool", "content": content}))
+        assert tokens <= request.prompt_tokens - 2 < tokens + 20
