@@ -11,7 +11,7 @@ One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -43,16 +43,16 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log, chats, batches = CallLog(options, notes), _Chats(options, notes), _Batches()
-    alone: dict[str, list[Mapping[str, Any]]] = {}  # by file, single messages
-    answers: list[Call] = []
+    alone: dict[str, list[tuple[Record, Mapping[str, Any]]]] = {}  # by file, single messages
+    answers: list[TextCall] = []
     notes.add("real", f"messages; {counted(options)}")
 
     def take(record: Record, row: Mapping[str, Any]) -> Iterator[Request]:
         try:
             if is_call(row):
                 yield from _taken(record, row, log, chats)
-            elif response := response_of(row):
-                answers.append(answer_of(record, response))
+            elif response_of(row):
+                answers.append(answer_of(record, row))
             else:
                 notes.left_out(f"{record.where}: neither messages nor a response")
         except TraceError as error:
@@ -60,18 +60,35 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 
     for record, row in _rows(source, notes):
         if "role" in row:
-            alone.setdefault(record.file, []).append(row)
+            alone.setdefault(record.file, []).append((record, row))
         elif (joined := batches.joined(record, row)) is not None:
             yield from take(record, joined)
     for record, row in batches.unjoined():
         yield from take(record, row)
-    for messages in alone.values():
-        yield from take(Record(source.title, messages), {"messages": messages})
+    for single in alone.values():
+        # Responses of Anthropic are messages too, and kept with those of the user a conversation.
+        if all(response_of(row) for _, row in single):
+            for record, row in single:
+                yield from take(record, row)
+        else:
+            yield from take(Record(source.title, single), {"messages": [row for _, row in single]})
     yield from log.requests()
+    yield from _of_lengths(answers, options, notes)
+
+
+def _of_lengths(answers: Sequence[TextCall], options: Options, notes: Notes) -> Iterator[Request]:
+    """Responses alone: a request each, that shares nothing."""
     if answers:
         notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
-        units = count(1 << 66)
-        yield from (one for answer in answers for one in rebuilt(None, [answer], units, True))
+    stamper, units = Stamper(options.arrivals), count(1 << 66)
+    drawn = sum(answer.start_s is None for answer in answers)
+    if drawn:
+        notes.add("drawn", stamper.said(f"times of {drawn:,} responses"))
+    for each in answers:
+        start_s = stamper.birth() if each.start_s is None else each.start_s
+        lasted_s = None if each.end_s is None else max(each.end_s - start_s, 0.0)
+        tokens = each.prompt_tokens or 0, each.output_tokens or 0
+        yield from rebuilt(None, [Call(start_s, *tokens, each.stop, each.model, answer_s=lasted_s)], units, True)
 
 
 class _Batches:

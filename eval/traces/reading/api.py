@@ -9,7 +9,6 @@ from typing import Any
 from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import message_of, stop_reason, text_of, whole_text
-from eval.traces.reading.lengths import Call
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
@@ -24,6 +23,7 @@ _RESPONSES = ("response", "response_body", "completion", "result")
 _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id", "prompt_cache_key")
 _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time")
 _ENDS = ("end_time", "endTime", "completed_at", "response_time_at")
+_CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
 
 
@@ -60,6 +60,8 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The response of an API in a row, or that is the row; empty if there is none."""
     if "choices" in row or (row.get("object") == "response" and "output" in row):
         return row
+    if row.get("type") == "message" and isinstance(row.get("usage"), Mapping):  # of Anthropic's Messages API
+        return row
     for name in _RESPONSES:
         found = _loaded(row.get(name))
         if isinstance(found, Mapping):
@@ -80,12 +82,7 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
     """
     body, response = _body(row), response_of(row)
     answer, stop, output = _answer(response)
-    start_s, end_s = _time(record, row, body, _TIMES), _time(record, row, response, _ENDS)
-    if start_s is None and "created" in response:
-        start_s = any_seconds(record, "created", response["created"])
-    latency = row.get("latency_ms", row.get("duration_ms"))
-    if end_s is None and start_s is not None and isinstance(latency, int | float) and latency >= 0:
-        end_s = start_s + latency / 1000
+    start_s, end_s = _span(record, row, body, response)
     if output is None:
         output = _tokens(record, row, "output_length")
     session = next((str(each[name]) for each in (row, body) for name in _SESSIONS if _is_name(each.get(name))), None)
@@ -106,20 +103,40 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
     )
 
 
-def answer_of(record: Record, response: Mapping[str, Any]) -> Call:
-    """A response without its prompt: lengths and the end of the answer.
+def answer_of(record: Record, row: Mapping[str, Any]) -> TextCall:
+    """The call of a response that has no prompt beside it: without messages, its times, lengths and end.
 
     Raises:
-        TraceError: it has no usage.
+        TraceError: it has no usage, or a time is none.
     """
+    response = response_of(row)
     usage = response.get("usage")
     if not isinstance(usage, Mapping):
         raise bad_field(record, "usage", "missing: a response without its prompt tells nothing but lengths")
-    tokens = _usage(usage, "prompt_tokens", "input_tokens")
     _, stop, output = _answer(response)
-    created = response.get("created", response.get("created_at", 0))
-    start_s = any_seconds(record, "created", created if isinstance(created, int | float | str) else 0)
-    return Call(start_s, tokens or 0, output or 0, stop, _text(response.get("model")))
+    start_s, end_s = _span(record, row, {}, response)
+    return TextCall(
+        messages=(),
+        start_s=start_s,
+        end_s=end_s,
+        prompt_tokens=_prompt_tokens(usage) or 0,
+        output_tokens=output or 0,
+        stop=stop,
+        model=_text(response.get("model")),
+    )
+
+
+def _span(
+    record: Record, row: Mapping[str, Any], body: Mapping[str, Any], response: Mapping[str, Any]
+) -> tuple[float | None, float | None]:
+    """When a call started and when its answer ended, s; of the row before its request and its response."""
+    start_s, end_s = _time(record, (row, body), _TIMES), _time(record, (row, response), _ENDS)
+    if start_s is None:
+        start_s = _time(record, (response,), ("created", "created_at"))
+    latency = row.get("latency_ms", row.get("duration_ms"))
+    if end_s is None and start_s is not None and isinstance(latency, int | float) and latency >= 0:
+        end_s = start_s + latency / 1000
+    return start_s, end_s
 
 
 def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -195,18 +212,26 @@ def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReaso
     return said, stop, _usage(usage, "completion_tokens", "output_tokens") if isinstance(usage, Mapping) else None
 
 
+def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Tokens of a prompt, cached ones included: Anthropic counts those apart, all others within."""
+    fresh = _usage(usage, "prompt_tokens", "input_tokens")
+    if fresh is None or "prompt_tokens" in usage:
+        return fresh
+    return fresh + sum(_usage(usage, name) or 0 for name in _CACHED)
+
+
 def _usage(usage: Mapping[str, Any], *names: str) -> int | None:
     found = (usage.get(name) for name in names)
     return next((each for each in found if isinstance(each, int) and 0 <= each <= 2**53), None)
 
 
-def _time(record: Record, row: Mapping[str, Any], other: Mapping[str, Any], names: Sequence[str]) -> float | None:
-    for each in (row, other):
+def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> float | None:
+    for each in places:
         for name in names:
             value = each.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 continue
-            if name == "timestamp" and not isinstance(value, str) and 0 <= value < 1e9 and "messages" in row:
+            if name == "timestamp" and not isinstance(value, str) and 0 <= value < 1e9 and "messages" in places[0]:
                 return value / 1000  # aiperf's rows count milliseconds from the start of the trace
             return any_seconds(record, name, value)
     return None

@@ -22,13 +22,14 @@ __all__ = ["CallLog", "TextCall"]
 class TextCall:
     """One call. What the log does not tell is None."""
 
-    messages: Sequence[Message]  # the whole prompt, or what it adds to the session's history
+    messages: Sequence[Message]  # the whole prompt, or what it adds to the session's history; of a response alone none
     answer: Sequence[Message] = ()  # empty where it is not in the log
     adds: bool = False  # the messages are what the prompt adds
     session: str | None = None
     start_s: float | None = None
     end_s: float | None = None
     delay_s: float | None = None  # from the end of the answer before
+    prompt_tokens: int | None = None  # as the server counted them, cached ones included
     output_tokens: int | None = None
     stop: StopReason | None = None
     model: str | None = None
