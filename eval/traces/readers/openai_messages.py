@@ -20,6 +20,7 @@ from eval.traces.arrivals import Stamper
 from eval.traces.reading.api import CONTAINERS, answer_of, call_of, is_call, response_of, rows_of
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Chat, requests, turns
+from eval.traces.reading.clock import Piece, on_one_clock
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
@@ -45,12 +46,19 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log, chats, batches = CallLog(options, notes), _Chats(options, notes), _Batches()
     alone: dict[str, list[tuple[Record, Mapping[str, Any]]]] = {}  # by file, single messages
     answers: list[TextCall] = []
+    pieces: list[Piece] = []
     notes.add("real", f"messages; {counted(options)}")
 
-    def take(record: Record, row: Mapping[str, Any]) -> Iterator[Request]:
+    def take(record: Record, row: Mapping[str, Any]) -> None:
         try:
-            if is_call(row):
-                yield from _taken(record, row, log, chats)
+            if batches.pairs and is_call(row) and "custom_id" in row and not response_of(row):
+                notes.left_out(f"{record.where}: the results of the batch hold no response to it")
+            elif is_call(row):
+                call = call_of(record, row)
+                if not call.answer and not call.adds and call.messages and call.messages[-1].role == "assistant":
+                    pieces.extend(chats.pieces(record, row, call))
+                else:
+                    log.add(call)
             elif response_of(row):
                 answers.append(answer_of(record, row))
             else:
@@ -62,39 +70,40 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         if "role" in row:
             alone.setdefault(record.file, []).append((record, row))
         elif (joined := batches.joined(record, row)) is not None:
-            yield from take(record, joined)
+            take(record, joined)
     for record, row in batches.unjoined():
-        yield from take(record, row)
+        take(record, row)
     for single in alone.values():
         # Responses of Anthropic are messages too, and kept with those of the user a conversation.
         if all(response_of(row) for _, row in single):
             for record, row in single:
-                yield from take(record, row)
+                take(record, row)
         else:
-            yield from take(Record(source.title, single), {"messages": [row for _, row in single]})
-    yield from log.requests()
-    yield from _of_lengths(answers, options, notes)
+            take(Record(source.title, single), {"messages": [row for _, row in single]})
+    stamper = Stamper(options.arrivals)
+    pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes)]
+    yield from on_one_clock(pieces, notes, stamper.said)
 
 
-def _of_lengths(answers: Sequence[TextCall], options: Options, notes: Notes) -> Iterator[Request]:
+def _of_lengths(answers: Sequence[TextCall], stamper: Stamper, notes: Notes) -> Iterator[Piece]:
     """Responses alone: a request each, that shares nothing."""
     if answers:
         notes.add("rebuilt", f"{len(answers):,} responses have no prompt beside them: nothing in them can be reused")
-    stamper, units = Stamper(options.arrivals), count(1 << 66)
-    drawn = sum(answer.start_s is None for answer in answers)
-    if drawn:
-        notes.add("drawn", stamper.said(f"times of {drawn:,} responses"))
+    units = count(1 << 66)
     for each in answers:
-        start_s = stamper.birth() if each.start_s is None else each.start_s
+        told_s = [] if each.start_s is None else [each.start_s]
+        start_s = told_s[0] if told_s else stamper.birth()
         lasted_s = None if each.end_s is None else max(each.end_s - start_s, 0.0)
         tokens = each.prompt_tokens or 0, each.output_tokens or 0
-        yield from rebuilt(None, [Call(start_s, *tokens, each.stop, each.model, answer_s=lasted_s)], units, True)
+        made = rebuilt(None, [Call(start_s, *tokens, each.stop, each.model, answer_s=lasted_s)], units, True)
+        yield Piece([each.where], told_s, made, not told_s)
 
 
 class _Batches:
     """Requests of batches and their results, which lie in two files, in any order."""
 
     def __init__(self) -> None:
+        self.pairs = 0  # joined so far
         self._waiting: dict[str, tuple[Record, Mapping[str, Any]]] = {}
 
     def joined(self, record: Record, row: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -106,6 +115,7 @@ class _Batches:
         if other is None or is_call(other) == is_call(row):
             self._waiting[name] = record, row
             return other
+        self.pairs += 1
         asked, answered = (row, other) if is_call(row) else (other, row)
         return dict(asked) | {"response": response_of(answered)}
 
@@ -123,14 +133,6 @@ def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, A
             notes.bad(error)
 
 
-def _taken(record: Record, row: Mapping[str, Any], log: CallLog, chats: _Chats) -> Iterator[Request]:
-    call = call_of(record, row)
-    if not call.answer and not call.adds and call.messages and call.messages[-1].role == "assistant":
-        yield from chats.requests(record, row, call)
-    else:
-        log.add(call)
-
-
 class _Chats:
     """Rows that are whole conversations.
 
@@ -143,8 +145,8 @@ class _Chats:
         self._ends: dict[int, tuple[str, float]] = {}  # names and last times of conversations, by their last unit
         self._number = 0
 
-    def requests(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Request]:
-        """The turns of one row."""
+    def pieces(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Piece]:
+        """The turns of one row, if it has any."""
         taken = turns(call.messages)
         if not taken:
             self._notes.left_out(f"{record.where}: messages: none of a user")
@@ -160,7 +162,7 @@ class _Chats:
         made = requests(chat, self._count, self._texts)
         if own is None and call.session is None:
             made = self._new(made)
-        yield from made
+        yield Piece([record.where], [] if call.start_s is None else [call.start_s], made)
 
     def _new(self, made: list[Request]) -> list[Request]:
         """Of a row without an id, the turns that no earlier row had."""

@@ -100,6 +100,7 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
         output_tokens=output,
         stop=stop,
         model=_text(body.get("model")) or _text(response.get("model")),
+        where=record.where,
     )
 
 
@@ -123,6 +124,7 @@ def answer_of(record: Record, row: Mapping[str, Any]) -> TextCall:
         output_tokens=output or 0,
         stop=stop,
         model=_text(response.get("model")),
+        where=record.where,
     )
 
 

@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.chats import Message, extended
+from eval.traces.reading.clock import Piece, on_one_clock
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.times import TOKEN_S
@@ -33,6 +34,7 @@ class TextCall:
     output_tokens: int | None = None
     stop: StopReason | None = None
     model: str | None = None
+    where: str = ""  # its row, for errors
 
 
 @dataclass(slots=True)
@@ -88,20 +90,29 @@ class CallLog:
         self._latest[conversation] = self._tails[prompt.ids[-1]] = self._tails[draft.context.ids[-1]] = draft
 
     def requests(self) -> Iterator[Request]:
-        """All of them, once the log is read."""
+        """All of them, once the log is read.
+
+        Raises:
+            TraceError: some conversations have times and some have none.
+        """
+        yield from on_one_clock(self.pieces(), self._notes, self._stamper.said)
+
+    def pieces(self) -> Iterator[Piece]:
+        """The same by conversation, for a log that holds more than calls."""
         unknown = sum(draft.context is draft.prompt and draft.call.output_tokens is None for draft in self._drafts)
         if unknown:
             self._notes.add("assumed", f"{unknown:,} answers are not in the log: they count as empty")
         conversations: dict[str, list[_Draft]] = {}
         for draft in self._drafts:
             conversations.setdefault(draft.conversation, []).append(draft)
-        drawn = 0
         for name, drafts in conversations.items():
-            timed = all(draft.call.start_s is not None for draft in drafts)
-            drawn += not timed
-            yield from _requests(name, drafts, self._starts(drafts, timed))
-        if drawn:
-            self._notes.add("drawn", self._stamper.said(f"times of {drawn:,} conversations"))
+            told = [draft.call.start_s for draft in drafts if draft.call.start_s is not None]
+            timed = len(told) == len(drafts)
+            if drafts[0].call.start_s is None:
+                told = []  # all of its times are drawn: later ones cannot place it
+            rows = [draft.call.where or f"call {draft.number + 1}" for draft in drafts]
+            made = list(_requests(name, drafts, self._starts(drafts, timed)))
+            yield Piece(rows, told, made, not timed)
 
     def _history(self, before: _Draft) -> Path:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""

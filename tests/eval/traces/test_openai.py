@@ -119,10 +119,17 @@ def test_a_batch_and_its_results_are_joined_in_any_order(tmp_path: Path, results
     results = [{"id": "b", "custom_id": "r1", "response": {"status_code": 200, "body": completion(finish="length")}}]
     write_lines(tmp_path / "day" / results_file, *results)
     trace = open_trace(str(tmp_path / "day"))
-    assert sorted((str(request.stop), request.output_tokens) for request in trace.requests) == [
-        ("None", 0),
-        ("length", 7),
-    ]
+    assert [(request.stop, request.output_tokens) for request in trace.requests] == [("length", 7)]
+    assert trace.skip_reasons == ("batch.jsonl:2: the results of the batch hold no response to it",)
+
+
+def test_a_request_of_a_batch_that_failed_is_left_out(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day" / "batch.jsonl", *({"custom_id": f"r{n}", "body": body(QUESTION)} for n in (1, 2)))
+    failed = {"custom_id": "r1", "response": {"status_code": 500, "body": {"error": {"message": "no"}}}}
+    done = {"custom_id": "r2", "response": {"status_code": 200, "body": completion()}}
+    write_lines(tmp_path / "day" / "results.jsonl", failed, done)
+    trace = open_trace(str(tmp_path / "day"))
+    assert (len(trace.requests), trace.skipped) == (1, 1)
 
 
 def test_responses_alone_are_lengths_alone(tmp_path: Path) -> None:

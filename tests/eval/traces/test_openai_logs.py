@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eval.traces import Trace, open_trace
-from tests.helpers.trace_files import said, write_lines
+import pytest
 
+from eval.traces import Trace, open_trace
+from tests.helpers.trace_files import refusal, said, write_lines
+
+EPOCH = 1_760_000_000
 QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
 ANSWER = {"role": "assistant", "content": "a" * 12}
 MORE = {"role": "user", "content": "more"}
@@ -45,7 +48,39 @@ def test_responses_of_anthropic_are_responses_and_with_messages_of_the_user_a_co
     alone = read(tmp_path, OF_ANTHROPIC, OF_ANTHROPIC)
     assert [request.prompt_tokens for request in alone.requests] == [5310, 5310]
     assert alone.requests[1].arrival_s > 0
-    assert "times of 2 responses" in said(alone, "drawn")
+    assert "times of 2 conversations" in said(alone, "drawn")
     first, second = read(tmp_path, QUESTION, OF_ANTHROPIC, MORE, OF_ANTHROPIC).requests
     assert (first.prompt_tokens, second.prompt_tokens) == (2, 2 + 1 + 1)
     assert second.continues(first)
+
+
+TIMED = body(QUESTION, created=EPOCH)
+UNTIMED = {
+    "call": body(MORE),
+    "conversation": body(MORE, ANSWER),
+    "response alone": {"response": OF_ANTHROPIC},
+}
+
+
+@pytest.mark.parametrize("kind", UNTIMED)
+def test_a_row_without_a_time_among_rows_with_one_is_named_and_can_be_skipped(kind: str, tmp_path: Path) -> None:
+    for rows, line in (([TIMED, UNTIMED[kind]], 2), ([UNTIMED[kind], TIMED], 1)):
+        source = write_lines(tmp_path / "t.jsonl", *rows)
+        assert refusal(source) == f"t.jsonl:{line}: has no time, and other rows have one: all or none"
+        trace = open_trace(source, skip_bad=True)
+        assert (len(trace.requests), trace.skipped) == (1, 1)
+        assert "times of" not in said(trace, "drawn")
+
+
+def test_rows_that_count_from_a_start_are_not_mixed_with_those_that_count_from_1970(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", TIMED, body(MORE, created=0))
+    message = "t.jsonl:2: its time counts from a start, and those of other rows from 1970: all or none"
+    assert refusal(source) == message
+    calls = [TIMED, body(QUESTION, ANSWER, MORE, created=0)]  # of one conversation
+    assert "its time counts from a start" in refusal(write_lines(tmp_path / "t.jsonl", *calls))
+
+
+def test_later_calls_of_a_session_need_no_time_if_its_first_one_has_one(tmp_path: Path) -> None:
+    rows = [TIMED, body(QUESTION, ANSWER, MORE)]
+    first, second = read(tmp_path, *(row | {"session_id": "a"} for row in rows)).requests
+    assert 0 < second.arrival_s - first.arrival_s < 86_400
