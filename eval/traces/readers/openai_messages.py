@@ -43,7 +43,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
-    log, chats, batches = CallLog(options, notes), _Chats(options, notes), _Batches()
+    log, chats, batches = CallLog(options, notes), _Chats(options, notes, source.folder is not None), _Batches()
     alone: dict[str, list[tuple[Record, Mapping[str, Any]]]] = {}  # by file, single messages
     answers: list[TextCall] = []
     pieces: list[Piece] = []
@@ -139,7 +139,8 @@ class _Chats:
     One without an id that begins with all of an earlier one goes on with it: only its later turns are new.
     """
 
-    def __init__(self, options: Options, notes: Notes) -> None:
+    def __init__(self, options: Options, notes: Notes, folder: bool) -> None:
+        self._folder = folder
         self._count, self._texts = token_count(options), options.texts
         self._stamper, self._notes = Stamper(options.arrivals), notes
         self._ends: dict[int, tuple[str, float]] = {}  # names and last times of conversations, by their last unit
@@ -155,7 +156,9 @@ class _Chats:
             self._notes.add("drawn", self._stamper.said("starts of conversations without times, and the waits in them"))
         self._number += 1
         own = next((row[name] for name in ("id", "conversation_id", "prompt_id") if row.get(name) is not None), None)
-        name = call.session or (record.where if own is None else str(own))
+        # Ids count rows, in each file of a folder anew; sessions may go on in another file.
+        place = f"{record.file}/" if self._folder else ""
+        name = call.session or (record.where if own is None else f"{place}{own}")
         stamps = self._stamper.stamp(len(taken))
         shift_s = 0.0 if call.start_s is None else call.start_s - stamps.times_s[0]
         chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)

@@ -84,3 +84,12 @@ def test_later_calls_of_a_session_need_no_time_if_its_first_one_has_one(tmp_path
     rows = [TIMED, body(QUESTION, ANSWER, MORE)]
     first, second = read(tmp_path, *(row | {"session_id": "a"} for row in rows)).requests
     assert 0 < second.arrival_s - first.arrival_s < 86_400
+
+
+def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> None:
+    for name, question in (("monday", QUESTION), ("tuesday", MORE)):
+        write_lines(tmp_path / "ids" / f"{name}.jsonl", {"id": 0, "messages": [question, ANSWER]})
+        write_lines(tmp_path / "sessions" / f"{name}.jsonl", {"conversation_id": "a", "messages": [question, ANSWER]})
+    names = {request.conversation for request in open_trace(str(tmp_path / "ids")).requests}
+    assert names == {"monday/0", "tuesday/0"}
+    assert {request.conversation for request in open_trace(str(tmp_path / "sessions")).requests} == {"a"}
