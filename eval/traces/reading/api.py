@@ -20,7 +20,8 @@ CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 
 _BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
 _RESPONSES = ("response", "response_body", "completion", "result")
-_SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id", "prompt_cache_key")
+# Not `prompt_cache_key`: all requests of an application may have one, for the prefix that they share.
+_SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id")
 _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time")
 _ENDS = ("end_time", "endTime", "completed_at", "response_time_at")
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")

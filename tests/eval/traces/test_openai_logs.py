@@ -93,3 +93,11 @@ def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> N
     names = {request.conversation for request in open_trace(str(tmp_path / "ids")).requests}
     assert names == {"monday/0", "tuesday/0"}
     assert {request.conversation for request in open_trace(str(tmp_path / "sessions")).requests} == {"a"}
+
+
+def test_a_prompt_cache_key_makes_no_conversation_of_prompts_that_do_not_continue_each_other(tmp_path: Path) -> None:
+    rows = [body(QUESTION), body(MORE), body(QUESTION, ANSWER, MORE)]
+    keyed = [row | {"prompt_cache_key": "my-app", "created": EPOCH + n} for n, row in enumerate(rows)]
+    first, other, second = read(tmp_path, *keyed).requests
+    assert first.conversation == second.conversation != other.conversation
+    assert second.continues(first)
