@@ -122,6 +122,8 @@ def _of_texts(
                 if not is_call(payload):
                     raise bad_field(record, "payloads", "a payload has neither messages nor a prompt")
                 call = call_of(record, payload)
+                if not call.messages:
+                    raise bad_field(record, "payloads", "a payload has no messages, and its prompt is no text")
             except TraceError as error:
                 notes.bad(error)
                 continue

@@ -4,6 +4,7 @@ A row is one of:
 - a conversation: ``messages`` that end with an answer; each answer in it is a call;
 - a call: ``messages`` (or ``prompt``, or ``input`` with ``instructions``) that end with a user or a tool, alone or
   beside its ``response``; in ``body`` (batches), ``request`` or ``payload`` (logs);
+- a call of the Completions API whose ``prompt`` is token ids, or several prompts: a request each;
 - a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
 - a list of messages; or a single message: all of a file are one conversation then.
 One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
@@ -17,7 +18,7 @@ from itertools import count
 from typing import Any
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.api import CONTAINERS, answer_of, call_of, is_call, response_of, rows_of
+from eval.traces.reading.api import CONTAINERS, answer_of, call_of, each_prompt, is_call, response_of, rows_of
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Chat, requests, turns
 from eval.traces.reading.clock import Piece, on_one_clock
@@ -25,10 +26,11 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
+from eval.traces.reading.prompts import token_prompt
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
-from eval.traces.request import Request, TraceError
+from eval.traces.request import Request, TraceError, ending_of
 
 __all__ = ["OPENAI_MESSAGES"]
 
@@ -46,19 +48,27 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log, chats, batches = CallLog(options, notes), _Chats(options, notes, source.folder is not None), _Batches()
     alone: dict[str, list[tuple[Record, Mapping[str, Any]]]] = {}  # by file, single messages
     answers: list[TextCall] = []
+    of_tokens: list[TextCall] = []
     pieces: list[Piece] = []
     notes.add("real", f"messages; {counted(options)}")
+
+    def take_call(record: Record, row: Mapping[str, Any], call: TextCall) -> None:
+        if call.tokens:
+            of_tokens.append(call)
+        elif not call.messages:
+            notes.left_out(f"{record.where}: the prompt is empty")
+        elif not call.answer and not call.adds and call.messages[-1].role == "assistant":
+            pieces.extend(chats.pieces(record, row, call))
+        else:
+            log.add(call)
 
     def take(record: Record, row: Mapping[str, Any]) -> None:
         try:
             if batches.pairs and is_call(row) and "custom_id" in row and not response_of(row):
                 notes.left_out(f"{record.where}: the results of the batch hold no response to it")
             elif is_call(row):
-                call = call_of(record, row)
-                if not call.answer and not call.adds and call.messages and call.messages[-1].role == "assistant":
-                    pieces.extend(chats.pieces(record, row, call))
-                else:
-                    log.add(call)
+                for one in each_prompt(row):
+                    take_call(record, one, call_of(record, one))
             elif response_of(row):
                 answers.append(answer_of(record, row))
             else:
@@ -81,7 +91,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         else:
             take(Record(source.title, single), {"messages": [row for _, row in single]})
     stamper = Stamper(options.arrivals)
-    pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes)]
+    pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes), *_of_tokens(of_tokens, stamper, options, notes)]
     yield from on_one_clock(pieces, notes, stamper.said)
 
 
@@ -97,6 +107,30 @@ def _of_lengths(answers: Sequence[TextCall], stamper: Stamper, notes: Notes) -> 
         tokens = each.prompt_tokens or 0, each.output_tokens or 0
         made = rebuilt(None, [Call(start_s, *tokens, each.stop, each.model, answer_s=lasted_s)], units, True)
         yield Piece([each.where], told_s, made, not told_s)
+
+
+def _of_tokens(calls: Sequence[TextCall], stamper: Stamper, options: Options, notes: Notes) -> Iterator[Piece]:
+    """Prompts of token ids: a request each, that shares the blocks that it begins with."""
+    if calls:
+        notes.add("assumed", f"answers to {len(calls):,} prompts of token ids are not cached: their ids are not told")
+    count_text = token_count(options)
+    for call in calls:
+        start_s = stamper.birth() if call.start_s is None else call.start_s
+        blocks = token_prompt(call.tokens)
+        output = (
+            sum(count_text(each.text) for each in call.answer) if call.output_tokens is None else call.output_tokens
+        )
+        lasted_s = None if call.end_s is None else max(call.end_s - start_s, 0.0)
+        sent = start_s, call.session, blocks.path, blocks.path, blocks.tokens, output
+        request = Request(
+            *sent,
+            ending=ending_of(call.stop),
+            stop=call.stop,
+            session=call.session,
+            model=call.model,
+            answer_s=lasted_s,
+        )
+        yield Piece([call.where], [] if call.start_s is None else [call.start_s], [request], call.start_s is None)
 
 
 class _Batches:

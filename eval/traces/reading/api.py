@@ -13,7 +13,7 @@ from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
 
-__all__ = ["CONTAINERS", "answer_of", "call_of", "is_call", "response_of", "rows_of"]
+__all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "is_call", "response_of", "rows_of"]
 
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
@@ -29,18 +29,21 @@ _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assum
 
 
 def rows_of(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rows that a document holds, or the document itself, if it is a row."""
-    if is_call(document) or response_of(document) or "role" in document:
+    """The rows that a document holds, or the document itself, if it holds none."""
+    containers = [name for name in CONTAINERS if isinstance(document.get(name), list)]
+    if not containers or is_call(document) or response_of(document) or "role" in document:
         yield document
         return
-    for name in CONTAINERS:
-        for number, row in enumerate(document[name] if isinstance(document.get(name), list) else ()):
+    for name in containers:
+        for number, row in enumerate(document[name]):
             if isinstance(row, Mapping):
                 yield row.get("row", row) if isinstance(row.get("row", row), Mapping) else row
             elif isinstance(row, list):
                 for turn in row:
                     if isinstance(turn, Mapping):
                         yield {"output_length": _AGENTIC_OUTPUT} | dict(turn) | _turn_of(number)
+            else:
+                yield {}  # nothing that can be read, but it counts
 
 
 def _turn_of(conversation: int) -> dict[str, Any]:
@@ -48,13 +51,32 @@ def _turn_of(conversation: int) -> dict[str, Any]:
 
 
 def is_call(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds a prompt: messages, one text, or the input of the Responses API."""
+    """Whether a row holds a prompt: messages, text, token ids, several of these, or the input of the Responses API."""
     body = _body(row)
     if isinstance(body.get("messages"), list) and _are_messages(body["messages"]):
         return True
-    if isinstance(body.get("prompt"), str) and ("model" in body or "max_tokens" in body or "response" in row):
+    if _are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or "response" in row):
         return True
     return isinstance(body.get("input"), list | str) and "model" in body and "pre_gap" not in body
+
+
+def each_prompt(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """A call for each prompt of a row of the Completions API, which takes many at once; any other row as it is."""
+    body, response = _body(row), response_of(row)
+    prompts = body.get("prompt")
+    if isinstance(body.get("messages"), list) or not (isinstance(prompts, list) and prompts) or _are_tokens(prompts):
+        yield row
+        return
+    around = {name: value for name, value in row.items() if name not in (*_BODIES, *_RESPONSES, "choices", "usage")}
+    choices = response.get("choices")
+    each = len(choices) // len(prompts) if isinstance(choices, list) else 0
+    for number, prompt in enumerate(prompts):
+        one = around | {"body": dict(body) | {"prompt": prompt}}
+        if each and isinstance(choices, list):
+            one["response"] = dict(response) | {"choices": choices[number * each : (number + 1) * each]}
+            if len(prompts) > 1:
+                one["response"]["usage"] = None  # it is of all of them
+        yield one
 
 
 def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,8 +112,11 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
     delay = row.get("delay")
     if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < 1e12):
         raise bad_field(record, "delay", f"{delay!r}, must be milliseconds, 0 or more")
+    prompt: Any = body.get("prompt")
+    tokens: Sequence[int] = prompt if _are_tokens(prompt) and not isinstance(body.get("messages"), list) else ()
     return TextCall(
-        messages=_prompt(record, body),
+        messages=() if tokens else _prompt(record, body),
+        tokens=tokens,
         answer=answer,
         adds=row.get("message_mode") == "delta",
         session=session,
@@ -163,6 +188,17 @@ def _loaded(value: Any) -> Any:
 
 def _are_messages(messages: list[Any]) -> bool:
     return all(isinstance(each, Mapping) and ("role" in each or "type" in each) for each in messages)
+
+
+def _are_prompts(prompt: Any) -> bool:
+    """Whether a prompt of the Completions API is a text, token ids, or a list of either."""
+    if isinstance(prompt, str) or _are_tokens(prompt):
+        return True
+    return isinstance(prompt, list) and all(isinstance(each, str) or _are_tokens(each) for each in prompt)
+
+
+def _are_tokens(prompt: Any) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and all(type(each) is int and 0 <= each < 2**31 for each in prompt)
 
 
 def _prompt(record: Record, body: Mapping[str, Any]) -> list[Message]:

@@ -23,7 +23,8 @@ __all__ = ["CallLog", "TextCall"]
 class TextCall:
     """One call. What the log does not tell is None."""
 
-    messages: Sequence[Message]  # the whole prompt, or what it adds to the session's history; of a response alone none
+    messages: Sequence[Message]  # the whole prompt, or what it adds to the session's history
+    tokens: Sequence[int] = ()  # the whole prompt, where token ids are all that is known of it
     answer: Sequence[Message] = ()  # empty where it is not in the log
     adds: bool = False  # the messages are what the prompt adds
     session: str | None = None

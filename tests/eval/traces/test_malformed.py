@@ -55,6 +55,7 @@ SOUND: dict[str, list[Any]] = {
     "openai": [
         {"request": {"model": "m", "messages": [TEXT]}, "response": {"choices": [{"message": SAID}], "usage": {}}},
         {"id": 1, "messages": [TEXT, SAID, TEXT, SAID]},
+        {"body": {"model": "m", "prompt": [[1, 2], [3]]}, "response": {"choices": [{"text": "a"}, {"text": "b"}]}},
     ],
     "claude-code": [
         {"type": "user", "sessionId": "s", "uuid": "1", "timestamp": "2026-02-19T02:00:00Z", "message": TEXT},

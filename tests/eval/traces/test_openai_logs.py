@@ -101,3 +101,39 @@ def test_a_prompt_cache_key_makes_no_conversation_of_prompts_that_do_not_continu
     first, other, second = read(tmp_path, *keyed).requests
     assert first.conversation == second.conversation != other.conversation
     assert second.continues(first)
+
+
+def completions(prompt: Any, *texts: str) -> dict[str, Any]:
+    choices = [{"text": text, "finish_reason": "length"} for text in texts]
+    return {"request": {"model": "m", "prompt": prompt, "max_tokens": 9}, "created": EPOCH} | (
+        {"response": {"choices": choices, "usage": {"prompt_tokens": 4, "completion_tokens": 99}}} if texts else {}
+    )
+
+
+def test_a_batch_of_completions_is_a_request_for_each_prompt_with_its_own_answer(tmp_path: Path) -> None:
+    trace = read(tmp_path, completions(["p" * 4, "p" * 8], "a" * 4, "other", "a" * 12, "other"))
+    assert [(each.prompt_tokens, each.output_tokens, each.stop) for each in trace.requests] == [
+        (1, 1, "length"),
+        (2, 3, "length"),
+    ]
+
+
+def test_prompts_of_token_ids_share_the_blocks_that_they_begin_with(tmp_path: Path) -> None:
+    head = list(range(40))
+    rows = [completions(head), completions([[*head, 7], [*head, 8]], "a" * 20, "a" * 40)]
+    one, two, three = read(tmp_path, *rows).requests
+    assert [each.prompt_tokens for each in (one, two, three)] == [40, 41, 41]
+    assert [each.output_tokens for each in (one, two, three)] == [0, 5, 10]
+    assert one.prompt.common(two.prompt) == two.prompt.common(three.prompt) == 32, "two blocks of 16"
+
+
+def test_every_row_that_gives_no_request_is_counted(tmp_path: Path) -> None:
+    rows = [body(QUESTION), {"error": "x"}, body(), completions([]), {"data": [body(QUESTION), "x"]}]
+    trace = read(tmp_path, *rows)
+    assert len(trace.requests) == 2
+    assert trace.skip_reasons == (
+        "t.jsonl:2: neither messages nor a response",
+        "t.jsonl:3: the prompt is empty",
+        "t.jsonl:4: the prompt is empty",
+        "t.jsonl:5: neither messages nor a response",
+    )
