@@ -21,7 +21,7 @@ from eval.traces.arrivals import Stamper
 from eval.traces.reading.api import CONTAINERS, answer_of, call_of, each_prompt, is_call, response_of, rows_of
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Chat, requests, turns
-from eval.traces.reading.clock import Piece, on_one_clock
+from eval.traces.reading.clock import Piece, is_since_1970, on_one_clock
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.notes import Notes
@@ -92,6 +92,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             take(Record(source.title, single), {"messages": [row for _, row in single]})
     stamper = Stamper(options.arrivals)
     pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes), *_of_tokens(of_tokens, stamper, options, notes)]
+    told_s = [each for piece in pieces for each in piece.told_s]
+    if told_s and not any(map(is_since_1970, told_s)):
+        notes.add("assumed", "times count from a start, not from 1970: timestamp read as ms, any other as s")
     yield from on_one_clock(pieces, notes, stamper.said)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
+from eval.traces.reading.clock import is_since_1970
 from eval.traces.reading.content import message_of, stop_reason, text_of, whole_text
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
@@ -270,9 +271,9 @@ def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[s
             value = each.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 continue
-            if name == "timestamp" and not isinstance(value, str) and 0 <= value < 1e9 and "messages" in places[0]:
-                return value / 1000  # aiperf's rows count milliseconds from the start of the trace
-            return any_seconds(record, name, value)
+            time_s = any_seconds(record, name, value)
+            # From the start of a trace, Mooncake's and aiperf's rows count milliseconds; other logs rarely count so.
+            return time_s if is_since_1970(time_s) or name != "timestamp" else time_s / 1000
     return None
 
 

@@ -137,3 +137,13 @@ def test_every_row_that_gives_no_request_is_counted(tmp_path: Path) -> None:
         "t.jsonl:4: the prompt is empty",
         "t.jsonl:5: neither messages nor a response",
     )
+
+
+def test_small_timestamps_are_ms_wherever_the_messages_stand_and_that_is_said(tmp_path: Path) -> None:
+    for form in (lambda n: body(QUESTION, timestamp=n), lambda n: {"timestamp": n, "request": body(QUESTION)}):
+        trace = read(tmp_path, *map(form, (0, 60, 120.5)))
+        assert [request.arrival_s for request in trace.requests] == [0, 0.06, 0.1205]
+        assert "times count from a start, not from 1970: timestamp read as ms" in said(trace, "assumed")
+    since_1970 = read(tmp_path, body(QUESTION, timestamp=EPOCH), body(MORE, timestamp=(EPOCH + 60) * 1000))
+    assert since_1970.requests[1].arrival_s == 60
+    assert "times count" not in said(since_1970, "assumed")
