@@ -124,6 +124,7 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
         start_s=start_s,
         end_s=end_s,
         delay_s=None if delay is None else delay / 1000,
+        prompt_tokens=_prompt_tokens(response.get("usage")),
         output_tokens=output,
         stop=stop,
         model=_text(body.get("model")) or _text(response.get("model")),
@@ -252,8 +253,10 @@ def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReaso
     return said, stop, _usage(usage, "completion_tokens", "output_tokens") if isinstance(usage, Mapping) else None
 
 
-def _prompt_tokens(usage: Mapping[str, Any]) -> int | None:
+def _prompt_tokens(usage: Any) -> int | None:
     """Tokens of a prompt, cached ones included: Anthropic counts those apart, all others within."""
+    if not isinstance(usage, Mapping):
+        return None
     fresh = _usage(usage, "prompt_tokens", "input_tokens")
     if fresh is None or "prompt_tokens" in usage:
         return fresh

@@ -18,6 +18,9 @@ from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
 __all__ = ["CallLog", "TextCall"]
 
+_FAR = 2.0
+"""Times that tokens as read and as counted by servers may differ unnoted; at 4, 3/4 of each prompt may be missing."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextCall:
@@ -103,6 +106,7 @@ class CallLog:
         unknown = sum(draft.context is draft.prompt and draft.call.output_tokens is None for draft in self._drafts)
         if unknown:
             self._notes.add("assumed", f"{unknown:,} answers are not in the log: they count as empty")
+        self._compare()
         conversations: dict[str, list[_Draft]] = {}
         for draft in self._drafts:
             conversations.setdefault(draft.conversation, []).append(draft)
@@ -114,6 +118,16 @@ class CallLog:
             rows = [draft.call.where or f"call {draft.number + 1}" for draft in drafts]
             made = list(_requests(name, drafts, self._starts(drafts, timed)))
             yield Piece(rows, told, made, not timed)
+
+    def _compare(self) -> None:
+        """Note where servers counted far more or far fewer tokens of prompts: something is missing, or is no text."""
+        both = [(len(each.prompt), each.call.prompt_tokens) for each in self._drafts if each.call.prompt_tokens]
+        read, told = sum(read for read, _ in both), sum(told for _, told in both if told)
+        if both and not told / _FAR <= read <= told * _FAR:
+            why = "parts of them may be missing in the log, or --characters-per-token is far off"
+            self._notes.add(
+                "assumed", f"{len(both):,} prompts have {read:,} tokens; their servers counted {told:,}: {why}"
+            )
 
     def _history(self, before: _Draft) -> Path:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""

@@ -147,3 +147,11 @@ def test_small_timestamps_are_ms_wherever_the_messages_stand_and_that_is_said(tm
     since_1970 = read(tmp_path, body(QUESTION, timestamp=EPOCH), body(MORE, timestamp=(EPOCH + 60) * 1000))
     assert since_1970.requests[1].arrival_s == 60
     assert "times count" not in said(since_1970, "assumed")
+
+
+def test_prompts_that_are_far_shorter_than_servers_counted_are_noted(tmp_path: Path) -> None:
+    for told, noted in ((2, ""), (400, "1 prompts have 2 tokens; their servers counted 400: parts of them")):
+        response = {"choices": [{"message": ANSWER}], "usage": {"prompt_tokens": told, "completion_tokens": 3}}
+        trace = read(tmp_path, {"request": body(QUESTION), "response": response})
+        assert trace.requests[0].prompt_tokens == 2
+        assert said(trace, "assumed").startswith(noted) if noted else not said(trace, "assumed")
