@@ -94,7 +94,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes), *_of_tokens(of_tokens, stamper, options, notes)]
     told_s = [each for piece in pieces for each in piece.told_s]
     if told_s and not any(map(is_since_1970, told_s)):
-        notes.add("assumed", "times count from a start, not from 1970: timestamp read as ms, any other as s")
+        notes.add(
+            "assumed", "times count from a start, not from 1970: timestamp beside messages read as ms, any other as s"
+        )
     yield from on_one_clock(pieces, notes, stamper.said)
 
 

@@ -275,8 +275,9 @@ def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[s
             if isinstance(value, bool) or not isinstance(value, int | float | str):
                 continue
             time_s = any_seconds(record, name, value)
-            # From the start of a trace, Mooncake's and aiperf's rows count milliseconds; other logs rarely count so.
-            return time_s if is_since_1970(time_s) or name != "timestamp" else time_s / 1000
+            # From the start of a trace, rows of aiperf, which have the messages beside it, count milliseconds.
+            is_ms = name == "timestamp" and "messages" in each and not is_since_1970(time_s)
+            return time_s / 1000 if is_ms else time_s
     return None
 
 
