@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple, TypeGuard
 
 from radix_tlru.config import one_line
@@ -57,7 +58,8 @@ class HintsError(ValueError):
     """A hint that cannot be read; the message is one line naming the field, its value and what is allowed."""
 
     def __init__(self, field: str, value: Any, allowed: str) -> None:
-        shown = json.dumps(value, default=repr)
+        # So many pieces, of a character at least: all of it may be nested more deeply than Python can write.
+        shown = "".join(islice(json.JSONEncoder(default=repr).iterencode(value), 81))
         super().__init__(one_line(f"{field} {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"))
 
 

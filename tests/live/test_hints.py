@@ -75,6 +75,30 @@ def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, 
         assert named in str(error.value).replace('\\"', '"')
 
 
+DEEP = 1_000
+"""Lists or objects in each other: SGLang reads so many, and Python's ``json`` does not."""
+
+
+@pytest.mark.parametrize("said", ["[" * DEEP + "]" * DEEP, '{"a":' * DEEP + "1" + "}" * DEEP], ids=["list", "object"])
+@pytest.mark.parametrize("field", ["tlru", "retention", "kv_cache_retention_config", "nvext"])
+def test_a_hint_that_is_nested_deeply_is_a_bad_request_or_not_looked_at(
+    our_server: Server, field: str, said: str
+) -> None:
+    hint = f'"{field}": {said}'
+    for path, body in (
+        ("generate", f'{{"input_ids": [1], "sampling_params": {{"max_new_tokens": 1, "custom_params": {{{hint}}}}}}}'),
+        ("v1/completions", f'{{"model": "default", "prompt": [1], "max_tokens": 1, {hint}}}'),
+    ):
+        headers = {"Content-Type": "application/json"}
+        reply = requests.post(f"{our_server.base_url}/{path}", data=body, headers=headers, timeout=60)
+        if field == "nvext" and said.startswith("{"):  # what a client says to Dynamo's router
+            assert reply.status_code == 200
+        else:
+            assert reply.status_code == 400
+            assert f'"{field}' in reply.text
+            assert "must be" in reply.text
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

@@ -51,6 +51,11 @@ def test_a_request_for_an_embedding_is_stamped() -> None:
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:
     with pytest.raises(ValueError, match=r"^custom_params 5: must be an object$"):
         metadata.add_metadata(tokenized(5, stream=True), manager())
+    deep: Any = []
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(ValueError, match=r"^custom_params \[{77}\.\.\.: must be an object$"):
+        metadata.add_metadata(tokenized(deep, stream=True), manager())
     asked = tokenized(5, stream=True)
     metadata.add_metadata(asked, manager("prefill"))
     assert metadata.metadata_of(asked).stamp is not None

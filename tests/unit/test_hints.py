@@ -17,6 +17,14 @@ from radix_tlru.learning.return_model import RecentTurns
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 
 
+def nested(depth: int) -> Any:
+    """A list in a list, and so on: 5,000 are more than Python writes as JSON, of which there are parsers."""
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 @pytest.mark.parametrize(
     ("said", "message"),
     [
@@ -34,6 +42,8 @@ PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
         ({"retention": [{"priority": 1, "duration_s": 1e9}]}, "tlru.retention[0].duration_s 1000000000.0: must be "),
         ({"retention": [{"priority": 1, "until": 4}]}, "tlru.retention[0] "),
         ({"next_prompt_tokens": "\n" * 200}, 'tlru.next_prompt_tokens "\\n\\n'),
+        (nested(5_000), f"tlru {'[' * 77}...: must be an object with any of "),
+        ({"retention": [nested(5_000)]}, f"tlru.retention[0] {'[' * 77}...: must be an object with "),
     ],
 )
 def test_what_is_said_wrongly_is_named_in_one_line(said: Any, message: str) -> None:

@@ -16,16 +16,15 @@ All of it rides in ``sampling_params.custom_params``, which SGLang hands on as t
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from radix_tlru.config import FLAGS, Config, one_line
+from radix_tlru.config import FLAGS, Config
 from radix_tlru.hints.clients import FIELDS, HEADERS, Request, read_header, read_hints
-from radix_tlru.hints.schema import Hints
+from radix_tlru.hints.schema import Hints, HintsError
 from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.record import config_of
@@ -148,9 +147,9 @@ def _custom_params(custom_params: Any, record: Any) -> Mapping[str, Any]:
     """The custom parameters of a client; the metadata goes in beside them."""
     if custom_params is None or isinstance(custom_params, Mapping):
         return custom_params or {}
-    error = one_line(f"custom_params {custom_params!r}: must be an object")
+    error = HintsError("custom_params", custom_params, "an object")
     if not _serves_without_hints(error, record):
-        raise ValueError(error)
+        raise error
     return {}
 
 
@@ -195,7 +194,8 @@ async def move_hints(original: Callable[..., Any], serving: Any, request: Any, r
     read = getattr(raw_request, "body", None)  # a gRPC request has none
     known = hasattr(request, "custom_params") and config_of(record) is not None
     body = await read() if known and read else b""  # read by now
-    top = json.loads(body) if any(f'"{field}"'.encode() in body for field in FIELDS) else {}
+    # As SGLang read it, which reads what is nested more deeply than ``json`` can.
+    top = await raw_request.json() if any(f'"{field}"'.encode() in body for field in FIELDS) else {}
     for field in FIELDS:
         if field not in top:
             continue
