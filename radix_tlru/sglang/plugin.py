@@ -88,7 +88,7 @@ def _from_cli_args(original: Callable[..., ServerArgs], cls: type[ServerArgs], a
             raise support.conflict("--radix-eviction-policy", args.radix_eviction_policy, config)
         arguments = original(cls, args)
         if config is None:
-            return arguments
+            return _stock(arguments)
         record.mark_command_line(arguments)
         return _select(arguments, config)
     except ConfigError as error:
@@ -105,9 +105,20 @@ def _engine_server_args(original: Callable[..., ServerArgs]) -> Callable[..., Se
             raise ConfigError(f"{FLAGS['warm']} {config.warm}: must be left out of an Engine, which has no HTTP server")
         if config is not None and config.prefill_ahead:
             raise ConfigError(f"{FLAGS['prefill_ahead']}: must be left out of an Engine, which has no HTTP server")
-        return original(**arguments) if config is None else server_args(config, **arguments)
+        return _stock(original(**arguments)) if config is None else server_args(config, **arguments)
 
     return engine_server_args
+
+
+def _stock(arguments: ServerArgs) -> ServerArgs:
+    """The record of a server that evicts as stock does, unless it names our backend, which would have no Config."""
+    if arguments.radix_cache_backend == record.BACKEND:
+        raise _selected_by_name()
+    return arguments
+
+
+def _selected_by_name() -> ConfigError:
+    return ConfigError(f"--radix-cache-backend {record.BACKEND}: is selected by {FLAGS['policy']} etlru, not by name")
 
 
 def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
@@ -151,7 +162,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
 
     config = record.config_of(context.server_args)
     if config is None:
-        raise ConfigError(f"--radix-cache-backend {record.BACKEND}: is selected by {FLAGS['policy']} tlru, not by name")
+        raise _selected_by_name()
     batches.install(config)
     if config.explain:
         explain_hooks.install()

@@ -118,6 +118,8 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
     for wrong in ({"tlru_threshold": -1}, {"radix_eviction_policy": "lru"}, {"disable_radix_cache": True}):
         with pytest.raises(ConfigError):
             Engine.server_args_class(model_path=model, radix_eviction="tlru", **wrong)
+    with pytest.raises(ConfigError, match=r"^--radix-cache-backend radix_tlru: is selected by --radix-eviction etlru"):
+        Engine.server_args_class(model_path=model, radix_cache_backend=BACKEND)
     with pytest.raises(ConfigError, match=r"^--tlru-warm FILE: must be left out of an Engine"):
         Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_warm="FILE")
     with pytest.raises(ConfigError, match=r"^--tlru-prefill-ahead: must be left out of an Engine"):
@@ -231,6 +233,7 @@ REFUSED = {
     "--radix-eviction tlru --radix-eviction-policy lru": "together with --radix-eviction-policy lru",
     "--radix-eviction tlru --radix-eviction-policy=tlru": "together with --radix-eviction-policy tlru",
     "--radix-eviction tlru --radix-cache-backend mine": "together with --radix-cache-backend mine",
+    "--radix-cache-backend radix_tlru": "--radix-cache-backend radix_tlru: is selected by --radix-eviction etlru, n",
     "--radix-eviction tlru --disable-radix-cache": "together with --disable-radix-cache",
     "--radix-eviction tlru --enable-hisparse --disable-radix-cache": "together with --enable-hisparse",
     "--radix-eviction tlru --tlru-host-threshold 300": "--tlru-host-threshold 300: needs --enable-hierarchical-cache",
