@@ -24,6 +24,9 @@ __all__ = ["REMOVED", "add_flags", "config_from", "given_flags", "keyword"]
 REMOVED = {"--tlru-target": f"state an objective in ms with {FLAGS['ttft_slo_ms']}, or pin {FLAGS['threshold']}"}
 """Flags of earlier versions, and what to give instead. They are refused by name."""
 
+_TEXTS = ("policy", "return_model", "state", "warm")
+"""Fields whose flags have a name, which is no number whatever it looks like."""
+
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add our flags, in a group of their own, to the parser of SGLang's server."""
@@ -153,7 +156,7 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
 
 def _number(field: str, value: Any) -> Any:
     """A number out of the text of a flag. Other text is left to Config, which says what is allowed."""
-    if field not in ("policy", "return_model", "state") and isinstance(value, str):
+    if field not in _TEXTS and isinstance(value, str):
         for kind in (int, float):
             try:
                 return kind(value)

@@ -89,6 +89,18 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
 
 
+def test_a_name_of_a_file_that_looks_like_a_number_is_a_name(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text("radix-eviction: etlru\ntlru-state: 1.5\n")
+    assert config_of(parse(model, "--config", str(file))) == Config("etlru", state="1.5")
+    file.write_text("radix-eviction: etlru\ntlru-warm: 7\n")
+    with pytest.raises(SystemExit):
+        parse(model, "--config", str(file))
+    assert capsys.readouterr().err.endswith("sglang: error: --tlru-warm 7: No such file or directory\n")
+
+
 def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,6 +257,8 @@ REFUSED = {
     "--radix-eviction tlru --grpc-mode": "grpc-mode",
     "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
     "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
+    "--radix-eviction tlru --tlru-warm 2026": "--tlru-warm 2026: No such file or directory",
+    "--radix-eviction tlru --tlru-warm nan": "--tlru-warm nan: No such file or directory",
     "--radix-eviction tlru --tlru-warm . --tokenizer-worker-num 2": "together with --tokenizer-worker-num 2",
     "--radix-eviction tlru --tlru-warm . --disaggregation-mode prefill": "together with --disaggregation-mode prefill",
     "--tlru-prefill-ahead": "error: --tlru-prefill-ahead: needs --radix-eviction tlru",
