@@ -12,6 +12,7 @@ __all__ = [
     "EXACT_BELOW",
     "FLAGS",
     "MOST_TRIM",
+    "OF_ETLRU",
     "REMOVED_WEIGHTS",
     "START_THRESHOLD",
     "TRIMS",
@@ -40,6 +41,9 @@ FLAGS = {
     "warm": "--tlru-warm",
     "prefill_ahead": "--tlru-prefill-ahead",
 }
+
+OF_ETLRU = ("return_model", "state")
+"""Fields that ``etlru`` alone has a use for."""
 
 REMOVED_WEIGHTS = ("auto", "load")
 """What ``median_weight`` could be once. By ``load`` w followed how many requests wait: where requests queue it had no
@@ -162,10 +166,9 @@ class Config:
             raise _error("median_weight", weight, f"a number from 0 to 1{removed}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
-        if self.return_model is not None and self.policy != "etlru":
-            raise _error("return_model", self.return_model, f"left out without {FLAGS['policy']} etlru")
-        if self.state is not None and self.policy != "etlru":
-            raise _error("state", self.state, f"left out without {FLAGS['policy']} etlru")
+        for field in OF_ETLRU:
+            if getattr(self, field) is not None and self.policy != "etlru":
+                raise _error(field, getattr(self, field), f"left out without {FLAGS['policy']} etlru")
         for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")
@@ -191,8 +194,11 @@ class Config:
             value = getattr(self, field)
             if self.policy != "lru" and value is not None and value <= self.next_prompt:
                 flag = FLAGS["next_prompt_estimate"]
-                allowed = f"more than {flag} {self.next_prompt}, or nothing is ever TEL-safe"
-                raise _error(field, value, allowed)
+                if self.next_prompt_estimate is None:
+                    expected = f"{self.next_prompt}, the tokens that a next prompt is expected to add ({flag})"
+                else:
+                    expected = f"{flag} {self.next_prompt}, or nothing is ever TEL-safe"
+                raise _error(field, value, f"more than {expected}")
 
     def for_pool(self, tokens: int) -> Config:
         """The same with the trim chunk of a pool of so many tokens, unless one was given.

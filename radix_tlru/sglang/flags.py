@@ -12,6 +12,7 @@ from radix_tlru.config import (
     EXACT_BELOW,
     FLAGS,
     MOST_TRIM,
+    OF_ETLRU,
     START_THRESHOLD,
     TRIMS,
     Config,
@@ -149,7 +150,8 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
         for field, value in values.items():
             if value is not None and value is not False:
                 given_flag = FLAGS[field] if value is True else f"{FLAGS[field]} {value}"
-                raise ConfigError(f"{given_flag}: needs {FLAGS['policy']} tlru")
+                policies = "etlru" if field in OF_ETLRU else "etlru (or tlru)"
+                raise ConfigError(f"{given_flag}: needs {FLAGS['policy']} {policies}")
         return None
     return Config(**{field: _number(field, value) for field, value in values.items() if value is not None})
 

@@ -167,7 +167,7 @@ def read(text: str, url: str) -> Snapshot:
             ranks.setdefault(key, []).append(sample)
     if not ranks:
         server = "stock eviction" if any(each.name.startswith("sglang:") for each in samples) else "no SGLang server"
-        raise ScrapeError(f"{url}/metrics: {server}; start one with --radix-eviction tlru --enable-metrics")
+        raise ScrapeError(f"{url}/metrics: {server}; start one with --radix-eviction etlru --enable-metrics")
 
     def total(name: str) -> float:
         return sum(sample.value for sample in samples if sample.name == f"sglang:{name}")

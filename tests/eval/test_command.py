@@ -107,7 +107,8 @@ def test_a_refusal_of_the_configuration_names_the_flags_of_the_command(capsys: p
     assert execute("x", SimpleNamespace(add_arguments=add_arguments, run=run), []) == 2
     # The command has --threshold; it has no --next-prompt-estimate, so the server's flag is named.
     assert capsys.readouterr().err.startswith(
-        "eval x: --threshold 100: must be more than --tlru-next-prompt-estimate 200"
+        "eval x: --threshold 100: must be more than 200, the tokens that a next prompt is expected to add "
+        "(--tlru-next-prompt-estimate)"
     )
 
 

@@ -181,7 +181,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--capacity", "much"), "--capacity much: must be a whole number of tokens, such as 65536, 64k or 2M"),
         (("--capacity", "-5"), "--capacity -5: must be a whole number of tokens"),
         (("--capacity", "100"), "--capacity 100: must be at least one page, --page-size 512"),
-        (("--threshold", "100"), "--threshold 100: must be more than --next-prompt-estimate 200"),
+        (("--threshold", "100"), "--threshold 100: must be more than 200, the tokens that"),
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
         (("--jobs", "0"), "--jobs 0: must be 1 or more"),
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),

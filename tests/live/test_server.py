@@ -186,7 +186,7 @@ def test_top_shows_a_server_of_ours_and_says_what_a_stock_one_lacks(
     assert f"{THRESHOLD} tokens" in shown
     assert "the longest unused" in shown or "free: with what stays" in shown
     assert main(["top", stock_server.base_url, "--once"]) == 2
-    assert capsys.readouterr().err.endswith("stock eviction; start one with --radix-eviction tlru --enable-metrics\n")
+    assert capsys.readouterr().err.endswith("stock eviction; start one with --radix-eviction etlru --enable-metrics\n")
 
 
 CLIENTS, TURNS = 64, 3

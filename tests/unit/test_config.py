@@ -100,7 +100,8 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ({"host_threshold": -1}, "--tlru-host-threshold -1: must be a whole number of tokens, 0 or more"),
         (
             {"host_threshold": 100},
-            "--tlru-host-threshold 100: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
+            "--tlru-host-threshold 100: must be more than 200, the tokens that a next prompt is expected to add "
+            "(--tlru-next-prompt-estimate)",
         ),
         ({"policy": "lru", "ttft_slo_ms": 90}, "--tlru-ttft-slo 90: must be left out for lru, which has no threshold"),
         (
@@ -111,7 +112,12 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ({"trim_chunk": 2.5}, "--tlru-trim-chunk 2.5: must be a whole number of tokens, 1 or more"),
         (
             {"threshold": 200},
-            "--tlru-threshold 200: must be more than --tlru-next-prompt-estimate 200, or nothing is ever TEL-safe",
+            "--tlru-threshold 200: must be more than 200, the tokens that a next prompt is expected to add "
+            "(--tlru-next-prompt-estimate)",
+        ),
+        (
+            {"threshold": 90, "next_prompt_estimate": 90},
+            "--tlru-threshold 90: must be more than --tlru-next-prompt-estimate 90, or nothing is ever TEL-safe",
         ),
     ],
 )

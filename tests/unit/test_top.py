@@ -318,8 +318,8 @@ def test_a_screen_outlives_the_server_and_ends_when_interrupted(
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("sglang:num_running_reqs 1.0\n", "stock eviction; start one with --radix-eviction tlru --enable-metrics"),
-        ("process_cpu_seconds_total 1.0\n", "no SGLang server; start one with --radix-eviction tlru --enable-metrics"),
+        ("sglang:num_running_reqs 1.0\n", "stock eviction; start one with --radix-eviction etlru --enable-metrics"),
+        ("process_cpu_seconds_total 1.0\n", "no SGLang server; start one with --radix-eviction etlru --enable-metrics"),
         ("<html>not metrics</html>\n", "is not in the format of Prometheus"),
     ],
 )
