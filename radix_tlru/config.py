@@ -257,6 +257,7 @@ class Config:
             if self.trim_chunk is None
             else f"{self.trim_chunk} tokens"
         )
+        weight = "chosen" if self.policy == "etlru" and self.median_weight is None else _plain(self.weight)
         returns = "" if self.return_model is None else f", return_model={self.return_model}"
         state = "" if self.state is None else f", state={self.state}"
         host = "" if self.host_threshold is None else f", host_threshold={self.host_threshold} tokens"
@@ -265,7 +266,7 @@ class Config:
         priority = "" if self.highest_priority is None else f", priority={self.highest_priority}"
         return (
             f"{self.policy} ({objective}, next_prompt_estimate={estimate}, "
-            f"median_weight={_plain(self.weight)}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm}{ahead})"
+            f"median_weight={weight}, trim_chunk={chunk}{returns}{state}{host}{priority}{warm}{ahead})"
         )
 
 

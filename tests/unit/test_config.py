@@ -35,6 +35,12 @@ def test_the_log_says_where_the_threshold_is_from() -> None:
     assert str(Config(threshold=600, trim_chunk=64)).endswith("median_weight=0, trim_chunk=64 tokens)")
 
 
+def test_the_log_tells_a_weight_that_is_chosen_from_one_that_was_given() -> None:
+    assert "median_weight=chosen, " in str(Config("etlru"))
+    assert "median_weight=1, " in str(Config("etlru", median_weight=1))
+    assert "median_weight=0, " in str(Config("tlru"))
+
+
 def test_without_a_weight_that_of_etlru_is_one_and_that_of_tlru_is_as_published() -> None:
     assert Config("etlru", 600).weight == Config("etlru", 600, next_prompt_estimate=100).weight == 1.0
     assert Config("tlru", 600).weight == Config("tlru", 600, next_prompt_estimate=100).weight == 0.0, "Algorithm 1"
