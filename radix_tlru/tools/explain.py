@@ -31,15 +31,20 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
 
 
 def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
+    where = f"{base}{ROUTE}"
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     reply = get(base, ROUTE, params={"rid": rid}, headers=headers)
+    if reply.status_code == requests.codes.unauthorized:
+        raise ScrapeError(f"{where}: the server wants its key; give --api-key")
     try:
         answer = reply.json()
-    except requests.JSONDecodeError as error:
-        raise ScrapeError(f"{base}{ROUTE}: {error}") from None
-    if reply.status_code == requests.codes.unauthorized:
-        raise ScrapeError(f"{base}{ROUTE}: the server wants its key; give --api-key")
+    except requests.JSONDecodeError:
+        answer = None
     if not reply.ok:
         said = answer.get("error") if isinstance(answer, dict) else None
-        raise ScrapeError(said or f"{base}{ROUTE}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}")
-    return explanation_of(answer)
+        status = f"{where}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}"
+        raise ScrapeError(said if isinstance(said, str) else status)
+    try:
+        return explanation_of(answer)
+    except (KeyError, TypeError):
+        raise ScrapeError(f"{where}: is no SGLang server that was started with {FLAGS['explain']}") from None

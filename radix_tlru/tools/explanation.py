@@ -49,7 +49,11 @@ class Explanation:
 
 
 def explanation_of(fields: dict[str, Any]) -> Explanation:
-    """From what a server answers: ``dataclasses.asdict`` of one."""
+    """From what a server answers: ``dataclasses.asdict`` of one.
+
+    Raises:
+        KeyError, TypeError: it is something else.
+    """
     eviction = fields["eviction"]
     return Explanation(**{**fields, "eviction": None if eviction is None else Eviction(**eviction)})
 

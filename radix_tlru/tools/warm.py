@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import requests
 
@@ -25,6 +25,8 @@ SHARE = 1 / 4
 
 _PATIENCE_S = 600.0  # for an answer
 _MOST_SAID = 200  # characters of what a server says is wrong
+
+_Read = TypeVar("_Read")
 
 
 class WarmError(RuntimeError):
@@ -76,12 +78,9 @@ class Warmer:
         self._session.verify = verify
         if api_key is not None:
             self._session.headers["Authorization"] = f"Bearer {api_key}"
-        info = self._ask("server_info")
-        try:
-            self.pool, longest = int(info["max_total_num_tokens"]), int(info["max_req_input_len"])
-            self._replicas, self._page_size = int(info["dp_size"]), int(info["page_size"])
-        except (KeyError, TypeError, ValueError):
-            raise WarmError(f"{self._url}: is no SGLang server; of a router, give the URL of each worker") from None
+        asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
+        told = self._ask("server_info", lambda info: [int(info[field]) for field in asked])
+        self.pool, longest, self._replicas, self._page_size = told
         self._check_adapters(prompts)
         self._ready: list[_Ready] = []
         self.tokens = 0
@@ -110,11 +109,16 @@ class Warmer:
 
     def _cached(self, body: dict[str, Any]) -> list[int]:
         ranks = [{"routed_dp_rank": rank} for rank in range(self._replicas)] if self._replicas > 1 else [{}]
-        return [int(self._ask("generate", {**body, **rank})["meta_info"]["cached_tokens"]) for rank in ranks]
+        return [
+            self._ask("generate", lambda told: int(told["meta_info"]["cached_tokens"]), {**body, **rank})
+            for rank in ranks
+        ]
 
     def _check_adapters(self, prompts: Sequence[Prompt]) -> None:
         named = [prompt for prompt in prompts if prompt.lora_path is not None]
-        known = {model["id"] for model in self._ask("v1/models")["data"] if model.get("parent")} if named else set()
+        if not named:
+            return
+        known = self._ask("v1/models", lambda told: {model["id"] for model in told["data"] if model.get("parent")})
         for prompt in named:
             if prompt.lora_path not in known:
                 allowed = f"one of {', '.join(sorted(known))}" if known else "left out: the server has no adapters"
@@ -135,7 +139,7 @@ class Warmer:
         """Ask something else of the greatest id: SGLang 0.5.23 dies of a prompt with one that the model has not."""
         ids = prompt.input_ids or []
         asked = {"input_ids": ids[:1], "sampling_params": {"max_new_tokens": 0}, "token_ids_logprob": [max(ids)]}
-        self._ask("generate", asked, f"{prompt.where}: input_ids: ")
+        self._ask("generate", lambda told: told, asked, f"{prompt.where}: input_ids: ")
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """What the server makes of a prompt. What a chat template adds for the answer is no part of it."""
@@ -144,11 +148,12 @@ class Warmer:
             tools = {} if prompt.tools is None else {"tools": prompt.tools}
             asked = {"messages": prompt.messages, "add_generation_prompt": False, **tools}
         field = "text" if prompt.messages is None else "messages"
-        tokens: list[int] = self._ask("v1/tokenize", asked, f"{prompt.where}: {field}: ")["tokens"]
-        return tokens
+        return self._ask("v1/tokenize", lambda told: list(told["tokens"]), asked, f"{prompt.where}: {field}: ")
 
-    def _ask(self, path: str, body: dict[str, Any] | None = None, about: str = "") -> Any:
-        """What the server answers; ``about``: what a refusal begins with."""
+    def _ask(
+        self, path: str, read: Callable[[Any], _Read], body: dict[str, Any] | None = None, about: str = ""
+    ) -> _Read:
+        """What ``read`` takes out of the server's answer; ``about``: what a refusal begins with."""
         url = f"{self._url}/{path}"
         try:
             reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=_PATIENCE_S)
@@ -159,9 +164,9 @@ class Warmer:
         if not reply.ok:
             raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
         try:
-            return reply.json()
-        except ValueError:
-            raise WarmError(f"{url}: is no SGLang server") from None
+            return read(reply.json())
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise WarmError(f"{url}: is no SGLang server; of a router, give the URL of each worker") from None
 
 
 def _message_of(reply: requests.Response) -> str:

@@ -1,0 +1,92 @@
+"""`radix-tlru explain` and `warm` at a URL where another server answers: one line, and status 2."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from radix_tlru.cli import main
+
+HTML = "<html>nothing here</html>"
+
+
+@contextlib.contextmanager
+def answering(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
+    """The URL of a server that answers a path by a status and a text, and any other by 404 and HTML."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, text = answers.get(self.path.partition("?")[0], (404, HTML))
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *_args: object) -> None:
+            """Nobody reads it."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+NO_EXPLANATION = "is no SGLang server that was started with --tlru-explain"
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "said"),
+    [
+        (200, "{}", NO_EXPLANATION),
+        (200, "[]", NO_EXPLANATION),
+        (200, "null", NO_EXPLANATION),
+        (200, '{"eviction": null, "rid": "r"}', NO_EXPLANATION),
+        (200, HTML, NO_EXPLANATION),
+        (404, HTML, "HTTP 404; start the server with --tlru-explain"),
+        (500, HTML, "HTTP 500; start the server with --tlru-explain"),
+        (500, '{"error": {"message": "m"}}', "HTTP 500; start the server with --tlru-explain"),
+        (401, HTML, "the server wants its key; give --api-key"),
+    ],
+)
+def test_what_is_no_explanation_is_told_by_its_status_first(
+    status: int, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with answering({"/tlru/explain": (status, text)}) as url:
+        assert main(["explain", url, "r"]) == 2
+    assert capsys.readouterr().err == f"radix-tlru: error: {url}/tlru/explain: {said}\n"
+
+
+INFO = {"max_total_num_tokens": 4_000, "max_req_input_len": 3_000, "dp_size": 1, "page_size": 1}
+TOKENS = (200, '{"tokens": [1, 2]}')
+
+
+@pytest.mark.parametrize(
+    ("answers", "path"),
+    [
+        ({"/server_info": (200, "{}")}, "server_info"),
+        ({"/server_info": (200, HTML)}, "server_info"),
+        ({"/v1/tokenize": (200, "{}")}, "v1/tokenize"),
+        ({"/v1/tokenize": (200, '{"tokens": null}')}, "v1/tokenize"),
+        ({"/v1/tokenize": TOKENS, "/generate": (200, "[]")}, "generate"),
+    ],
+)
+def test_a_server_that_warms_nothing_is_named_with_what_it_was_asked(
+    answers: Mapping[str, tuple[int, str]], path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    with answering({"/server_info": (200, json.dumps(INFO)), **answers}) as url:
+        assert main(["warm", url, str(file)]) == 2
+    said = "is no SGLang server; of a router, give the URL of each worker"
+    assert capsys.readouterr().err == f"radix-tlru: error: {url}/{path}: {said}\n"
