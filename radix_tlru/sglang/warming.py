@@ -1,7 +1,8 @@
 """``--tlru-warm FILE``: once the server is up, it is asked for the prompts of a file, and again every minute.
 
 In the launching process a thread of its own asks over HTTP, as ``radix-tlru warm`` does from outside. What is gone,
-after a flush or with new weights, is back a minute later; nothing in the scheduler knows of it.
+after a flush or with new weights, is back a minute later; nothing in the scheduler knows of it. It ends when the server
+begins to drain, which would wait for it as for any client.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ def start(_result: None, server_args: Any, *_args: Any, **_kwargs: Any) -> None:
 
 def _keep_warm(server_args: Any, file: Path) -> None:
     from sglang.srt.arg_groups.serving_hook import ssl_verify_of
+    from sglang.srt.entrypoints.http_server import get_global_state
+
+    manager = get_global_state().tokenizer_manager
+
+    def drains() -> bool:
+        return bool(manager.gracefully_exit)
 
     metrics = _WarmMetrics() if server_args.enable_metrics else None
     try:
@@ -69,9 +76,9 @@ def _keep_warm(server_args: Any, file: Path) -> None:
         warmer.tokens,
         100 * warmer.tokens / warmer.pool,
     )
-    while True:
+    while not drains():
         try:
-            found = warmer.warm()
+            found = warmer.warm(drains)
         except WarmError as error:
             logger.warning("radix_tlru: %s: %s", FLAGS["warm"], error)
         else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,7 +24,8 @@ __all__ = ["SHARE", "WarmError", "Warmed", "Warmer", "warm"]
 SHARE = 1 / 4
 """Of the pool, that warm prompts may fill: as much as the claims of clients."""
 
-_PATIENCE_S = 600.0  # for an answer
+_PATIENCE_S = 600.0  # for an answer, until a first round is done
+_LATER_PATIENCE_S = 60.0  # then: so long a server that is going down may wait for a prompt that it does not answer
 _MOST_SAID = 200  # characters of what a server says is wrong
 
 _Read = TypeVar("_Read")
@@ -74,6 +76,7 @@ class Warmer:
         self, url: str, prompts: Sequence[Prompt], api_key: str | None = None, verify: bool | str = True
     ) -> None:
         self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._patience_s = _PATIENCE_S
         self._session = requests.Session()
         self._session.verify = verify
         if api_key is not None:
@@ -94,13 +97,19 @@ class Warmer:
                 most = f"{int(SHARE * self.pool):,}, {SHARE:.0%} of the pool"
                 raise WarmError(f"{prompt.where}: {self.tokens:,} tokens of prompts up to here: must be at most {most}")
 
-    def warm(self) -> list[Warmed]:
+    def warm(self, is_over: Callable[[], bool] = lambda: False) -> list[Warmed]:
         """Ask for each prompt, one after the other, on each replica.
 
+        Args:
+            is_over: once it is true, no further prompt is asked for.
+
         Raises:
-            WarmError: the server does not answer as asked.
+            WarmError: the server does not answer as asked, within 600 s in the first round and 60 s in later ones.
         """
-        return [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in self._ready]
+        wanted = takewhile(lambda _: not is_over(), self._ready)
+        found = [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in wanted]
+        self._patience_s = _LATER_PATIENCE_S
+        return found
 
     def gone(self, found: Sequence[Warmed]) -> int:
         """Tokens that had to be prefilled again. The last page of a prompt always is, in part."""
@@ -156,7 +165,7 @@ class Warmer:
         """What ``read`` takes out of the server's answer; ``about``: what a refusal begins with."""
         url = f"{self._url}/{path}"
         try:
-            reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=_PATIENCE_S)
+            reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=self._patience_s)
         except requests.ConnectionError:
             raise WarmError(f"no server answers at {self._url}") from None
         except requests.RequestException as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -121,6 +122,25 @@ def test_what_the_server_cannot_warm_is_said_before_it_is_asked_for_any(
     body = {"text": new, "sampling_params": {"max_new_tokens": 1}}
     reply = requests.post(f"{server.base_url}/generate", json=body, timeout=60)
     assert reply.json()["meta_info"]["cached_tokens"] < len(new) // 2
+
+
+def test_a_server_that_drains_asks_itself_for_no_further_prompt(weighted_model: Path, tmp_path: Path) -> None:
+    """250 prompts of four tokens fill a quarter of the pool. Half of a round after SIGTERM would be 125 more."""
+    many = written(tmp_path / "many.jsonl", *({"input_ids": [number, 1, 2, 3]} for number in range(POOL // 4 // 4)))
+    given = ("--radix-eviction", "etlru", "--tlru-warm", str(many))
+    with serve(weighted_model, "drains", *given, "--log-level-http", "info") as server:
+        deadline = time.monotonic() + 60
+        while "keeps 250 prompts warm" not in (log := server.log_path.read_text(errors="replace")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        before = log.count("POST /generate")  # of which 250 checked ids
+        os.kill(server.process_group, signal.SIGTERM)  # its first process alone, which asks the others to end
+        while server.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not server.alive()
+        log = server.log_path.read_text(errors="replace")
+        assert "Gracefully exiting" in log
+        assert log.count("POST /generate") < before + 125
 
 
 def test_where_no_server_is_one_line_says_so(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

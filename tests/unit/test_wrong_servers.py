@@ -1,10 +1,11 @@
-"""`radix-tlru explain` and `warm` at a URL where another server answers: one line, and status 2."""
+"""`radix-tlru explain` and `warm` at a server that answers otherwise than ours, or not in time: in one line."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,18 +13,21 @@ from pathlib import Path
 import pytest
 
 from radix_tlru.cli import main
+from radix_tlru.tools import warm
+from radix_tlru.tools.prompts import Prompt
 
 HTML = "<html>nothing here</html>"
 
 
 @contextlib.contextmanager
-def answering(answers: Mapping[str, tuple[int, str]]) -> Iterator[str]:
-    """The URL of a server that answers a path by a status and a text, and any other by 404 and HTML."""
+def answering(answers: Mapping[str, tuple[int, str]], takes_s: float = 0.0) -> Iterator[str]:
+    """The URL of a server that answers a path by a status and a text, after a while, and any other by 404 and HTML."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answers.get(self.path.partition("?")[0], (404, HTML))
             self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            time.sleep(takes_s)
             self.send_response(status)
             self.end_headers()
             self.wfile.write(text.encode())
@@ -90,3 +94,15 @@ def test_a_server_that_warms_nothing_is_named_with_what_it_was_asked(
         assert main(["warm", url, str(file)]) == 2
     said = "is no SGLang server; of a router, give the URL of each worker"
     assert capsys.readouterr().err == f"radix-tlru: error: {url}/{path}: {said}\n"
+
+
+def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is going down takes a prompt and never answers it; it waits for as long as its client does."""
+    monkeypatch.setattr(warm, "_LATER_PATIENCE_S", 0.05)
+    served = (200, '{"meta_info": {"cached_tokens": 0}}')
+    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS, "/generate": served}
+    with answering(answers, takes_s=0.5) as url:
+        warmer = warm.Warmer(url, [Prompt("row 1", "once", text="Once")])
+        assert warmer.warm() == [warm.Warmed("once", 2, 0)]
+        with pytest.raises(warm.WarmError, match=r"/generate: .*timed out"):
+            warmer.warm()
