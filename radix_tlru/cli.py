@@ -17,6 +17,7 @@ from pathlib import Path
 
 from radix_tlru import __version__
 from radix_tlru.config import ConfigError
+from radix_tlru.tools.alerts import rules
 from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 
 __all__ = ["main"]
@@ -159,16 +160,19 @@ def _warm(url: str, file: Path, every_s: float | None, api_key: str | None) -> i
     return warm(url, file, every_s=every_s, api_key=api_key)
 
 
-def _dashboard(rules: bool) -> int:
+def _dashboard(as_rules: bool) -> int:
+    if as_rules:
+        print(rules(), end="")
+        return 0
     try:
-        from radix_tlru.tools import dashboard
+        from radix_tlru.tools.dashboard import dashboard
     except ModuleNotFoundError as error:
         print(
             f"radix-tlru: error: dashboard needs {error.name}: in a checkout, pip install '.[dashboard]'",
             file=sys.stderr,
         )
         return 2
-    print(dashboard.rules() if rules else dashboard.dashboard(), end="")
+    print(dashboard(), end="")
     return 0
 
 

@@ -1,8 +1,8 @@
 """``radix-tlru dashboard``: a Grafana dashboard of what a server evicts, what that costs, and what it would cost else.
 
 Built with Grafana's own SDK, as JSON that Grafana imports or provisions. The queries are of our metrics
-(``radix_tlru.sglang.metrics``) and of SGLang's own, over counters wherever something is counted. Beside this file is
-``prometheus_rules.yml``: when somebody should be told.
+(``radix_tlru.sglang.metrics``) and of SGLang's own, over counters wherever something is counted. When somebody should
+be told is in ``alerts``.
 
 A metric that a server calls ``sglang:name`` is ``sglang_name`` in a Prometheus 2 that asks for OpenMetrics, and
 ``sglang:name`` in others. So queries ask for ``{__name__=~"sglang[:_]name"}``.
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
-from pathlib import Path
 
 from grafana_foundation_sdk.builders.common import VizLegendOptions
 from grafana_foundation_sdk.builders.dashboard import Dashboard, DatasourceVariable, QueryVariable
@@ -25,6 +23,7 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefre
 from grafana_foundation_sdk.models.units import Milliseconds, PercentUnit, Seconds, Short
 
 from radix_tlru.learning.guard import FIGURES
+from radix_tlru.tools.alerts import rules
 
 __all__ = ["PANELS", "Panel", "Query", "dashboard", "rules"]
 
@@ -264,11 +263,6 @@ def dashboard() -> str:
     for panel in PANELS:
         built.with_panel(_time_series(panel))
     return JSONEncoder(sort_keys=True, indent=2).encode(built.build()) + "\n"
-
-
-def rules() -> str:
-    """Prometheus' alerting rules, as YAML."""
-    return Path(str(files("radix_tlru.tools") / "prometheus_rules.yml")).read_text()
 
 
 def _time_series(panel: Panel) -> TimeSeries:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -83,6 +84,26 @@ def test_the_dashboard_of_the_containers_is_the_one_that_the_command_prints(
     assert capsys.readouterr().out == rules()
 
 
+WITHOUT_SDK = """
+import sys
+sys.modules["grafana_foundation_sdk"] = None  # as if it were not installed
+from radix_tlru.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_the_rules_are_printed_without_the_sdk_and_the_dashboard_says_what_to_install() -> None:
+    found = {}
+    for words in (("dashboard", "--rules"), ("dashboard",)):
+        command = [sys.executable, "-c", WITHOUT_SDK, *words]
+        found[words] = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    printed, refused = found.values()
+    assert (printed.returncode, printed.stdout) == (0, rules())
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("radix-tlru: error: dashboard needs grafana_foundation_sdk")
+    assert refused.stderr.endswith("in a checkout, pip install '.[dashboard]'\n")
+
+
 def series(name: str, values: str, **labels: str) -> dict[str, str]:
     """A metric as promtool takes it: ``0+5x60`` grows by 5 a minute for an hour."""
     written = ",".join(f'{label}="{value}"' for label, value in labels.items())
@@ -129,3 +150,12 @@ def test_the_containers_mount_files_that_are_there_and_the_release_that_is_suppo
     assert f"ARG SGLANG=v{'.'.join(map(str, SUPPORTED[1]))}\n" in containerfile
     (job,) = yaml.safe_load((CONTAINERS / "prometheus.yml").read_text())["scrape_configs"]
     assert [target.split(":")[0] for target in job["static_configs"][0]["targets"]] == ["sglang"]
+
+
+def test_what_git_ignores_is_copied_into_no_image() -> None:
+    ignored = [line for line in (REPOSITORY / ".gitignore").read_text().splitlines() if line]
+    # Docker's patterns are from the root, git's are where they have a slash in front.
+    anywhere = [f"**/{line.rstrip('/')}" for line in ignored if not line.startswith("/")]
+    at_root = [line.strip("/") for line in ignored if line.startswith("/")]
+    left_out = (REPOSITORY / ".dockerignore").read_text().splitlines()
+    assert left_out[1:] == [".git", *anywhere, *at_root]
