@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from radix_tlru.policy.order import Victim
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.doctor import seams
 from radix_tlru.sglang.doctor.checks import Check, Section
+from radix_tlru.sglang.doctor.report import examine
 from radix_tlru.sglang.support import SUPPORTED, release_of, rust_core_refusal, supported_range
 from tests.helpers.paths import REPOSITORY
 
@@ -72,6 +74,23 @@ def test_it_says_what_a_bug_report_needs(report: subprocess.CompletedProcess[str
     assert _line(report, "accelerator")
     assert _line(report, "sglang.srt.plugins radix_tlru")
     assert _line(report, "sglang.srt.platforms torch_cpu") == "sglang.srt.platforms torch_cpu"
+
+
+@pytest.mark.parametrize(
+    ("given", "check"),
+    [
+        ("", Check("SGLANG_PLUGINS", "not set: all are loaded")),
+        ("other", Check("SGLANG_PLUGINS", "other: leaves out radix_tlru: name it there", "failed")),
+        ("other, radix_tlru", Check("SGLANG_PLUGINS", "other, radix_tlru", "ok")),
+    ],
+)
+def test_it_says_which_plugins_sglang_is_told_to_load(
+    given: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SGLANG_PLUGINS", given)
+    _versions, points = itertools.islice(examine(), 2)
+    assert points.title == "entry points"
+    assert points.checks[-1] == check
 
 
 def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import subprocess
 import sys
@@ -19,6 +20,8 @@ __all__ = ["examine"]
 
 _NEEDED = ("sglang", "torch", "tokenizers")
 _INSTALL = "not installed: in a checkout, pip install '.[serve]'"
+_PLUGINS_VARIABLE = "SGLANG_PLUGINS"
+_PLUGIN = "radix_tlru"  # the name of our entry point
 _PATIENCE_S = 600.0  # importing SGLang takes 10 s, and minutes on a busy machine with a cold disk
 
 
@@ -64,10 +67,18 @@ def _package(name: str) -> Check:
 
 def _entry_points() -> Section:
     groups = ("sglang.srt.plugins", "sglang.srt.platforms")
-    return Section(
-        "entry points",
-        tuple(Check(group, ", ".join(sorted(entry_points(group=group).names)) or "none") for group in groups),
-    )
+    found = (Check(group, ", ".join(sorted(entry_points(group=group).names)) or "none") for group in groups)
+    return Section("entry points", (*found, _plugins_variable()))
+
+
+def _plugins_variable() -> Check:
+    """The plugins that SGLang is told to load. It loads no other, and says so in its log alone."""
+    given = os.environ.get(_PLUGINS_VARIABLE)
+    if not given:
+        return Check(_PLUGINS_VARIABLE, "not set: all are loaded")
+    if _PLUGIN not in [name.strip() for name in given.split(",")]:
+        return Check(_PLUGINS_VARIABLE, f"{given}: leaves out {_PLUGIN}: name it there", "failed")
+    return Check(_PLUGINS_VARIABLE, given, "ok")
 
 
 def _ask_sglang() -> list[Section]:
