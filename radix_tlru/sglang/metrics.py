@@ -277,7 +277,8 @@ class _VictimMetrics:
             leaf = victim.leaf
             silent = math.nan
             if self._tail.learner is not None and leaf.conversation is not None:
-                silent = self._tail.learner.now - leaf.conversation.stamp
+                # The stamp may be the newer one: of a prompt that others continue, or of a turn that is learned later.
+                silent = max(0.0, self._tail.learner.now - leaf.conversation.stamp)
             self._cached[position].set(leaf.end)
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
 from rich.console import Console
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru.cli import main
 from radix_tlru.config import PolicyName
@@ -163,6 +164,18 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "tp 1" in together(second)
     assert "RANKS DIFFER" not in together(second)
     assert "RANKS DIFFER" in together(differs)
+
+
+def test_a_victim_that_was_used_a_moment_ago_is_silent_for_no_time() -> None:
+    """A prompt that others continue is nobody's last turn, so the newest stamp is from before it."""
+    watched = Watched("etlru")
+    context = watched.fresh(2 * PAGE * 100)
+    for tokens, stamp in ((context, 1.0), (context[: len(context) // 2], 41.0)):
+        watched.request(tokens, len(tokens), stamp)
+    watched.cache.evict(EvictParams(num_tokens=len(context) // 2))  # what continues it
+    (rank,) = watched.serve(0).ranks
+    assert rank.by("next_victim_cached_tokens", "position")["1"] == len(context) // 2
+    assert rank.by("next_victim_silent_seconds", "position")["1"] == 0.0
 
 
 def test_victims_that_a_server_never_had_are_not_asked_about() -> None:
