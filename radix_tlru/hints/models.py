@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints
+from radix_tlru.hints.schema import HIGHEST, NEUTRAL, Hints
 from radix_tlru.policy.models import Group, Leaf, PromptModel, ReturnModel, ReturnModelWrapper
 from radix_tlru.policy.policy import Policy
 
@@ -149,8 +149,7 @@ def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
         return _ENDED, math.inf
     if hints.returns_in_s is not None:
         left = conversation.stamp + hints.returns_in_s - now
-        # Late by as long as it was to take, it is not coming.
-        given_up = conversation.stamp + min(2 * hints.returns_in_s, LONGEST_S)
+        given_up = conversation.stamp + hints.awaited_s
         if now < given_up:
             band = max(bisect_left(_LEFT_S, left) - 1, 0)
             expiry = conversation.stamp + hints.returns_in_s - _LEFT_S[band] if left > _LEFT_S[0] else given_up

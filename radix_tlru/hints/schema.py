@@ -118,16 +118,24 @@ class Hints:
         return cls(ends, tokens, seconds, tuple(Range(*each) for each in ranges))
 
     @property
+    def awaited_s(self) -> float:
+        """For how long (s) a stated return is waited for: late by as long as it was to take, it is not coming."""
+        return 0.0 if self.returns_in_s is None else min(2 * self.returns_in_s, LONGEST_S)
+
+    @property
     def claim_s(self) -> float:
         """For how long (s) the hints make tokens dearer than they would be; 0: they do not."""
         held = [each.duration_s for each in self.retention if each.priority > NEUTRAL]
-        if self.returns_in_s is not None:
-            held.append(2 * self.returns_in_s)
-        return min(max(held, default=0.0), LONGEST_S)
+        return min(max([self.awaited_s, *held]), LONGEST_S)
 
     def without_claims(self) -> Hints:
-        """The part of the hints that makes no token dearer."""
-        kept = tuple(each for each in self.retention if each.priority <= NEUTRAL)
+        """The same with every claim neutral: its tokens cost what they would if nothing was said of them.
+
+        If a claim were left out, the next range would speak of its tokens, and might have them go first.
+        """
+        kept = tuple(each._replace(priority=min(each.priority, NEUTRAL)) for each in self.retention)
+        if self.returns_in_s is not None:
+            kept = (Range(0, None, NEUTRAL, self.awaited_s), *kept)
         return Hints(self.conversation_ends, self.next_prompt_tokens, None, kept)
 
 

@@ -191,12 +191,45 @@ def test_claims_fill_no_more_than_their_share_of_the_pool() -> None:
     assert lines.leaves[11].conversation.hints.returns_in_s == 60, "claims that are over leave room for others"
 
 
+LOWEST = {"priority": 0}
+
+
+def with_a_full_quota(**said: Any) -> Lines:
+    """Conversation 1, of which nothing was said; 2 and 3, whose claims fill the quota; 4, whose claim is refused."""
+    lines = Lines(LRU_LIKE)  # ten contexts fit in, and claims may fill two and a half
+    lines.serve(1, 0.0)
+    for number in (2, 3):
+        lines.serve(number, float(number), returns_in_s=LONGEST_S)
+    lines.serve(4, 4.0, **said)
+    assert lines.leaves[4].conversation.hints.claim_s == 0.0
+    return lines
+
+
+def test_behind_a_range_that_is_not_believed_no_other_speaks_of_its_tokens() -> None:
+    lines = with_a_full_quota(retention=[{"end": 800, "priority": 100}, LOWEST])
+    assert lines.evict(1_600) == (4, 800), "the first 800 tokens were to be kept, and what is behind them was not"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"returns_in_s": 30, "retention": [LOWEST]},
+        {"retention": [{"priority": 100, "duration_s": 60}, LOWEST]},
+    ],
+)
+def test_who_is_not_believed_is_taken_for_one_who_said_nothing_for_as_long_as_it_claimed(said: dict[str, Any]) -> None:
+    lines = with_a_full_quota(**said)
+    assert lines.evict(1_600) == (1, 0), "the least recent"
+    lines.serve(5, 4.0 + 60)
+    assert lines.evict(1_600) == (4, 0), "twice 30 s are over, and so are 60: the lowest priority holds"
+
+
 def test_a_conversation_has_one_claim() -> None:
     claims, soon = ClaimQuota(capacity=10_000), Hints(returns_in_s=LONGEST_S)
     for turn in range(20):
         assert claims.admit(soon, 2_000, float(turn), conversation=1) == soon
     # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
-    assert claims.admit(soon, 2_000, 20.0, conversation=2) == Hints()
+    assert claims.admit(soon, 2_000, 20.0, conversation=2) == soon.without_claims()
     assert claims.admit(None, 2_000, 21.0, conversation=1) is None
     assert claims.admit(soon, 2_000, 22.0, conversation=2) == soon
     assert claims.refused == 1
