@@ -22,42 +22,55 @@ _SLACK = 64  # the heap of expiries is rebuilt when it has more than 2 · claims
 class ClaimQuota:
     """Admits claims while they fit into their share of the pool. A conversation has one claim, that of its last turn.
 
+    What of its context the next turn leaves out stays in the cache, with the claim that it had, and is counted until
+    that ends: templates leave reasoning out of the next prompt.
+
     Args:
         capacity: of the pool, tokens.
     """
 
     def __init__(self, capacity: int) -> None:
         self._room = int(capacity * SHARE)
-        self._held: dict[int, tuple[float, int]] = {}  # (until, tokens) by conversation
-        self._expiries: list[tuple[float, int]] = []  # heap of (until, conversation), those of old claims included
+        self._held: dict[int, tuple[float, int]] = {}  # (until, tokens) by conversation; by a number < 0: left out
+        self._expiries: list[tuple[float, int]] = []  # heap of (until, number), those of old claims included
+        self._left_out = 0  # contexts of which the next turn left something out, so far
         self.refused = 0
         """Claims that did not fit."""
 
-    def admit(self, hints: Hints | None, tokens: int, now: float, conversation: int) -> Hints | None:
+    def admit(self, hints: Hints | None, tokens: int, now: float, conversation: int, repeated: int) -> Hints | None:
         """The hints that are believed, of a conversation with a context of ``tokens``, at ``now`` (s).
 
         A turn without hints (None) ends what the conversation claimed before.
+
+        Args:
+            repeated: tokens of the conversation's last context that this one begins with, in whole pages.
         """
         while self._expiries and self._expiries[0][0] <= now:
             until, expired = heappop(self._expiries)
             if expired in self._held and self._held[expired][0] <= until:
                 self._room += self._held.pop(expired)[1]
         if conversation in self._held:
-            self._room += self._held.pop(conversation)[1]
+            until, held = self._held.pop(conversation)
+            self._room += held
+            if held > repeated:
+                self._left_out += 1
+                self._hold(-self._left_out, until, held - repeated)
         if hints is None or not hints.claim_s:
             return hints
         if tokens > self._room:
             self.refused += 1
             return hints.without_claims()
-        until = now + hints.claim_s
+        self._hold(conversation, now + hints.claim_s, tokens)
+        return hints
+
+    def _hold(self, number: int, until: float, tokens: int) -> None:
         self._room -= tokens
-        self._held[conversation] = until, tokens
+        self._held[number] = until, tokens
         if len(self._expiries) > 2 * len(self._held) + _SLACK:
             self._expiries = [(until, each) for each, (until, _) in self._held.items()]
             heapify(self._expiries)
         else:
-            heappush(self._expiries, (until, conversation))
-        return hints
+            heappush(self._expiries, (until, number))
 
     def clear(self) -> None:
         """Every claim ends: the cache was emptied."""

@@ -195,7 +195,8 @@ class Learner:
         """A client said that a conversation is over: nobody comes back for what it shares with none."""
         self._wrap(with_hints)
         self._log.write_end(conversation.log_serial)
-        hints = self._quota.admit(Hints(conversation_ends=True), 0, self.now, conversation.number)
+        ends, claimed = Hints(conversation_ends=True), conversation.context_len
+        hints = self._quota.admit(ends, 0, self.now, conversation.number, repeated=claimed)
         with self.selector.without(conversation) if self.selector is not None else nullcontext():
             conversation.hints = hints
 
@@ -265,7 +266,10 @@ class Learner:
     def _take_hints(self, turn: Turn, conversation: Conversation, is_leaf: bool) -> None:
         """Believe what fits of the hints of a turn. One without hints ends what the last one claimed."""
         given = turn.hints if is_leaf else None
-        conversation.hints = self._quota.admit(given, turn.context_len, turn.stamp, conversation.number)
+        repeated = (turn.prompt_len - conversation.new_len) // self._page_size * self._page_size
+        # Claims hold from the conversation's stamp on, which is later than the turn's if others were served meanwhile.
+        now, number = conversation.stamp, conversation.number
+        conversation.hints = self._quota.admit(given, turn.context_len, now, number, repeated)
         if given is not None and given.conversation_ends:
             self._log.write_end(conversation.log_serial)
 

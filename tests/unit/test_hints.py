@@ -13,6 +13,7 @@ from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import RecentTurns
+from tests.helpers.turns import Words, told
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 
@@ -224,16 +225,44 @@ def test_who_is_not_believed_is_taken_for_one_who_said_nothing_for_as_long_as_it
     assert lines.evict(1_600) == (4, 0), "twice 30 s are over, and so are 60: the lowest priority holds"
 
 
+def test_a_claim_counts_for_as_long_as_it_is_believed_however_long_the_answer_took() -> None:
+    lines = Lines(LRU_LIKE)
+    claim = {"retention": [{"priority": 100, "duration_s": 30}]}
+    lines.serve(1, 60.0)
+    lines.serve(2, 0.0, tokens=4_000, **claim)  # came at 0, is answered at 60, and believed until 90
+    lines.serve(3, 89.0, **claim)
+    lines.serve(4, 91.0, **claim)
+    believed = {number: lines.leaves[number].conversation.hints.claim_s > 0 for number in (2, 3, 4)}
+    assert believed == {2: True, 3: False, 4: True}, "4,000 tokens are all that claims may fill"
+
+
+def test_what_a_prompt_leaves_out_counts_until_its_claim_ends() -> None:
+    """Templates leave reasoning out: the answer stays in the cache, a leaf by whose record it is still claimed."""
+    learner, claim = Learner(LRU_LIKE, CAPACITY, PAGE), Hints.parse({"retention": [{"priority": 100}]})
+    words, prompt, believed = Words(), [], []
+    for at in (0.0, 1.0, 2.0, LONGEST_S):
+        prompt = [*prompt, *words.fresh(160)]
+        known = learner.record_turn(told(at, prompt, words.fresh(1_440), hints=claim, thought_len=1_400))
+        believed.append(known.hints == claim)
+    assert (known.number, known.turn) == (1, 3), "one conversation, known by its prompts"
+    # Claims may fill 4,000: 1,600, then 1,440 + 1,760, but not 2 · 1,440 + 1,920; when the first is over 1,440 + 2,080.
+    assert believed == [True, True, False, True]
+
+
 def test_a_conversation_has_one_claim() -> None:
     claims, soon = ClaimQuota(capacity=10_000), Hints(returns_in_s=LONGEST_S)
+
+    def admit(hints: Hints | None, tokens: int, now: float, conversation: int) -> Hints | None:
+        return claims.admit(hints, tokens, now, conversation, repeated=tokens)
+
     for turn in range(20):
-        assert claims.admit(soon, 2_000, float(turn), conversation=1) == soon
+        assert admit(soon, 2_000, float(turn), 1) == soon
     # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
-    assert claims.admit(soon, 2_000, 20.0, conversation=2) == soon.without_claims()
-    assert claims.admit(None, 2_000, 21.0, conversation=1) is None
-    assert claims.admit(soon, 2_000, 22.0, conversation=2) == soon
+    assert admit(soon, 2_000, 20.0, 2) == soon.without_claims()
+    assert admit(None, 2_000, 21.0, 1) is None
+    assert admit(soon, 2_000, 22.0, 2) == soon
     assert claims.refused == 1
     claims.clear()
-    assert claims.admit(soon, 2_500, 23.0, conversation=3) == soon
+    assert admit(soon, 2_500, 23.0, 3) == soon
     # Long after, all of it is free again, whoever spoke last.
-    assert claims.admit(soon, 2_500, 3 * LONGEST_S, conversation=4) == soon
+    assert admit(soon, 2_500, 3 * LONGEST_S, 4) == soon
