@@ -9,6 +9,7 @@ from typing import Protocol
 
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.shadow_cache import ShadowCache
+from radix_tlru.policy.models import ReturnModel, for_another_order
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 
@@ -62,6 +63,7 @@ class Selector:
         self.one_in = one_in
         """Conversations for each that is sampled."""
         self._rule = rule
+        self._returns: dict[str, tuple[ReturnModel, ReturnModel]] = {}  # of each candidate, and its shadow's own
         self._candidates, self._capacity, self._page_size = dict(candidates), capacity, page_size
         self._shadows = self._new_shadows()
         self._turns = self._tokens = 0  # since it was last seen how many contexts fit, and their contexts
@@ -103,7 +105,7 @@ class Selector:
     def replace_candidate(self, name: str, policy: Policy) -> None:
         """Another version of a candidate takes its place."""
         self._candidates[name] = policy
-        self._shadows[name].order.switch_policy(self._scaled(policy))
+        self._shadows[name].order.switch_policy(self._for_shadow(name, policy))
 
     @contextmanager
     def without(self, conversation: Conversation) -> Iterator[None]:
@@ -116,8 +118,9 @@ class Selector:
 
     def _new_shadows(self) -> dict[str, ShadowCache]:
         size = self._capacity // self._page_size * self._page_size
+        self._returns.clear()
         return {
-            name: ShadowCache(self._scaled(policy), size, self._page_size, self.one_in)
+            name: ShadowCache(self._for_shadow(name, policy), size, self._page_size, self.one_in)
             for name, policy in self._candidates.items()
         }
 
@@ -133,6 +136,13 @@ class Selector:
             self.one_in = one_in
             self._shadows = self._new_shadows()
 
-    def _scaled(self, policy: Policy) -> Policy:
-        """The policy with a trim chunk that is as large a share of a shadow as it is of the cache."""
-        return replace(policy, trim_chunk=max(policy.trim_chunk // self.one_in, 1))
+    def _for_shadow(self, name: str, policy: Policy) -> Policy:
+        """The policy with a trim chunk that is as large a share of a shadow as it is of the cache.
+
+        Its return model is the shadow's own, because the cache counts time by lookups and a shadow by turns. It is made
+        once for each that is given: to an order another model is another policy, and all leaves get new prices.
+        """
+        if self._returns.get(name, (None,))[0] is not policy.returns:
+            self._returns[name] = policy.returns, for_another_order(policy.returns)
+        _, returns = self._returns[name]
+        return replace(policy, returns=returns, trim_chunk=max(policy.trim_chunk // self.one_in, 1))

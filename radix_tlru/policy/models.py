@@ -32,6 +32,7 @@ __all__ = [
     "ReturnModel",
     "ReturnModelWrapper",
     "SingleGroup",
+    "for_another_order",
 ]
 
 
@@ -175,6 +176,16 @@ class ReturnModelWrapper:
         """The group of the leaf in the model inside, a lasting one if it has those."""
         lasting_group: Callable[[Leaf, float, float], Group] | None = getattr(self._returns, "lasting_group", None)
         return self._returns.group(leaf, now) if lasting_group is None else lasting_group(leaf, now, least)
+
+
+def for_another_order(returns: ReturnModel) -> ReturnModel:
+    """The same model, for an order with a clock of its own: what wrappers keep of the time of one begins anew.
+
+    The model inside is shared, so that both learn alike.
+    """
+    if isinstance(returns, ReturnModelWrapper):
+        return type(returns)(for_another_order(returns._returns))
+    return returns
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import RecentTurns
-from tests.helpers.turns import Words, told
+from tests.helpers.leaves import Leaves
+from tests.helpers.rules import InTurn
+from tests.helpers.turns import Words, told, turn
 
 PAGE, CAPACITY, THRESHOLD, NEXT_PROMPT = 16, 16_000, 640, 64
 
@@ -159,6 +162,49 @@ def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
     assert [number for number in found if number != 1] == list(range(2, 22))
 
 
+def test_what_lru_would_have_cost_does_not_depend_on_how_the_cache_counts_time() -> None:
+    """Its clock goes on with each lookup, that of a shadow once a turn; of what hints say both know the seconds."""
+    claim = Hints.parse({"retention": [{"priority": 100}]})
+
+    def uncached(lookups_a_turn: int) -> int:
+        learner = Learner(Config("etlru", THRESHOLD), 40_000, PAGE)
+        learner.rule = InTurn(["lru"])
+        leaves = Leaves(learner.policy, PAGE)
+        random, contexts = Random(0), dict[int, int]()
+        for at in range(600):
+            # 67 contexts of 592 tokens fit in; one of the last 150 conversations goes on, or one begins.
+            name = random.randrange(max(at - 150, 0), at + 1)
+            context = contexts[name] = contexts.get(name, 0) + 600 // PAGE * PAGE
+            served = turn(float(at), context, context, name)._replace(hints=claim if name % 4 == 0 else None)
+            known = learner.record_turn(served, learns_later=True)
+            if name in leaves:
+                leaves.vanish(name)
+            leaves.order.switch_policy(learner.policy)
+            leaves.appear(name, Leaf(0, context, context, float(at * lookups_a_turn), known))
+            leaves.order.choose_victim(1)  # which looks at the time
+            learner.learn()
+        assert learner.in_force == "lru"
+        assert learner.selector is not None
+        assert learner.selector.one_in == 1
+        return learner.selector.served["lru"].uncached
+
+    assert uncached(lookups_a_turn=1) == uncached(lookups_a_turn=2) == uncached(lookups_a_turn=8)
+
+
+def test_when_the_threshold_moves_the_leaves_of_a_shadow_of_lru_keep_their_prices() -> None:
+    lines = Lines(Config("etlru", THRESHOLD))
+    for number in range(60):
+        lines.serve(number, float(number), returns_in_s=60)
+    learner = lines.learner
+    assert learner.selector is not None
+    order = learner.selector._shadows["lru"].order
+    before = order.policy.returns
+    assert before is not learner.candidates["lru"].returns, "each has a clock of its own"
+    learner.use_threshold(2 * THRESHOLD)
+    assert (order.policy.threshold, order.policy.returns) == (2 * THRESHOLD, before)
+    assert len(order._pricings) == 1
+
+
 def test_priorities_are_told_apart_in_eight_bands() -> None:
     """However many priorities clients use, a decision compares no more groups than that."""
     assert len(BANDS) == 8
@@ -255,8 +301,8 @@ def test_a_conversation_has_one_claim() -> None:
     def admit(hints: Hints | None, tokens: int, now: float, conversation: int) -> Hints | None:
         return claims.admit(hints, tokens, now, conversation, repeated=tokens)
 
-    for turn in range(20):
-        assert admit(soon, 2_000, float(turn), 1) == soon
+    for at in range(20):
+        assert admit(soon, 2_000, float(at), 1) == soon
     # Two of a quarter of the pool do not fit in, until the first has said something else, or nothing.
     assert admit(soon, 2_000, 20.0, 2) == soon.without_claims()
     assert admit(None, 2_000, 21.0, 1) is None
