@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import NamedTuple
 
 from radix_tlru.policy.buckets import Bucket
@@ -131,9 +132,10 @@ class Entries:
         for _ in range(min(_FRONTS, len(self._fronts))):
             self.drop_old(self._fronts.pop(), _OFF_A_FRONT)
 
-    def expired(self, now: float) -> Iterator[int]:
-        """Leaves whose group has expired at ``now``, in any order."""
-        return (leaf_id for time, leaf_id in self._expiries.up_to(now) if self._is_expiry(time, leaf_id))
+    def expired(self, now: float, most: int) -> Iterator[int]:
+        """Leaves whose group has expired at ``now``, in any order, among ``most`` entries."""
+        entries = islice(self._expiries.up_to(now), most)
+        return (leaf_id for time, leaf_id in entries if self._is_expiry(time, leaf_id))
 
     def pop_expired(self, now: float, most: int) -> Iterator[int]:
         """Leaves whose group has expired at ``now``, the earliest first, among ``most`` entries. Those are gone."""

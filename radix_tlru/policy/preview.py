@@ -26,7 +26,7 @@ _JUDGED = 6
 of the first two, more of the last: in an order of 18 all are judged."""
 
 _LOOKS = 32
-"""Entries that the first by their prices are looked for in. The others are old."""
+"""Entries that the first by their prices are looked for in, and as many for expired groups. The others are old."""
 
 
 class PreviewedVictim(NamedTuple):
@@ -81,8 +81,9 @@ def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
 def _candidates(order: EvictionOrder, count: int, now: float) -> dict[int, Leaf]:
     """Leaves, by id, among which the next ``count`` victims are looked for: few, whatever the size of the order."""
     most = max(count, _JUDGED)
-    priced = chain(islice(_first_leaves(order, most, now), most), islice(order._entries.expired(now), most))
-    judged = dict.fromkeys(priced)
+    judged = dict.fromkeys(islice(_first_leaves(order, most, now), most))
+    if order._timed_by == order.policy.returns:  # otherwise expiries are in the time of another model
+        judged |= dict.fromkeys(islice(order._entries.expired(now, _LOOKS), most))
     judged |= dict.fromkeys(islice(order._pending, 3 * most - len(judged)))
     return {leaf_id: order._leaf(leaf_id) for leaf_id in judged}
 

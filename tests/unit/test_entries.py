@@ -33,11 +33,12 @@ def test_a_look_at_expiries_ends_after_so_many_entries_though_all_are_old() -> N
         if leaf_id < 90:
             entries.forget(leaf_id)
     before = len(entries)
+    assert list(entries.expired(math.inf, 60)) == []
     assert list(entries.pop_expired(math.inf, 60)) == []
     assert len(entries) == before - 60
     assert list(entries.pop_expired(95.0, 60)) == [90, 91, 92, 93, 94, 95]
     assert list(entries.pop_expired(95.0, 60)) == []
-    assert list(entries.expired(math.inf)) == [96, 97, 98, 99]
+    assert list(entries.expired(math.inf, 60)) == [96, 97, 98, 99]
 
 
 def test_an_added_leaf_pays_for_few_entries_of_a_sweep_however_many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:

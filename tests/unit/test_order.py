@@ -201,7 +201,7 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
         entries = order._entries
         places = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in entries.bucket.items()]
         numbers = dict(entries.key), dict(entries.expiry), dict(entries.safe_tokens)
-        others = list(order._pending), list(entries.expired(math.inf)), len(entries), order._now, entries.over_budget
+        others = list(order._pending), list(entries.expired(math.inf, 9)), len(entries), order._now, entries.over_budget
         return [buckets, places, numbers, others, len(order._prices), copy.deepcopy(vars(returns))]
 
     before = state()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -10,7 +11,8 @@ from radix_tlru.hints.models import with_hints
 from radix_tlru.learning.age_bands import AGES, BANDS
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
+from radix_tlru.policy.entries import Entries
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
@@ -60,3 +62,30 @@ def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_pr
         victim = order.choose_victim(LENGTH)
         assert victim is not None
         assert told.victim.leaf_id == victim.leaf_id == cheapest
+
+
+@pytest.mark.parametrize("in_force", ["learned", "lru"])
+def test_a_look_meets_few_expiries_though_all_are_old_and_none_in_the_time_of_another_policy(
+    in_force: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 leaves with learned rates, that expire by seconds. lru counts by lookups: 1,000 of them in each second."""
+    met: list[int] = []
+    is_expiry = Entries._is_expiry
+    monkeypatch.setattr(Entries, "_is_expiry", lambda entries, *entry: (met.append(1), is_expiry(entries, *entry))[1])
+    leaves: dict[int, Leaf] = {}
+    learned = Policy(LearnedReturns(), AnyPrompt(), threshold=600, median_weight=1.0)
+    order = EvictionOrder(learned, 1, leaves.get)
+    for number in range(500):
+        leaves[number] = Leaf(0, LENGTH, LENGTH, 1_000.0 * number, conversation(float(number), number))
+        order.add_leaf(number)
+    order.choose_victim(1)
+    if in_force == "lru":
+        order.switch_policy(replace(learned, returns=Recency()))
+    else:
+        for number in range(480):  # the first, which leave their expiries behind
+            order.remove_leaf(number)
+        order.advance_clock(1e5)
+        order.choose_victim(1)  # drops some of those
+    met.clear()
+    assert len(preview((order,), 5)) == 5
+    assert len(met) == (0 if in_force == "lru" else 32)

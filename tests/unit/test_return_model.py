@@ -293,7 +293,7 @@ def test_a_look_judges_few_leaves_where_the_groups_of_many_have_expired() -> Non
         cache.serve(number, number % 90 + 1)
     cache.evict(1)
     cache.order.advance_clock(cache.now + 1e5)
-    assert sum(1 for _ in cache.order._entries.expired(cache.order._now)) > 1_000
+    assert sum(1 for _ in cache.order._entries.expired(cache.order._now, 2_000)) > 1_000
     get = cache.leaves.get
     cache.order._leaf_of = lambda leaf_id: (asked.add(leaf_id), get(leaf_id))[1]
     foreseen = preview((cache.order,), 5)
