@@ -54,16 +54,18 @@ class ShadowCache:
         """Serve a turn. Returns the tokens of its prompt that were cached."""
         self._served += 1
         start = held = min(conversation.common, turn.prompt_len) // self._page_size * self._page_size
+        shared = start  # tokens that are held of what others begin with, too
         leaf_id, front = self._ids.pop(conversation.number, 0), None
         if leaf_id:
             leaf = self._withdraw(leaf_id)
-            start, held = leaf.start, min(leaf.end, leaf.conversation.reusable_len)
-            self._resident -= (leaf.end - held) * self._one_in  # what no prompt repeats goes with it
+            start = shared = leaf.start
+            held = min(leaf.end, leaf.conversation.reusable_len)
+            self._resident -= (leaf.end - max(held, start)) * self._one_in  # what no prompt repeats goes with it
         elif conversation.prefix is not None and start:
             front = self._take_up(conversation, conversation.prefix.number, start)
-            held = min(front.end, start)
+            held = shared = min(front.end, start)
         context = max(min(turn.context_len, start + self.capacity // self._one_in), start, held)
-        room = max(start - held, 0) + (context - max(start, held)) * self._one_in
+        room = start - shared + (context - max(start, held)) * self._one_in
         self._make_room(room)
         self._resident += room
         if front is not None:
