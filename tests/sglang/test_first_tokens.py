@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from sglang.srt.managers.io_struct import GenerateReqInput
@@ -12,11 +13,21 @@ from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
 from radix_tlru.sglang.requests.first_tokens import FirstToken, FirstTokens, dumps, loads
 
 
+class InFlight(dict[str, ReqState]):
+    """A TokenizerManager's ``rid_to_state``, which counts how often a request is looked up."""
+
+    looks = 0
+
+    def get(self, *name: Any) -> Any:
+        self.looks += 1
+        return super().get(*name)
+
+
 class Requests:
     """Records as a TokenizerManager keeps them, on a clock of our own (s)."""
 
     def __init__(self, replicas: int = 1) -> None:
-        self.in_flight: dict[str, ReqState] = {}
+        self.in_flight = InFlight()
         self.watch = FirstTokens(self.in_flight, replicas)
 
     def come(self, name: str, at: float, *, streams: bool = True) -> tuple[FirstToken, ...]:
@@ -63,6 +74,28 @@ def test_those_that_are_decoding_do_not_make_a_crowd() -> None:
     requests.come("a", 10.0)
     requests.answer("a", 10.06)
     assert requests.come("b", 11.0)[-1] == FirstToken("a", pytest.approx(60.0))
+
+
+def test_each_of_many_that_wait_looks_at_one_other_when_it_comes() -> None:
+    requests = Requests()
+    for number in range(1_000):
+        requests.come(f"{number}", float(number))
+    assert requests.in_flight.looks == 999
+
+
+def test_one_that_waits_for_long_keeps_others_from_being_told_of_and_those_answered_are_forgotten() -> None:
+    """100 others come and are answered before the first one is."""
+    requests = Requests()
+    requests.come("first", 0.0)
+    for number in range(100):
+        assert requests.come(f"{number}", 1.0 + number) == ()
+        requests.answer(f"{number}", 1.5 + number)
+    assert requests.in_flight.looks <= 2 * 100
+    assert len(requests.watch._waiting) == 3, "the first one, and the last two of the others"
+    requests.answer("first", 200.0)
+    assert requests.come("alone", 300.0) == ()
+    requests.answer("alone", 300.25)
+    assert requests.come("next", 400.0) == (FirstToken("alone", pytest.approx(250.0)),)
 
 
 def test_nothing_is_told_of_what_was_not_streamed_or_given_up() -> None:

@@ -43,24 +43,25 @@ class FirstTokens:
 
     def __init__(self, states: Mapping[str, Any], replicas: int) -> None:
         self._states = states
-        self._waiting: dict[str, Any] = {}  # without a first token, by id
-        self._uncontended = False  # whether the one that waits is, so far
+        self._waiting: deque[tuple[str, Any]] = deque()  # ids, states; without a first token when last looked at
+        self._uncontended = False  # whether the last one was the only one that waited, when it arrived
         self._reports: deque[FirstToken | None] = deque(maxlen=replicas)  # one for each of the last requests
 
     def count_arrival(self, request: str, *, streams: bool) -> tuple[FirstToken, ...]:
         """A request is on its way to the scheduler. Returns what to report with it."""
         report = None
-        for waiting, state in list(self._waiting.items()):
+        while self._waiting:
+            waiting, state = self._waiting.popleft()
             times = state.time_stats
             if self._states.get(waiting) is state and not (times.first_token_time or times.finished_time):
-                continue
-            del self._waiting[waiting]
-            if (
-                self._uncontended and times.response_sent_to_client_time
-            ):  # 0: it was aborted, or its token is being sent
+                # This request is not alone, whoever else waits: to look at all would cost N requests N² looks.
+                self._waiting.append((waiting, state))  # last, so that those behind it are looked at in their turn
+                break
+            # response_sent_to_client_time is 0 if it was aborted, or its token is being sent.
+            if self._uncontended and times.response_sent_to_client_time:
                 waited_s = times.response_sent_to_client_time - times.created_time
                 report = FirstToken(waiting, round(waited_s * 1000.0, 3))
         self._uncontended = streams and not self._waiting
-        self._waiting[request] = self._states[request]
+        self._waiting.append((request, self._states[request]))
         self._reports.append(report)
         return tuple(each for each in self._reports if each is not None)
