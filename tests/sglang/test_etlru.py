@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from types import SimpleNamespace
 
 import pytest
-from sglang.srt.managers.schedule_batch import FINISH_LENGTH
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from eval.caches.policies import simulated_cache
@@ -17,6 +15,7 @@ from radix_tlru.sglang.offline.caches import Core
 from radix_tlru.sglang.requests.turns import fingerprint_of, turn_of
 from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers.rules import InTurn
+from tests.helpers.served import served
 
 PAGE, NEXT_PROMPT = 16, 200
 
@@ -69,17 +68,17 @@ def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
 
 
 def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
-    ids = array("q", range(400))
-    req = SimpleNamespace(
-        origin_input_ids=ids,
-        output_ids=array("q", range(80)),
-        reasoning_tokens=30,
-        cached_tokens=0,
-        session=None,
-        session_id="of the chat",
-        finished_reason=FINISH_LENGTH(80),
-    )
+    req = served(range(400), range(80), reasoning_tokens=30, session_id="of the chat")
     turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
     assert (turn.prompt_len, turn.answer_len, turn.thought_len, turn.context_len) == (400, 80, 30, 480)
     assert tuple(turn.answer_ids[-2:]) == (78, 79), "how it ends"
     assert (turn.session, turn.finish) == ("of the chat", "length")
+
+
+def test_what_a_step_of_speculative_decoding_has_after_the_stop_is_no_part_of_the_answer() -> None:
+    """The client has 11, 12 and 2, which ends the answer; SGLang caches 20 tokens of prompt and these three."""
+    req = served(range(20), [11, 12, 2, 77, 78], stop=2, reasoning_tokens=5)
+    turn = turn_of(req, RadixKey(array("q", range(23))), 0.0, call_tokens=[77])
+    assert (turn.answer_len, turn.thought_len, turn.context_len) == (3, 3, 23)
+    assert tuple(turn.answer_ids) == (11, 12, 2)
+    assert turn.finish == "stop", "no call of a tool was sent"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from radix_tlru.sglang.requests.tool_calls import call_tokens
 from radix_tlru.sglang.requests.turns import turn_of
+from tests.helpers.served import served
 
 END = "<|im_end|>"
 
@@ -51,14 +51,7 @@ def test_where_no_token_begins_a_call_none_is_named(caplog: pytest.LogCaptureFix
 
 
 def finish_of(answer: list[int], reason: Any, calls: tuple[int, ...]) -> str | None:
-    req = SimpleNamespace(
-        origin_input_ids=array("q", range(100)),
-        output_ids=array("q", answer),
-        cached_tokens=0,
-        session=None,
-        session_id=None,
-        finished_reason=reason,
-    )
+    req = served(range(100), answer, finished_reason=reason)
     return turn_of(req, RadixKey(array("q", range(100))), 0.0, call_tokens=calls).finish
 
 

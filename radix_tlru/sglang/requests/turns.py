@@ -36,17 +36,19 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, c
         call_tokens: ids that begin a call of a tool (:mod:`~radix_tlru.sglang.requests.tool_calls`).
     """
     prompt_len = len(req.origin_input_ids)
+    answer = req.output_ids_through_stop  # a step of speculative decoding may go on after the stop
     return Turn(
         stamp=stamp,
         prompt_len=prompt_len,
-        answer_len=len(req.output_ids),
+        answer_len=len(answer),
         context_len=len(key),
         cached_len=min(req.cached_tokens, prompt_len),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
         hints=hints,
         prompt_ids=req.origin_input_ids,
-        answer_ids=req.output_ids,
-        thought_len=getattr(req, "reasoning_tokens", 0),  # as far as a reasoning parser tells
+        answer_ids=answer,
+        # As far as a reasoning parser tells, which counts what is after the stop, too.
+        thought_len=min(req.reasoning_tokens, len(answer)),
         session=req.session_id or (req.session and req.session.session_id),
         finish=_finish_of(req, call_tokens),
     )
@@ -57,7 +59,7 @@ def _finish_of(req: Any, call_tokens: Sequence[int]) -> str | None:
     kind = None if req.finished_reason is None else req.finished_reason.to_json()["type"]
     if kind != "stop" or not call_tokens:
         return "length" if kind == "length" else None
-    ids = np.asarray(req.output_ids)
+    ids = np.asarray(req.output_ids_through_stop)
     return "tool_calls" if any((ids == token).any() for token in call_tokens) else "stop"
 
 
