@@ -12,18 +12,24 @@ from dataclasses import asdict
 from typing import Any
 
 from radix_tlru.config import FLAGS
-from radix_tlru.sglang.explainer import MOST_REQUESTS, need_of
+from radix_tlru.sglang.explainer import MOST_REQUESTS, decode_need, prefill_need
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.support import ANSWERS_QUESTIONS
 from radix_tlru.tools.explanation import ROUTE
 
-__all__ = ["HOOKED", "add_route", "answer_question", "install", "room_is_made"]
+__all__ = ["HOOKED", "add_route", "answer_question", "install", "room_for_decode", "room_for_prefill"]
 
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 _STATE = f"{ANSWERS_QUESTIONS}.SchedulerInternalStateController"
 
-HOOKED = (f"{_STATE}.get_internal_state", f"{_BATCH}.prepare_for_extend", f"{_BATCH}.prepare_for_decode")
-"""Functions of SGLang that are hooked, in a scheduler process."""
+HOOKED = (
+    f"{_STATE}.get_internal_state",
+    f"{_BATCH}.prepare_for_extend",
+    f"{_BATCH}.check_decode_mem",
+    f"{_BATCH}.prepare_for_decode",
+)
+"""Functions of SGLang that are hooked, in a scheduler process. Those of a batch make room for it: for a step of decode
+mostly the third, which asks whether there is enough; the fourth where more is taken than it asked for."""
 
 _QUESTION = "radix_tlru explain "
 """What a ``rid`` begins with that is a question."""
@@ -37,16 +43,26 @@ def install() -> None:
     """
     without = f"{FLAGS['explain']}: requests cannot be explained"
     hook(HOOKED[0], answer_question, without, "around")
-    for target in HOOKED[1:]:
-        hook(target, room_is_made, without, "around")
+    hook(HOOKED[1], room_for_prefill, without, "around")
+    hook(HOOKED[2], room_for_decode, without, "around")
+    hook(HOOKED[3], room_for_decode, without, "around")
 
 
-def room_is_made(original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around the preparation of a batch: what is evicted meanwhile makes room for it."""
+def room_for_prefill(original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around what makes room for a batch of prefills: it needs what is evicted meanwhile."""
+    return _needing(prefill_need(batch), original, batch, *args, **kwargs)
+
+
+def room_for_decode(original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around what makes room for the next tokens of a batch, whose ``forward_mode`` may yet be that of its prefill."""
+    return _needing(decode_need(batch), original, batch, *args, **kwargs)
+
+
+def _needing(need: Callable[[], str], original: Callable[..., Any], batch: Any, *args: Any, **kwargs: Any) -> Any:
     explainer = getattr(getattr(batch.tree_cache, "tail", None), "explainer", None)
     if explainer is None:
         return original(batch, *args, **kwargs)
-    explainer.needed_for = need_of(batch)
+    explainer.needed_for = need
     try:
         return original(batch, *args, **kwargs)
     finally:

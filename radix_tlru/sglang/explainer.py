@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from radix_tlru.policy.order import Victim
     from radix_tlru.sglang.cache.sessions import Order
 
-__all__ = ["MOST_REQUESTS", "Explainer"]
+__all__ = ["MOST_REQUESTS", "Explainer", "decode_need", "prefill_need"]
 
 MOST_REQUESTS = 4_096
 """Requests that can be explained, the newest: 0.9 kB each."""
@@ -132,14 +132,22 @@ def _keys(conversation: Conversation) -> Iterator[int]:
         prefix = prefix.above
 
 
-def need_of(batch: Any) -> Callable[[], str]:
-    """What room is made for while SGLang prepares a batch, in words."""
+def prefill_need(batch: Any) -> Callable[[], str]:
+    """What room is made for while SGLang prepares a batch of prefills, in words."""
 
     def in_words() -> str:
-        if batch.forward_mode.is_decode():
-            return f"the next token of {len(batch.reqs):,} running requests"
         largest = max(batch.reqs, key=lambda req: int(req.extend_len))
         others = f" and {len(batch.reqs) - 1:,} others" if len(batch.reqs) > 1 else ""
         return f"the prefill of {largest.extend_len:,} tokens of request {largest.rid}{others}"
+
+    return in_words
+
+
+def decode_need(batch: Any) -> Callable[[], str]:
+    """What room is made for before a batch decodes, in words."""
+
+    def in_words() -> str:
+        count = len(batch.reqs)
+        return f"the next token of {count:,} running {'request' if count == 1 else 'requests'}"
 
     return in_words

@@ -13,9 +13,9 @@ from tests.helpers.talk import ANSWER, A, B, C, Conversation, body
 pytestmark = pytest.mark.live
 
 
-def ask(server: Server, conversation: Conversation, tokens: int, rid: str) -> None:
+def ask(server: Server, conversation: Conversation, tokens: int, rid: str, answer: int = ANSWER) -> None:
     """The next turn, under that id."""
-    asked = body(conversation.ask(tokens), rid=rid)
+    asked = body(conversation.ask(tokens), answer, rid=rid)
     reply = requests.post(f"{server.base_url}/generate", json=asked, timeout=60).json()
     assert reply["meta_info"]["id"] == rid
     conversation.history += tuple(reply["output_ids"])
@@ -37,9 +37,27 @@ def test_a_request_of_a_running_server_is_explained(our_server: Server, capsys: 
     assert f"ξ = {THRESHOLD}; done at " in request
     assert lacked.endswith(" s before; 51 were new")
     assert evicted.startswith(f"evicted: {taken} tokens, ")
-    assert "request explain 73 first" in evicted or "running requests" in evicted
+    assert evicted.endswith(" of them for the prefill of 900 tokens of request explain 73 first")
     assert price.startswith("price:   0 a token of them, the lowest of all then: λ ")
     assert "tokens of it cached" in lru
+    assert_unharmed(our_server, POOL)
+
+
+def test_room_that_a_long_answer_needs_is_told_as_that_of_running_requests(
+    our_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After A and B, of 3,514 tokens with their answers, the prompt of 400 fits, and not its answer of 200."""
+    our_server.flush_cache()
+    conversations = [Conversation(seed) for seed in (74, 75, 76)]
+    for conversation, tokens, answer in zip(conversations, (A, B, 400), (ANSWER, ANSWER, 200), strict=True):
+        ask(our_server, conversation, tokens, f"explain {conversation.seed} first", answer)
+    ask(our_server, conversations[0], 50, "explain 74 again")
+    assert main(["explain", our_server.base_url, "explain 74 again"]) == 0
+    _, lacked, evicted, _, _ = capsys.readouterr().out.splitlines()
+    taken = int(lacked.split()[1])
+    assert taken >= A + ANSWER - 1 + B + ANSWER - 1 + 400 + 200 - 1 - POOL
+    assert evicted.startswith(f"evicted: {taken} tokens, ")
+    assert evicted.endswith(" of them for the next token of 1 running request")
     assert_unharmed(our_server, POOL)
 
 

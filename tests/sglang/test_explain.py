@@ -5,13 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.managers.schedule_batch import ScheduleBatch
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import explainer
-from radix_tlru.sglang.explain_hooks import room_is_made
+from radix_tlru.sglang.explain_hooks import room_for_decode, room_for_prefill
 from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.tools.explanation import Explanation, lines
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.served import served
 
 pytestmark = pytest.mark.usefixtures("tree_core")
 
@@ -34,14 +38,12 @@ class Explained(Driver):
         self._now += 1.0
         self._turns[conversation] = self._turns.get(conversation, 0) + 1
         rid = f"{conversation}{self._turns[conversation]}"
-        forward_mode = SimpleNamespace(is_decode=lambda: False)
-        req = SimpleNamespace(rid=rid, extend_len=tokens)
-        batch = SimpleNamespace(tree_cache=self.cache, forward_mode=forward_mode, reqs=[req])
+        batch = SimpleNamespace(tree_cache=self.cache, reqs=[SimpleNamespace(rid=rid, extend_len=tokens)])
 
         def prepared(_batch: object) -> int:
             return self.request(history, len(history) - 10, self._now, rid=rid)
 
-        return int(room_is_made(prepared, batch))
+        return int(room_for_prefill(prepared, batch))
 
     def explanation(self, rid: str) -> Explanation:
         found = self.cache.tail.explainer.explanation(rid)
@@ -76,6 +78,29 @@ def test_a_request_is_told_what_it_lacked_and_who_had_it_evicted() -> None:
     assert price.startswith("price:   0 a token of them, the lowest of all then: λ ")
     assert price.endswith(", P(over ξ) 0.00, w 0")
     assert lru == "lru:     would have had 1,300 tokens of it cached, as many (by a shadow cache)"
+
+
+@pytest.mark.parametrize("mode", [ForwardMode.EXTEND, ForwardMode.DECODE])
+def test_room_for_running_requests_is_told_as_theirs_from_their_first_step_on(mode: ForwardMode) -> None:
+    """SGLang asks for room before it prepares a step, and before the first one a batch is still that of a prefill.
+
+    A, B and C fill the pool of 4,000. Two requests that run need a token each.
+    """
+    cache = Explained()
+    for name, tokens in (("A", 1_800), ("B", 1_500), ("C", 700)):
+        cache.turn(name, tokens)
+    running = ScheduleBatch(
+        reqs=[served(range(10), range(3)) for _ in range(2)],
+        tree_cache=cache.cache,
+        token_to_kv_pool_allocator=cache.allocator,
+        forward_mode=mode,
+        spec_algorithm=SpeculativeAlgorithm.NONE,
+    )
+    assert room_for_decode(ScheduleBatch.check_decode_mem, running)
+    cache.turn("A", 110)
+    eviction = cache.explanation("A2").eviction
+    assert eviction is not None
+    assert (eviction.tokens, eviction.needed_for) == (2, "the next token of 2 running requests")
 
 
 def test_what_lru_would_have_kept_is_told_where_it_is_more_and_where_it_is_less() -> None:

@@ -56,6 +56,7 @@ SEAMS = (
     ("sglang.srt.managers.scheduler:Scheduler.on_idle", None),
     ("sglang.srt.managers.scheduler:Scheduler.maybe_sleep_on_idle", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
+    ("sglang.srt.managers.schedule_batch:ScheduleBatch.check_decode_mem", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
