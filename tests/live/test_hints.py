@@ -125,6 +125,49 @@ def test_a_wrong_header_is_a_bad_request_that_names_the_field(our_server: Server
         assert named in str(error.value).replace('\\"', '"')
 
 
+def without_custom_parameters(server: Server, endpoint: str, text: str, **said: Any) -> requests.Response:
+    """A request to an endpoint whose requests have none; a character is a token."""
+    model = requests.get(f"{server.base_url}/v1/models", timeout=60).json()["data"][0]["id"]
+    body: dict[str, Any] = {
+        "responses": {"input": text, "max_output_tokens": ANSWER},
+        "messages": {"messages": [{"role": "user", "content": text}], "max_tokens": ANSWER},
+    }[endpoint]
+    headers = said.pop("headers", None)
+    return requests.post(
+        f"{server.base_url}/v1/{endpoint}", json={"model": model, **body, **said}, headers=headers, timeout=120
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_a_wrong_hint_is_a_bad_request_where_there_are_no_custom_parameters(
+    our_server: Server, endpoint: str, stream: bool
+) -> None:
+    wrong = {"retention_seconds": "long"}
+    for said, named in (
+        (wrong, 'retention_seconds "long"'),
+        ({"headers": {"X-TLRU": json.dumps(wrong)}}, 'header x-tlru: retention_seconds "long"'),
+    ):
+        reply = without_custom_parameters(our_server, endpoint, "a", stream=stream, **said)
+        assert reply.status_code == 400
+        assert named in reply.text.replace('\\"', '"')
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("endpoint", ["responses", "messages"])
+def test_a_conversation_that_has_ended_gives_way_where_there_are_no_custom_parameters(
+    our_server: Server, endpoint: str, stream: bool
+) -> None:
+    requests.post(f"{our_server.base_url}/flush_cache", timeout=60).raise_for_status()
+    older, newer = new_prompts(*[POOL * 2 // 5] * 2)
+    ended = "".join(random.Random(next(SEEDS)).choices("abcdefgh", k=POOL * 2 // 5))
+    generate(our_server, older)
+    ends = {"tlru": {"conversation_ends": True}}
+    assert without_custom_parameters(our_server, endpoint, ended, stream=stream, **ends).ok
+    generate(our_server, newer)
+    assert cached(generate(our_server, older)) >= len(older) - 1
+
+
 @pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
 @pytest.mark.parametrize("openai_client", [False, True], ids=["requests", "openai"])
 def test_a_conversation_that_has_ended_gives_way_to_an_older_one(

@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastapi import HTTPException
+from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
-from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest
+from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
 from sglang.srt.managers.io_struct import TokenizedEmbeddingReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
 from starlette.requests import Request
@@ -94,18 +96,25 @@ def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told() -> None:
     assert metadata.metadata_of(asked).hints is None
 
 
-def moved(body: dict[str, Any], served_by: Any) -> Any:
-    """The custom parameters of an OpenAI request with this body, or SGLang's answer that it is wrong."""
-    asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}], **body)
+def over_http(body: dict[str, Any], headers: dict[str, str] | None = None) -> Request:
+    """A request with this body."""
 
     async def receive() -> Any:
         return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
+
+    sent = [(name.encode(), text.encode()) for name, text in (headers or {}).items()]
+    return Request({"type": "http", "headers": sent}, receive)
+
+
+def moved(body: dict[str, Any], served_by: Any) -> Any:
+    """The custom parameters of an OpenAI request with this body, or SGLang's answer that it is wrong."""
+    asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}], **body)
 
     async def served(_serving: Any, request: Any, _raw: Any) -> Any:
         return request.custom_params
 
     serving = SimpleNamespace(tokenizer_manager=served_by, create_error_response=lambda text: f"refused: {text}")
-    return asyncio.run(metadata.move_hints(served, serving, asked, Request({"type": "http"}, receive)))
+    return asyncio.run(metadata.move_hints(served, serving, asked, over_http(body)))
 
 
 def test_fields_at_the_top_of_an_openai_request_are_moved_to_where_they_are_read() -> None:
@@ -118,13 +127,13 @@ def test_fields_at_the_top_of_an_openai_request_are_moved_to_where_they_are_read
 
 def said_by(headers: dict[str, str], custom_params: Any = None, mode: str = "null") -> Any:
     """The hints that a scheduler is told of a request with these headers and custom parameters."""
-    raw = Request({"type": "http", "headers": [(name.encode(), text.encode()) for name, text in headers.items()]})
+    raw = over_http({}, headers)
 
     def tokenize(manager: Any, asked: Any, _request: Any) -> Any:
         metadata.add_metadata(asked, manager)
         return metadata.metadata_of(asked).hints
 
-    return metadata.note_header(tokenize, manager(mode), tokenized(custom_params, stream=True), raw)
+    return metadata.note_hints(tokenize, manager(mode), tokenized(custom_params, stream=True), raw)
 
 
 HELD = json.dumps({"retention_seconds": 60})
@@ -142,6 +151,50 @@ def test_of_a_body_and_a_header_the_body_is_believed() -> None:
         assert said_by({"x-tlru": text}, {"tlru": {"conversation_ends": True}}).retention == ()
 
 
+def kept(kind: str, hints: dict[str, Any], headers: dict[str, str] | None = None, mode: str = "null") -> Any:
+    """The hints that a scheduler is told of a request to ``/v1/responses`` or ``/v1/messages``."""
+    asked: Any
+    if kind == "responses":
+        body = {"model": "m", "input": "a", **hints}
+        asked, serving = ResponsesRequest(**body), SimpleNamespace(tokenizer_manager=manager(mode))
+    else:
+        body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "a"}], **hints}
+        chat = SimpleNamespace(tokenizer_manager=manager(mode))
+        asked, serving = AnthropicMessagesRequest(**body), SimpleNamespace(openai_serving_chat=chat)
+
+    def tokenize(manager: Any, tokens: Any, _raw: Any) -> Any:
+        metadata.add_metadata(tokens, manager)
+        return metadata.metadata_of(tokens).hints
+
+    async def served(_serving: Any, _asked: Any, raw: Any) -> Any:
+        return metadata.note_hints(tokenize, manager(mode), tokenized(stream=True), raw)
+
+    return asyncio.run(metadata.keep_hints(served, serving, asked, over_http(body, headers)))
+
+
+@pytest.mark.parametrize("kind", ["responses", "messages"])
+def test_a_request_without_custom_parameters_is_read_as_any_other(kind: str) -> None:
+    assert kept(kind, {"retention_seconds": 60}).retention == (Range(0, None, HIGHEST, 60.0),)
+    assert kept(kind, {}) is None
+    assert kept(kind, {}, {"x-tlru": HELD}).retention == (Range(0, None, HIGHEST, 60.0),)
+    assert kept(kind, {"tlru": {"conversation_ends": True}}, {"x-tlru": "not JSON"}).retention == ()
+
+
+@pytest.mark.parametrize("kind", ["responses", "messages"])
+@pytest.mark.parametrize("in_header", [False, True])
+def test_wrong_hints_of_a_request_without_custom_parameters_are_refused_before_it_is_served(
+    kind: str, in_header: bool
+) -> None:
+    wrong = {"retention_seconds": "long"}
+    hints, headers = ({}, {"x-tlru": json.dumps(wrong)}) if in_header else (wrong, {})
+    with pytest.raises(HTTPException) as refused:
+        kept(kind, hints, headers)
+    assert refused.value.status_code == 400
+    named = "header x-tlru: retention_seconds" if in_header else "retention_seconds"
+    assert refused.value.detail.startswith(f'{named} "long": must be a number of seconds')
+    assert kept(kind, hints, headers, mode="prefill") is None
+
+
 def test_a_wrong_header_is_refused_by_name_where_a_client_can_be_told() -> None:
     wrong = {"x-tlru": json.dumps({"retention_seconds": "long"})}
     with pytest.raises(ValueError, match=r'^header x-tlru: retention_seconds "long": must be a number of seconds'):
@@ -152,7 +205,7 @@ def test_a_wrong_header_is_refused_by_name_where_a_client_can_be_told() -> None:
 def test_what_comes_from_within_the_process_or_by_grpc_has_no_header() -> None:
     for raw in (None, _GrpcRequest()):
         asked = tokenized(stream=True)
-        metadata.note_header(lambda manager, obj, _request: metadata.add_metadata(obj, manager), manager(), asked, raw)
+        metadata.note_hints(lambda manager, obj, _request: metadata.add_metadata(obj, manager), manager(), asked, raw)
         assert metadata.metadata_of(asked).hints is None
 
 

@@ -62,6 +62,8 @@ SEAMS = (
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
     ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
+    ("sglang.srt.entrypoints.openai.serving_responses:OpenAIServingResponses.create_responses", "raw_request"),
+    ("sglang.srt.entrypoints.anthropic.serving:AnthropicServing.handle_messages", "raw_request"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
     ("sglang.srt.entrypoints.http_server:_wait_and_warmup", "server_args"),
     (f"{_CHATS}._handle_non_streaming_request", "raw_request"),
