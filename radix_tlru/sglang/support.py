@@ -221,6 +221,12 @@ def check_record(record: ServerArgs, config: Config) -> None:
     if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
         # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
         raise conflict("--disaggregation-mode prefill --enable-hierarchical-cache --pp-size", record.pp_size, config)
+    if record.enable_pdmux and not config.is_pinned:
+        # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
+        raise ConfigError(
+            f"{FLAGS['policy']} {config.policy}: not supported together with --enable-pdmux, whose prefills cannot be "
+            f"timed, unless {FLAGS['threshold']} is given"
+        )
     if record.disaggregation_mode == "decode":
         raise ConfigError(
             f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "

@@ -219,6 +219,14 @@ def test_streaming_sessions_are_refused_where_they_would_unlock_past_us(
     assert f"not supported together with --enable-streaming-session: {refusal}" in capsys.readouterr().err
 
 
+PDMUX = ("--enable-pdmux", "--disable-overlap-schedule", "--chunked-prefill-size", "-1")
+
+
+def test_prefills_that_decode_runs_beside_need_a_pinned_threshold(model: str) -> None:
+    parsed = parse(model, "--radix-eviction", "etlru", "--tlru-threshold", "4096", *PDMUX)
+    assert config_of(parsed) == Config("etlru", threshold=4096)
+
+
 REFUSED = {
     "--radix-eviction tlru --tlru-threshold -1": "--tlru-threshold -1: must be a whole number of tokens, 0 or more",
     "--radix-eviction tlru --tlru-threshold=abc": "--tlru-threshold abc: must be a whole number of tokens, 0 or more",
@@ -258,6 +266,7 @@ REFUSED = {
     "--radix-eviction tlru --smg-grpc-mode": "together with --smg-grpc-mode",
     "--radix-eviction tlru --grpc-mode": "grpc-mode",
     "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
+    f"--radix-eviction etlru {' '.join(PDMUX)}": "--enable-pdmux, whose prefills cannot be timed, unless --tlru-thre",
     "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
     "--radix-eviction tlru --tlru-warm 2026": "--tlru-warm 2026: No such file or directory",
     "--radix-eviction tlru --tlru-warm nan": "--tlru-warm nan: No such file or directory",
