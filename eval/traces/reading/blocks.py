@@ -6,7 +6,6 @@ of prefix and block an id of its own. Traces that hash prefixes keep what they h
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from eval.traces.request import Path
 __all__ = ["BlockNumbers", "Chain", "block_path", "block_size", "full_blocks"]
 
 _MOONCAKE = 512
+_SIZES = tuple(1 << power for power in range(15))  # that are told from lengths
 _START = -1  # stands for the empty prefix
 
 
@@ -108,19 +108,18 @@ def block_path(units: Sequence[int], block: int, ends: dict[int, range]) -> Path
 def block_size(prompts: Iterable[tuple[int, int]]) -> int | None:
     """Tokens of a block, from pairs of a prompt's tokens and its number of ids; the last block may be partly filled.
 
-    512, as in Mooncake's traces, if that fits all of them; else the largest power of two that does; None: none does.
+    The power of two that most of them fit, as single rows may be bad; of several, 512, as in Mooncake's traces, or else
+    the largest. None: there is none that more than half of them fit.
     """
-    low, high = 1, math.inf  # both are possible sizes
-    for tokens, ids in prompts:
-        if not tokens:
-            continue
-        # Full blocks alone, or the last one too: floor(tokens / size) <= ids <= ceil(tokens / size).
-        low = max(low, tokens // (ids + 1) + 1)
-        high = min(high, math.inf if ids <= 1 else (tokens - 1) // (ids - 1))
-    if low <= _MOONCAKE <= high:
-        return _MOONCAKE
-    powers = [1 << power for power in range(15) if low <= 1 << power <= high]
-    return powers[-1] if powers else None
+    told = [pair for pair in prompts if pair[0]]
+    fitting = {size: sum(_fits(*pair, size) for pair in told) for size in _SIZES}
+    best = max(_SIZES, key=lambda size: (fitting[size], size == _MOONCAKE, size))
+    return best if 2 * fitting[best] > len(told) else None
+
+
+def _fits(tokens: int, ids: int, size: int) -> bool:
+    """Whether so many ids are those of all blocks, or of the full ones."""
+    return tokens // size <= ids <= -(-tokens // size)
 
 
 def full_blocks(record: Record, tokens: int, ids: list[int | str], block: int) -> list[int | str]:
@@ -129,9 +128,9 @@ def full_blocks(record: Record, tokens: int, ids: list[int | str], block: int) -
     Raises:
         TraceError: there are more or fewer ids than blocks.
     """
-    full, blocks = tokens // block, -(-tokens // block)
-    if not full <= len(ids) <= blocks:
+    if not _fits(tokens, len(ids), block):
+        blocks = -(-tokens // block)
         raise bad_field(
             record, "hash_ids", f"{len(ids)} ids, but {tokens} tokens are {blocks} blocks of {block} (--block-size)"
         )
-    return ids[:full]
+    return ids[: tokens // block]

@@ -53,6 +53,17 @@ def test_any_usual_block_size_is_told(tmp_path: Path, size: int) -> None:
     assert [len(request.prompt) for request in trace.requests] == [size * 20, size * 7, size * 90]
 
 
+def test_the_block_size_is_what_most_rows_fit_and_the_row_that_does_not_is_named(tmp_path: Path) -> None:
+    # 750 tokens are 46 full blocks of 16 and a part of a 47th.
+    row = {"input_length": 750, "output_length": 1, "hash_ids": list(range(47))}
+    rows = [row | {"timestamp": n} | ({"hash_ids": []} if n == 50 else {}) for n in range(100)]
+    source = write_lines(tmp_path / "t.jsonl", *rows)
+    assert refusal(source) == "t.jsonl:51: hash_ids: 0 ids, but 750 tokens are 47 blocks of 16 (--block-size)"
+    trace = open_trace(source, skip_bad=True)
+    assert (len(trace.requests), trace.skipped) == (99, 1)
+    assert len(trace.requests[0].prompt) == 46 * 16
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
