@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from eval.traces.arrivals import Arrivals
 from eval.traces.generators import GENERATORS
@@ -29,7 +30,11 @@ SOURCES = (
 )
 """What can be named where a trace is wanted, for the help of a flag."""
 
-_LOOKED_AT = 50  # records of a file before it is of no known format: logs begin with other lines
+_LOOKED_AT = 10_000
+"""Records of a file before it is of no known format: a server writes hundreds of lines before its first request, and a
+session may begin with as many summaries. At twice it, a file of no format takes twice as long to be refused."""
+
+_NAMED = 3  # files that a note names
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +91,20 @@ def open_trace(
     if format in GENERATORS:
         raise TraceError(f"trace {source}: is not made by {format}, whose source is '{format}'")
     found = Source.of(source)
-    reader, found = (READERS[format], found) if format else _detected(found, notes)
+    try:
+        reader, found = (READERS[format], found) if format else _detected(found, notes)
+    except _UnknownFormatError as error:
+        raise TraceError(f"{error}; known are {', '.join(READERS)}: --format NAME if it is one of them") from None
     stream = reader.read(found, options, notes)
     requests = list(itertools.islice(stream, limit) if reader.in_order else stream)
     late = count_late([request.arrival_s for request in requests]) if reader.in_order else 0
     notes.add("sorted", sorted_note(late, len(requests)))
     trace = Trace(found.title, reader.name, _in_order(requests)[:limit])
     return _checked(trace, source, notes)
+
+
+class _UnknownFormatError(TraceError):
+    """Records that can be read, and that no reader knows."""
 
 
 def _checked(trace: Trace, source: str, notes: Notes) -> Trace:
@@ -121,22 +133,32 @@ def _detected(source: Source, notes: Notes) -> tuple[Reader, Source]:
     if not source.files:
         return _by_name(source), source
     if source.folder is None:
-        reader = _reader_of(source.records(), source)
+        reader = _reader_of(source.records(), source.name)
         return reader, source
-    formats = {}
+    readers: dict[Path, Reader] = {}
+    reasons: dict[Path, str] = {}
+    first_error: TraceError | None = None
     for path in source.files:
         try:
-            formats[path] = _reader_of(source.only(path).records(), source)
+            readers[path] = _reader_of(source.only(path).records(), str(path))
         except TraceError as error:
-            first_error = error
-    if not formats:
+            reasons[path] = str(error)
+            first_error = first_error or error
+    if first_error and not readers:
         raise first_error
-    reader = Counter(formats.values()).most_common(1)[0][0]
-    files = [path for path, other in formats.items() if other is reader]
-    if len(files) < len(source.files):
-        left = len(source.files) - len(files)
-        notes.add("left out", f"{left:,} of {len(source.files):,} files of the folder: not of the format {reader.name}")
+    reader = Counter(readers.values()).most_common(1)[0][0]
+    files = [path for path, other in readers.items() if other is reader]
+    reasons |= {path: f"{source.shown(path)}: {other.name}" for path, other in readers.items() if other is not reader}
+    if reasons:
+        of = f"{len(reasons):,} of {len(source.files):,} files of the folder, which is read as {reader.name}"
+        notes.add("left out", f"{of}: {_some('; ', list(reasons.values()))}")
     return reader, source.only(*files)
+
+
+def _some(separator: str, texts: Sequence[str]) -> str:
+    """The first few of them, and how many more there are."""
+    more = len(texts) - _NAMED
+    return separator.join([*texts[:_NAMED], *([f"{more:,} more"] if more > 0 else [])])
 
 
 def _by_name(source: Source) -> Reader:
@@ -144,16 +166,16 @@ def _by_name(source: Source) -> Reader:
     for name, reader in READERS.items():
         if name in source.name.lower():
             return reader
-    return _reader_of(source.records(), source)
+    return _reader_of(source.records(), source.name)
 
 
-def _reader_of(records: Iterator[Record], source: Source) -> Reader:
+def _reader_of(records: Iterator[Record], name: str) -> Reader:
     """The reader that knows one of the first records.
 
     Raises:
         TraceError: there is none; of the records, the first one that could be read is named.
     """
-    unknown: TraceError | None = None
+    unknown: _UnknownFormatError | None = None
     broken: TraceError | None = None
     for record in itertools.islice(records, _LOOKED_AT):
         try:
@@ -165,7 +187,5 @@ def _reader_of(records: Iterator[Record], source: Source) -> Reader:
             if reader.detects(fields):
                 return reader
         shown = ", ".join(fields)[:200]
-        unknown = unknown or TraceError(
-            f"{record.where}: of no known format ({', '.join(READERS)}): its fields are {shown}"
-        )
-    raise unknown or broken or TraceError(f"trace {source.name}: empty")
+        unknown = unknown or _UnknownFormatError(f"{record.where}: of no known format: its fields are {shown}")
+    raise unknown or broken or TraceError(f"trace {name}: empty")

@@ -98,8 +98,12 @@ class Source:
             yield from hub_rows(self.name, data_file)
         for path in self.files:
             inside = self._inside(path)
-            for record in _records(path, str(path.relative_to(self.folder)) if self.folder else path.name):
+            for record in _records(path, self.shown(path)):
                 yield record._replace(file=inside)
+
+    def shown(self, path: Path) -> str:
+        """A file as errors and notes name it: its path within the folder."""
+        return str(path.relative_to(self.folder)) if self.folder else path.name
 
     def _inside(self, path: Path) -> str:
         relative = path.relative_to(self.folder) if self.folder else Path(path.name)

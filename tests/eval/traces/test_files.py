@@ -82,7 +82,7 @@ def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str)
         ("t.jsonl", b"", "trace t.jsonl: empty"),
         ("t.json", b"[]", "trace t.json: empty"),
         ("t.json", b"[{}", "t.json: not JSON: Expecting ',' delimiter: line 1 column 4 (char 3)"),
-        ("t.jsonl", b'{"a": 1, "b": 2}\n', "t.jsonl:1: of no known format (bailian, mooncake, wildchat, sharegpt, "),
+        ("t.jsonl", b'{"a": 1, "b": 2}\n', "t.jsonl:1: of no known format: its fields are a, b; known are bailian, "),
         ("t.json", b'{\n"a": 1\n}\n{"timest', "t.json: record 1: of no known format"),
     ],
 )
@@ -116,7 +116,37 @@ def test_a_folder_is_one_trace(tmp_path: Path) -> None:
     trace = open_trace(str(tmp_path / "day"))
     assert (trace.name, len(trace.requests)) == ("day", 2)
     assert [request.arrival_s for request in trace.requests] == [0.0, 1.5]
-    assert said(trace, "left out") == "1 of 3 files of the folder: not of the format mooncake"
+    assert said(trace, "left out") == (
+        "1 of 3 files of the folder, which is read as mooncake: notes.txt:1: not JSON: "
+        "JSON is malformed: invalid character (byte 0)"
+    )
+
+
+def test_files_of_a_folder_that_are_of_another_format_or_broken_are_named_with_the_reason(tmp_path: Path) -> None:
+    write_lines(tmp_path / "day1.jsonl", *ROWS)
+    write_lines(tmp_path / "day2.jsonl", *ROWS)
+    write_lines(tmp_path / "chats.jsonl", {"conversations": [{"from": "human", "value": "hi"}]})
+    write_lines(tmp_path / "cut.jsonl", '{"timestamp": 0, "input_le')
+    write_lines(tmp_path / "other.jsonl", {"a": 1})
+    (tmp_path / "void.jsonl").write_text("")
+    note = said(open_trace(str(tmp_path)), "left out")
+    assert note.startswith("4 of 6 files of the folder, which is read as mooncake: ")
+    assert "cut.jsonl:1: not JSON: Input data was truncated" in note
+    assert "other.jsonl:1: of no known format: its fields are a;" in note
+    assert note.endswith("; 1 more")
+
+
+def test_a_format_is_told_however_many_other_lines_come_first(tmp_path: Path) -> None:
+    # A session of Claude Code may begin with as many summaries; a server logs as much before its first request.
+    summary = {"type": "summary", "summary": "x", "leafUuid": "y"}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *[summary] * 3_000, *ROWS), skip_bad=True)
+    assert (trace.format, len(trace.requests), trace.skipped) == ("mooncake", 2, 3_000)
+
+
+def test_an_unknown_format_is_refused_with_the_flag_that_names_one(tmp_path: Path) -> None:
+    message = refusal(write_lines(tmp_path / "t.jsonl", {"a": 1}))
+    assert message.startswith("t.jsonl:1: of no known format: its fields are a; known are bailian, mooncake, ")
+    assert message.endswith(": --format NAME if it is one of them")
 
 
 def test_an_error_in_a_folder_names_the_file_within_it(tmp_path: Path) -> None:
