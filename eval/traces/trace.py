@@ -25,7 +25,8 @@ __all__ = ["FORMATS", "SOURCES", "Trace", "open_trace"]
 FORMATS = (*READERS, *GENERATORS)
 
 SOURCES = (
-    f"a file or folder ({', '.join(READERS)}; also .gz or .zst), a name (allenai/WildChat-1M), or what is generated: "
+    f"a file or folder ({', '.join(READERS)}; also .gz, .zst, .bz2 or .xz), a name (allenai/WildChat-1M), "
+    "or what is generated: "
     f"{', '.join(GENERATORS)}; all but figure1 take parameters (agents:runs=500,seed=1); `eval trace --list` lists them"
 )
 """What can be named where a trace is wanted, for the help of a flag."""
@@ -91,6 +92,9 @@ def open_trace(
     if format in GENERATORS:
         raise TraceError(f"trace {source}: is not made by {format}, whose source is '{format}'")
     found = Source.of(source)
+    if found.others:
+        names = _some(", ", [found.shown(path) for path in found.others])
+        notes.add("left out", f"{len(found.others):,} files of the folder, by their names no traces: {names}")
     try:
         reader, found = (READERS[format], found) if format else _detected(found, notes)
     except _UnknownFormatError as error:

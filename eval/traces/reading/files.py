@@ -1,21 +1,23 @@
 """Opens what somebody has: a file, a folder of files or a data set on the hub, as one stream of records.
 
-A file may be compressed (``.gz``, ``.zst``, told by its first bytes) and begin with a byte-order mark. It holds JSON
-lines, one JSON document (an array, or pretty-printed objects), Parquet, CSV or lines of a log.
+A file may be compressed (``.gz``, ``.zst``, ``.bz2``, ``.xz``, told by its first bytes) and begin with a byte-order
+mark. It holds JSON lines, one JSON document (an array, or pretty-printed objects), Parquet, CSV or lines of a log.
 """
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import gzip
 import io
 import json
+import lzma
 import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,16 +31,16 @@ from eval.traces.request import TraceError
 __all__ = ["Source"]
 
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".log", ".txt")
-_PACKED = (".gz", ".zst")
+_PACKED = (".gz", ".zst", ".bz2", ".xz")
 
-_GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
+_GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"
 
 _LOG_LINE = re.compile(rb"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _LOG_HEAD = 200  # lines within which a log of a server shows one with its time
 
 _BLANK = re.compile(r"\s*")
 
-_BROKEN = (OSError, EOFError, zlib.error)
+_BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +51,38 @@ class Source:
         name: as it was given.
         files: a single file, or those of a folder, sorted by path; none: the name is that of a data set on the hub.
         folder: the folder that was named, if it was one.
+        others: files of the folder whose names are not those of traces; they are not read.
     """
 
     name: str
     files: tuple[Path, ...]
     folder: Path | None = None
+    others: tuple[Path, ...] = ()
 
     @classmethod
     def of(cls, name: str) -> Source:
         """A source by its path, or by its name on the hub.
 
         Raises:
-            TraceError: there is no such file, or the folder holds none that can be a trace.
+            TraceError: there is no such file, it is a pipe, or the folder holds none that can be a trace.
         """
+        if not name:
+            raise TraceError("trace '': must be the name of a file, a folder, a data set or a generated workload")
         path = Path(name).expanduser()
         if path.is_dir():
-            files = tuple(sorted(each for each in path.rglob("*") if _readable(each, path)))
+            found = [each for each in sorted(path.rglob("*")) if each.is_file() and not _hidden(each, path)]
+            files = tuple(each for each in found if _readable(each))
             if not files:
                 raise TraceError(f"trace {name}: the folder holds no file that ends in {', '.join(_SUFFIXES)}")
-            return cls(name, files, path)
+            return cls(name, files, path, tuple(each for each in found if not _readable(each)))
+        if name == "-" or (path.exists() and not path.is_file()):
+            raise TraceError(
+                f"trace {name}: is a pipe, and a trace is read more than once: write it to a file, "
+                f"which may be compressed ({', '.join(_PACKED)})"
+            )
         if path.exists():
             return cls(name, (path,))
-        if is_hub_name(name) and Path(name).suffix not in (*_SUFFIXES, *_PACKED):
+        if is_hub_name(name) and not _suffixes(path) & {*_SUFFIXES, *_PACKED}:
             return cls(name, ())
         raise TraceError(f"trace {name}: no such file")
 
@@ -83,7 +95,7 @@ class Source:
 
     def only(self, *files: Path) -> Source:
         """The same source with some of its files alone."""
-        return Source(self.name, files, self.folder)
+        return replace(self, files=files)
 
     def records(self, data_file: str | None = None) -> Iterator[Record]:
         """All records, file by file.
@@ -110,16 +122,25 @@ class Source:
         return str(relative.with_name(_stem(path)))
 
 
-def _readable(path: Path, folder: Path) -> bool:
+def _hidden(path: Path, folder: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(folder).parts)
+
+
+def _readable(path: Path) -> bool:
     """Whether a file of a folder can be a trace, by its name."""
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    suffixes = [each for each in path.suffixes if each not in _PACKED]
-    return path.is_file() and not hidden and bool(suffixes) and suffixes[-1] in _SUFFIXES
+    while path.suffix.lower() in _PACKED:
+        path = path.with_suffix("")
+    return path.suffix.lower() in _SUFFIXES
+
+
+def _suffixes(path: Path) -> set[str]:
+    """In lower case: ``day.JSONL.gz`` → ``.jsonl``, ``.gz``."""
+    return {each.lower() for each in path.suffixes}
 
 
 def _stem(path: Path) -> str:
     """``day.jsonl.gz`` → ``day``."""
-    while path.suffix in (*_SUFFIXES, *_PACKED):
+    while path.suffix.lower() in (*_SUFFIXES, *_PACKED):
         path = path.with_suffix("")
     return path.name
 
@@ -128,7 +149,7 @@ def _records(path: Path, shown: str) -> Iterator[Record]:
     try:
         with path.open("rb") as raw:
             head = raw.read(4)
-        if head == _PARQUET or path.suffix == ".parquet":
+        if head == _PARQUET or path.suffix.lower() == ".parquet":
             yield from parquet_rows(path)
             return
         if head[:1] == b"\x80" or head == b"PK\x03\x04":
@@ -153,7 +174,7 @@ def _text_records(path: Path, shown: str) -> Iterator[Record]:
             items = _json_array(shown, file.read())
         for number, item in enumerate(items, start=1):
             yield Record(f"{shown}: record {number}", item)
-    elif not first.startswith(b"{") and (".csv" in path.suffixes or b"tokens," in first.lower()):
+    elif not first.startswith(b"{") and (".csv" in _suffixes(path) or b"tokens," in first.lower()):
         yield from _csv_rows(path, shown)
     else:
         documents = None if _is_json(first) else _documents(path)
@@ -164,15 +185,19 @@ def _text_records(path: Path, shown: str) -> Iterator[Record]:
 def _text(path: Path) -> Iterator[IO[bytes]]:
     """The bytes of a text file: unpacked, without a byte-order mark, in UTF-8."""
     with path.open("rb") as raw:
-        head = raw.read(4)
+        head = raw.read(len(_XZ))
         raw.seek(0)
         stream: Any = raw
         if head.startswith(_GZIP):
             stream = gzip.GzipFile(fileobj=raw)
-        elif head == _ZSTD:
+        elif head.startswith(_ZSTD):
             # Not by the package zstandard: its reader takes a file that was cut off for a whole one.
             stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd"))
-        elif path.suffix in _PACKED:
+        elif head.startswith(_BZ2):
+            stream = bz2.BZ2File(raw)
+        elif head == _XZ:
+            stream = lzma.LZMAFile(raw)  # noqa: SIM115 - it holds nothing but raw, which is closed
+        elif path.suffix.lower() in _PACKED:
             raise TraceError(f"trace {path}: ends in {path.suffix}, and is not compressed so")
         mark = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
         if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

@@ -51,7 +51,8 @@ def hub_rows(name: str, data_file: str | None) -> Iterator[Record]:
             yield Record(f"{name}: row {number}", row)
     except Exception as error:  # of httpx, of the hub, of datasets: they have no base in common
         raise TraceError(
-            f"trace {name}: not reachable ({_one_line(error)}); give a local .jsonl or .parquet file in its schema"
+            f"trace {name}: no such file, and as a data set of the hub not reachable ({_one_line(error)}); "
+            "give a local .jsonl or .parquet file in its schema"
         ) from None
 
 

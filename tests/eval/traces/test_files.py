@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import json
+import lzma
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +47,9 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "t.jsonl.gz": lambda path: path.write_bytes(GZ),
     "packed.jsonl": lambda path: path.write_bytes(GZ),  # the name does not say so
     "t.jsonl.zst": lambda path: path.write_bytes(ZST),
+    "t.jsonl.bz2": lambda path: path.write_bytes(bz2.compress(RAW)),
+    "t.jsonl.xz": lambda path: path.write_bytes(lzma.compress(RAW)),
+    "T.JSONL.GZ": lambda path: path.write_bytes(GZ),
     "two-frames.jsonl.zst": lambda path: path.write_bytes(b"".join(zst(lines([row])) for row in ROWS)),
     "mark.jsonl": lambda path: path.write_bytes(b"\xef\xbb\xbf" + RAW),
     "mark.jsonl.gz": lambda path: path.write_bytes(gzip.compress(b"\xef\xbb\xbf" + RAW)),
@@ -75,6 +81,10 @@ def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str)
         ("t.jsonl.gz", GZ[:40], "Compressed file ended before the end-of-stream marker was reached"),
         ("t.jsonl.gz", GZ[:20] + b"garbage", "trace t.jsonl.gz: "),
         ("t.jsonl.zst", zst(RAW)[:-9], "trace t.jsonl.zst: Truncated compressed stream"),
+        ("t.jsonl.bz2", RAW, "ends in .bz2, and is not compressed so"),
+        ("t.jsonl.bz2", bz2.compress(RAW)[:60], "Compressed file ended before the end-of-stream marker was reached"),
+        ("t.jsonl.xz", lzma.compress(RAW)[:60], "Compressed file ended before the end-of-stream marker was reached"),
+        ("t.jsonl.xz", lzma.compress(RAW)[:8] + b"garbage", "trace t.jsonl.xz: "),
         ("t.json", b"\xff\xfe\x00", "not UTF-16"),
         ("t.pkl", b"\x80\x04\x95", "is a pickle, which can run code: write JSON instead"),
         ("t.zip", b"PK\x03\x04rest", "is an archive: unpack it"),
@@ -117,9 +127,30 @@ def test_a_folder_is_one_trace(tmp_path: Path) -> None:
     assert (trace.name, len(trace.requests)) == ("day", 2)
     assert [request.arrival_s for request in trace.requests] == [0.0, 1.5]
     assert said(trace, "left out") == (
+        "1 files of the folder, by their names no traces: picture.png; "
         "1 of 3 files of the folder, which is read as mooncake: notes.txt:1: not JSON: "
         "JSON is malformed: invalid character (byte 0)"
     )
+
+
+def test_a_folder_is_read_in_all_forms_of_files_and_the_others_are_named(tmp_path: Path) -> None:
+    (tmp_path / "day1.JSONL").write_bytes(RAW)
+    (tmp_path / "day2.jsonl.BZ2").write_bytes(bz2.compress(RAW))
+    (tmp_path / "day3.jsonl.xz").write_bytes(lzma.compress(RAW))
+    for name in ("day4", "day5.tsv", "day6.jsonl.zip", "day7.old"):
+        (tmp_path / name).write_bytes(RAW)
+    trace = open_trace(str(tmp_path))
+    assert len(trace.requests) == 3 * len(ROWS)
+    assert said(trace, "left out") == (
+        "4 files of the folder, by their names no traces: day4, day5.tsv, day6.jsonl.zip, 1 more"
+    )
+
+
+def test_a_pipe_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for source in (str(pipe), "-"):
+        assert f"trace {source}: is a pipe, and a trace is read more than once: write it to a file" in refusal(source)
 
 
 def test_files_of_a_folder_that_are_of_another_format_or_broken_are_named_with_the_reason(tmp_path: Path) -> None:
@@ -167,6 +198,7 @@ def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "arguments", "message"),
     [
+        ("", {}, "trace '': must be the name of a file, a folder, a data set or a generated workload"),
         ("none.jsonl", {}, "trace none.jsonl: no such file"),
         ("folder/none.jsonl.gz", {}, "trace folder/none.jsonl.gz: no such file"),
         ("synthetic", {"limit": 0}, "limit: 0 requests, must be 1 or more"),

@@ -334,5 +334,7 @@ def test_without_a_network_and_a_file_there_is_one_clear_line(name: str) -> None
     done = subprocess.run(command, env=offline, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"eval trace: trace {name}: not reachable (OfflineModeIsEnabled: ")
+    assert line.startswith(
+        f"eval trace: trace {name}: no such file, and as a data set of the hub not reachable (OfflineModeIsEnabled: "
+    )
     assert line.endswith("; give a local .jsonl or .parquet file in its schema")
