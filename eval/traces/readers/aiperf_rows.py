@@ -93,7 +93,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
     chain, ends = Chain(), dict[int, range]()
     block = options.block_size or _told(source)
     prompts: TextPrompts | None = None
-    timed: bool | None = None  # whether rows without a session have times
+    timed: bool | None = None  # whether first rows have times: drawn times and real ones may be years apart
     kinds = set()
     for number, record in enumerate(source.records()):
         try:
@@ -107,10 +107,10 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
                 raise bad_field(record, "input_length", "missing; or text_input")
             elif row.hash_ids is not None:
                 path = block_path(chain.units(full_blocks(record, tokens, row.hash_ids, block)), block, ends)
-            if row.session_id is None:
-                timed = timed if timed is not None else row.timestamp is not None
-                if timed != (row.timestamp is not None):
-                    raise bad_field(record, "timestamp", "some rows have one (ms) and some have none: all or none")
+            has_time, begins = row.timestamp is not None, row.session_id is None or row.session_id not in found
+            timed = has_time if timed is None else timed
+            if timed != has_time and (begins or has_time):  # a later row may have a delay instead
+                raise bad_field(record, "timestamp", "some rows have one (ms) and some have none: all or none")
         except TraceError as error:
             notes.bad(error)
             continue

@@ -45,10 +45,17 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = CallLog(options, notes)
     last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
     notes.add("real", f"calls of sessions; {counted(options)}")
+    sessions: set[Name] = set()
+    timed: bool | None = None  # whether calls have times: drawn times and real ones may be years apart
     for record in source.records():
         try:
             row = decode(record, _Row)
+            has_time = row.timestamp is not None
+            timed = has_time if timed is None else timed
+            if timed != has_time and not (timed and row.session_id in sessions and row.pre_gap is not None):
+                raise bad_field(record, "timestamp", "some rows have one (µs) and some have none: all or none")
             log.add(_call(record, row, last))
+            sessions.add(row.session_id)
         except TraceError as error:
             notes.bad(error)
     yield from log.requests()

@@ -120,6 +120,17 @@ def test_a_bad_row_says_what_is_missing(tmp_path: Path, row: dict[str, Any], mes
     assert refusal(write_lines(tmp_path / "t.jsonl", good, row)) == f"t.jsonl:2: {message}"
 
 
+def test_sessions_all_have_times_or_none_has(tmp_path: Path) -> None:
+    # A start that is drawn lies near 0 s, one of 2025 lies 55 years later.
+    timed = {"session_id": "a", "timestamp": 1_760_428_258_635, "input_length": 1000, "output_length": 3}
+    later = {"session_id": "a", "delay": 500, "input_length": 1000, "output_length": 3}
+    other = {"session_id": "b", "input_length": 1000, "output_length": 3}
+    message = "timestamp: some rows have one (ms) and some have none: all or none"
+    assert refusal(write_lines(tmp_path / "t.jsonl", timed, later, other)) == f"t.jsonl:3: {message}"
+    assert refusal(write_lines(tmp_path / "u.jsonl", other, later, timed)) == f"u.jsonl:3: {message}"
+    assert len(open_trace(write_lines(tmp_path / "v.jsonl", timed, later)).requests) == 2
+
+
 # ---- artifacts ----
 
 

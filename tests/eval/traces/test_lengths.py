@@ -142,6 +142,17 @@ def test_lmcache_messages_of_agents_come_their_gap_after_the_answer(tmp_path: Pa
     assert second.prompt.common(first.context) == len(first.context) == 7
 
 
+def test_calls_of_lmcache_all_have_times_or_none_has(tmp_path: Path) -> None:
+    # A start that is drawn lies near 0 s, one of 2025 lies 55 years later.
+    timed = {"session_id": "a", "timestamp": 1_760_428_258_635_837, "input": "12345678", "output": "said"}
+    later = {"session_id": "a", "pre_gap": 1.0, "input": "more", "output": "said"}
+    other = {"session_id": "b", "pre_gap": 1.0, "input": "12345678", "output": "said"}
+    message = "timestamp: some rows have one (µs) and some have none: all or none"
+    assert refusal(write_lines(tmp_path / "t.jsonl", timed, later, other)) == f"t.jsonl:3: {message}"
+    assert refusal(write_lines(tmp_path / "u.jsonl", other, timed)) == f"u.jsonl:2: {message}"
+    assert len(open_trace(write_lines(tmp_path / "v.jsonl", timed, later)).requests) == 2
+
+
 def test_a_bad_row_of_lmcache_is_named(tmp_path: Path) -> None:
     row = {"timestamp": 1, "input": [{"role": "alien", "content": "x"}], "output": "y", "session_id": "a"}
     assert refusal(write_lines(tmp_path / "t.jsonl", row)) == (
