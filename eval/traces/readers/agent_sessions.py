@@ -20,6 +20,7 @@ from eval.traces.arrivals import Stamper
 from eval.traces.reading.blocks import BlockNumbers, Chain, block_path
 from eval.traces.reading.content import input_kind, stop_reason
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -115,7 +116,7 @@ class _Reading:
         self._numbers = BlockNumbers()
         self._everywhere = Chain(self._numbers)
         self._ends: dict[int, dict[int, range]] = {}
-        self._names: set[str] = set()
+        self._names = UniqueNames()
         self._chains: list[Chain] = [self._everywhere]
         self._uncovered = self._repeated = 0
         notes.add("chained", lambda: self._everywhere.said() or self._said_repeated())
@@ -130,9 +131,7 @@ class _Reading:
         if wanted and wanted % own:
             raise bad_field(record, "block_size", f"{own} tokens; --block-size {wanted} must be a multiple of it")
         self.scopes.add(session.hash_id_scope)
-        name = str(session.id) if session.id is not None else record.file or record.where
-        name = next(each for each in _numbered(name) if each not in self._names)
-        self._names.add(name)
+        name = self._names.of(str(session.id) if session.id is not None else record.file or record.where)
         chain = self._everywhere if session.hash_id_scope == "global" else Chain(self._numbers)
         made: list[Request] = []
         agents = count(1)
@@ -172,11 +171,6 @@ class _Reading:
     def _said_uncovered(self) -> str:
         calls = f"{self._uncovered:,} calls have more or fewer ids than blocks"
         return f"{calls}: what no id covers is not cached" if self._uncovered else ""
-
-
-def _numbered(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name}#{number}" for number in count(2))
 
 
 def _start(subagent: _Entry, offset_s: float) -> float:

@@ -13,6 +13,7 @@ import msgspec
 
 from eval.traces.reading.blocks import Chain, block_path
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import Logs
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -49,7 +50,10 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", "times (in seconds), lengths, chats, kinds of requests; answers are not cached: no ids name them")
     notes.add("assumed", f"blocks of {block} tokens, as published (--block-size)")
     notes.add("chained", chain.said)
-    for record in source.records():
+    # Each trace that was published counts its seconds and its chats from 0; parts of one go on with both.
+    logs = Logs(source, lambda record: decode(record, _Row).timestamp, "chats")
+    notes.add("assumed", logs.said)
+    for record in logs.records():
         try:
             row = decode(record, _Row)
         except TraceError as error:
@@ -58,6 +62,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         full = row.input_length // block
         uncovered += not full <= len(row.hash_ids) <= full + 1
         path = block_path(chain.units(row.hash_ids[:full]), block, ends)
+        row.chat_id = logs.name(row.chat_id, row.timestamp) or ""
+        parent = None if row.parent_chat_id in _NO_PARENT else row.parent_chat_id
+        row.parent_chat_id = logs.name(parent, row.timestamp)
         row.hash_ids = []  # the path has them, in a tenth of the space
         rows.append((row, path))
     if uncovered:

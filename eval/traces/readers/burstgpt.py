@@ -15,6 +15,7 @@ import msgspec
 
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
+from eval.traces.reading.names import Logs
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -45,11 +46,14 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     del options
     sessions: dict[str, list[Call]] = {}
     units, failed, nameless = count(), 0, 0
+    # Releases count their sessions from 0 each; a release that goes on with the clock goes on with the sessions.
+    logs = Logs(source, lambda record: decode(record, _Row, strict=False).timestamp, "sessions")
     notes.add("real", "times (in seconds), lengths, sessions, models; not the texts")
     words: dict[str, str] = {}
     times_s = array("d")
     notes.add("sorted", lambda: sorted_note(count_late(times_s), len(times_s)))
-    for record in source.records():
+    notes.add("assumed", logs.said)
+    for record in logs.records():
         try:
             row = decode(record, _Row, strict=False)
         except TraceError as error:
@@ -65,8 +69,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             category=words.setdefault(row.log_type, row.log_type) if row.log_type else None,
             answer_s=_elapsed(row.elapsed),
         )
-        name = "" if row.session is None else str(row.session).strip()
-        if name.lower() in _NO_SESSION:
+        session = "" if row.session is None else str(row.session).strip()
+        name = logs.name(None if session.lower() in _NO_SESSION else session, row.timestamp)
+        if name is None:
             nameless += 1
             yield from rebuilt(None, [call], units, True)
         else:

@@ -19,6 +19,7 @@ import msgspec
 from eval.traces.reading.blocks import Chain, block_path, block_size, full_blocks
 from eval.traces.reading.content import input_kind, stop_reason
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import Logs
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -59,9 +60,16 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", "times, lengths, which prompts begin alike; answers are not cached: the trace has no ids of them")
     notes.add("real", names.said)
     notes.add("chained", chain.said)
-    for record in source.records():
+    # Traces count their sessions and their times from 0 each; a log that was split by hour goes on with both.
+    logs = Logs(source, lambda record: decode(record, _Row).timestamp, "sessions")
+    notes.add("assumed", logs.said)
+    if len(source.files) > 1:
+        notes.add("assumed", "equal ids of blocks in different files are the same block")
+    for record in logs.records():
         try:
-            yield _request(record, decode(record, _Row), block, chain, ends, names)
+            row = decode(record, _Row)
+            row.session = logs.name(row.session, row.timestamp)
+            yield _request(record, row, block, chain, ends, names)
         except TraceError as error:
             notes.bad(error)
 

@@ -16,6 +16,7 @@ from eval.traces.arrivals import Stamper
 from eval.traces.reading.chats import Chat, Message, Settled, by_arrival, requests, turns
 from eval.traces.reading.content import role_of, text_of
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -107,9 +108,10 @@ def _read_lmsys(source: Source, options: Options, notes: Notes) -> Iterator[Requ
 
 def _stamped(source: Source, options: Options, notes: Notes, read: Any, field: str) -> Iterator[Settled]:
     """Conversations are born in the order of the file."""
-    count, stamper = token_count(options), Stamper(options.arrivals)
+    count, stamper, names = token_count(options), Stamper(options.arrivals), UniqueNames()
     notes.add("real", f"conversations; {counted(options)}")
     notes.add("drawn", stamper.said("starts of conversations and the waits in them"))
+    notes.add("assumed", names.said)
     for record in source.records(_DATA_FILES.get(source.name)):
         try:
             chat = read(record)
@@ -120,7 +122,7 @@ def _stamped(source: Source, options: Options, notes: Notes, read: Any, field: s
             notes.left_out(f"{record.where}: {field}: no message of a user")
             continue
         stamps = stamper.stamp(len(chat.turns))
-        stamped = Chat(chat.name, chat.turns, stamps.times_s, stamps.return_rate, chat.model)
+        stamped = Chat(names.of(chat.name), chat.turns, stamps.times_s, stamps.return_rate, chat.model)
         made = requests(stamped, count, options.texts)
         yield Settled(made[0].arrival_s, made)
 
