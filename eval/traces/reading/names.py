@@ -11,7 +11,7 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.records import Name, Record
 from eval.traces.request import TraceError
 
-__all__ = ["Logs", "UniqueNames", "first_time"]
+__all__ = ["Logs", "UniqueNames"]
 
 _LOOKED_AT = 100  # rows of a file for its first time
 
@@ -56,6 +56,9 @@ class Logs:
 
     A file that begins when an earlier one has ended goes on with its log, as logs are split by hour or by size. Files
     that overlap in time are logs of their own: of other servers, or of other days whose times all count from 0.
+
+    Attributes:
+        begins: the first time of the first file, in the unit of the rows; infinite if none has one.
     """
 
     def __init__(self, source: Source, time_of: TimeOf, what: str) -> None:
@@ -66,8 +69,9 @@ class Logs:
             time_of: of a row.
             what: has the ids, in the plural, for the notes.
         """
-        first = {path: first_time(source.only(path), time_of) for path in source.files[1:] and source.files}
-        self._source = source.only(*sorted(first, key=lambda path: first[path])) if first else source
+        first = {path: _first_time(source.only(path), time_of) for path in source.files}
+        self.begins = min(first.values()) if first else _first_time(source, time_of)
+        self._source = source.only(*sorted(first, key=lambda path: first[path]))
         self._what = what
         self._spans: list[tuple[float, float]] = []  # first and last time of each log
         self._log: int | None = None  # of the file that is read; None: its first row is still to come
@@ -115,7 +119,7 @@ class Logs:
         return "; ".join(f"{times:,} ids of {self._what} {what}" for what, times in found.items() if times)
 
 
-def first_time(source: Source, time_of: TimeOf) -> float:
+def _first_time(source: Source, time_of: TimeOf) -> float:
     """The time of the first row that has one, in its unit; infinite if none of the first rows has."""
     for record in itertools.islice(source.records(), _LOOKED_AT):
         try:

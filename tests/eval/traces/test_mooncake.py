@@ -96,6 +96,23 @@ def test_rows_out_of_order_are_sorted_and_that_is_said(tmp_path: Path) -> None:
     assert said(open_trace(write_lines(tmp_path / "u.jsonl", FIRST, SECOND)), "sorted") == ""
 
 
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("µs", 10**6), ("ns", 10**9)])
+def test_times_since_1970_may_be_in_any_unit_and_another_than_ms_is_said(
+    tmp_path: Path, unit: str, per_second: int
+) -> None:
+    rows = [FIRST | {"timestamp": (1_760_000_000 + 60 * n) * per_second} for n in range(5)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 60.0, 120.0, 180.0, 240.0]
+    assert (f"times are in {unit} since 1970" in said(trace, "assumed")) == (unit != "ms")
+
+
+def test_milliseconds_of_a_month_since_the_start_are_not_taken_for_seconds_since_1970(tmp_path: Path) -> None:
+    day_ms = 86_400_000
+    rows = [FIRST | {"timestamp": day * day_ms} for day in (0, 15, 30)]  # 15 days are 1.3e9 ms
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 15 * 86_400.0, 30 * 86_400.0]
+
+
 def test_ids_of_prefixes_stay_apart_or_equal_as_they_are(tmp_path: Path) -> None:
     trace = open_trace(write_lines(tmp_path / "t.jsonl", FIRST, SECOND, FIRST | {"timestamp": 9}))
     first, third, second = trace.requests
