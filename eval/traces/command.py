@@ -13,6 +13,7 @@ from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.facts import Facts, facts
 from eval.traces.generators import GENERATORS
+from eval.traces.parameters import written
 from eval.traces.readers import READERS
 from eval.traces.trace import Trace
 from eval.traces.working_set import working_set
@@ -115,5 +116,5 @@ def _listed() -> list[str]:
     lines.append("Generated, as NAME or NAME:KEY=VALUE,…:")
     for generator in GENERATORS.values():
         lines.append(f"  {generator.name:17} {generator.about}")
-        lines += [f"  {'':19} {name} ({value})" for name, value in generator.defaults().items()]
+        lines += [f"  {'':19} {name} ({written(value)})" for name, value in generator.defaults().items()]
     return lines

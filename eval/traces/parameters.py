@@ -11,7 +11,7 @@ import msgspec
 
 from eval.traces.request import TraceError
 
-__all__ = ["LONGEST", "check_ranges", "parse"]
+__all__ = ["LONGEST", "check_ranges", "parse", "written"]
 
 LONGEST = 1_000_000
 """Tokens of a drawn prompt or answer; log-normals know no end."""
@@ -71,8 +71,19 @@ def parse(kind: type[_Parameters], text: str) -> _Parameters:
         name, equals, value = pair.partition("=")
         if not equals or name not in names:
             raise TraceError(f"{source}: {pair!r} is not key=value with a key of {', '.join(names)}")
+        if name in values:
+            raise TraceError(f"{source}: {pair!r}: {name} is given twice")
+        if name.endswith("_range") and value.count("/") != 1:
+            raise TraceError(f"{source}: {pair!r}: must be {name}=LOW/HIGH")
         values[name] = value.split("/") if name.endswith(("_lengths", "_range")) else value
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise TraceError(f"{source}: {text}: {error}") from None
+
+
+def written(value: Any) -> str:
+    """A value as :func:`parse` reads it: ``200/3000``; of an empty sample, how one is written."""
+    if isinstance(value, tuple):
+        return "/".join(map(str, value)) or "none; a sample is A/B/C"
+    return str(value)

@@ -109,6 +109,19 @@ def test_all_that_can_be_named_is_listed(command: Command) -> None:
     assert set(READERS) <= set(words)
     assert set(GENERATORS) <= set(words)
     assert "summary_median (3000.0)" in shown.stdout
+    assert "first_prompt_range (200/3000)" in shown.stdout  # as it is typed
+    assert "prompt_lengths (none; a sample is A/B/C)" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("agents:runs=3,runs=5", "agents: 'runs=5': runs is given twice"),
+        ("chat-mix:answer_range=5", "chat-mix: 'answer_range=5': must be answer_range=LOW/HIGH"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused_as_they_are_typed(command: Command, name: str, message: str) -> None:
+    assert command(name).stderr == f"eval trace: {message}\n"
 
 
 @pytest.mark.parametrize("name", GENERATORS)

@@ -243,7 +243,8 @@ def test_batch_documents_share_instructions_and_come_once() -> None:
 
 
 def test_a_day_is_busy_in_the_afternoon_and_quiet_at_night() -> None:
-    firsts = [turns[0] for turns in by_conversation(made("day", ",sessions=4000"))]
+    requests = open_trace("day:sessions=4000").requests
+    firsts = [turns[0] for turns in by_conversation(requests)]
     hours = np.histogram([request.arrival_s / 3600 for request in firsts], bins=24, range=(0, 24))[0]
     afternoon, night = hours[13:17].mean(), hours[1:5].mean()
     assert night / afternoon == pytest.approx(0.2, abs=0.06)
