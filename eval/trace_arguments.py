@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from eval.arguments import number, one_of, whole
-from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, open_trace
+from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, generator_of, open_trace
 from eval.traces.parameters import parse
 
-__all__ = ["TraceSource", "add_reading_arguments", "add_text_arguments", "add_trace_arguments", "trace_source"]
+__all__ = [
+    "TraceSource",
+    "add_reading_arguments",
+    "add_text_arguments",
+    "add_trace_arguments",
+    "say_missing",
+    "trace_source",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +35,20 @@ class TraceSource:
     arrivals: Arrivals = field(default_factory=Arrivals)
 
     @classmethod
-    def of(cls, source: str, args: argparse.Namespace) -> TraceSource:
-        """The trace of that name, read as the flags of :func:`add_reading_arguments` say."""
+    def several(cls, names: Sequence[str], args: argparse.Namespace) -> list[TraceSource]:
+        """The traces of those names, read as the flags of :func:`add_reading_arguments` say.
+
+        Raises:
+            ValueError: flags are given that only traces that are read have a use for, and all of these are generated.
+        """
+        generated = [name for name in names if generator_of(name) is not None]
+        if generated == list(names):
+            for name in generated:
+                _check_generated(name, args)
+        return [cls(name, limit=args.limit) if name in generated else cls._read(name, args) for name in names]
+
+    @classmethod
+    def _read(cls, source: str, args: argparse.Namespace) -> TraceSource:
         return cls(
             source,
             args.format,
@@ -40,7 +61,20 @@ class TraceSource:
         )
 
     def open(self, *, texts: bool = False) -> Trace:
-        """Read or generate it.
+        """Read or generate it, and say on standard error what is missing in it: once, for who runs a command.
+
+        Args:
+            texts: keep the messages of each turn.
+
+        Raises:
+            TraceError: it cannot be read.
+        """
+        trace = self.read(texts=texts)
+        say_missing(trace.missing())
+        return trace
+
+    def read(self, *, texts: bool = False) -> Trace:
+        """Read or generate it, and say nothing, as in one of many processes.
 
         Args:
             texts: keep the messages of each turn.
@@ -122,7 +156,26 @@ def trace_source(args: argparse.Namespace) -> TraceSource:
     source = args.trace if positional is None else positional
     if source is None:
         raise ValueError("--trace: is required")
-    return TraceSource.of(source, args)
+    return TraceSource.several([source], args)[0]
+
+
+def say_missing(lines: Iterable[str]) -> None:
+    """What is missing in a trace (``Trace.missing``), on standard error."""
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _check_generated(name: str, args: argparse.Namespace) -> None:
+    """Refuse the flags that say how a trace is read."""
+    given = {
+        f"--format {args.format}": args.format not in (None, name.partition(":")[0]),
+        f"--tokenizer {args.tokenizer}": args.tokenizer is not None,
+        f"--block-size {args.block_size}": args.block_size is not None,
+        "--arrivals": args.arrivals != Arrivals(),
+    }
+    for flag, is_given in given.items():
+        if is_given:
+            raise ValueError(f"{flag}: {name} is generated, not read; leave it out")
 
 
 def _arrivals(text: str) -> Arrivals:

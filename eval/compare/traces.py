@@ -11,7 +11,7 @@ from pathlib import Path
 from eval.parallel import in_parallel
 from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
-from eval.trace_arguments import TraceSource
+from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import GENERATORS, TraceError
 from eval.traces.working_set import working_set
 
@@ -48,6 +48,7 @@ class Survey:
     digest: str  # changes when the trace does
     requests: int
     working_set: int  # tokens
+    missing: tuple[str, ...] = ()  # of what was given, in lines
 
 
 def sources(args: argparse.Namespace) -> list[TraceSource]:
@@ -66,7 +67,7 @@ def sources(args: argparse.Namespace) -> list[TraceSource]:
     seeded = [_with_seeds(name, seeds) for name in named]
     if args.seeds and all(each == [name] for each, name in zip(seeded, named, strict=True)):
         raise ValueError(f"--seeds {args.seeds[0]}: none of the traces is generated without a seed of its own")
-    return [TraceSource.of(name, args) for name in dict.fromkeys(name for each in seeded for name in each)]
+    return TraceSource.several(list(dict.fromkeys(name for each in seeded for name in each)), args)
 
 
 def _entries(folder: Path) -> list[str]:
@@ -105,6 +106,7 @@ def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None =
         if isinstance(surveyed, str):
             print(f"left out: {surveyed}", file=sys.stderr)
             continue
+        say_missing(surveyed.missing)
         if surveyed.name in found:
             other = found[surveyed.name].source.source
             raise ValueError(f"--trace {source.source}: has the same name as {other}, {surveyed.name}; rename one")
@@ -122,4 +124,5 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
         if may_fail:
             return str(error)
         raise
-    return Survey(source, trace.name, digest_of(trace), len(trace.requests), working_set(trace.requests))
+    known = digest_of(trace), len(trace.requests), working_set(trace.requests)
+    return Survey(source, trace.name, *known, tuple(trace.missing()))

@@ -12,7 +12,6 @@ token is used next in the trace, but not on which replica. So ``gap_closed`` may
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from eval.simulate.rows import CELLS, Rows, check_same_trace, note_command
 from eval.simulate.rows import REFERENCES as REFERENCE_ROWS
 from eval.simulate.table import cells_table
 from eval.terminal import show
-from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.trace_arguments import add_trace_arguments, say_missing, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
 __all__ = ["add_arguments", "run"]
@@ -85,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError, OSError: something asked for cannot be done.
     """
     trace = trace_of(trace_source(args))
-    if trace.skipped:
-        print(f"{trace.name}: {trace.skipped} bad records skipped", file=sys.stderr)
+    say_missing(trace.missing())
     wanted = grid(trace.name, args)
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)

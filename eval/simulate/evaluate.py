@@ -42,7 +42,7 @@ class Served(NamedTuple):
 @lru_cache(maxsize=1)
 def trace_of(source: TraceSource) -> Trace:
     """The trace, read once in each process."""
-    return source.open()
+    return source.read()
 
 
 @lru_cache(maxsize=1)

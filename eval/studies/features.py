@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         ValueError, OSError: something asked for cannot be done.
     """
     check_page_sizes([args.page_size], args.capacity)
-    show(worth([TraceSource.of(name, args) for name in args.trace], args))
+    show(worth(TraceSource.several(args.trace, args), args))
     return 0
 
 

@@ -44,7 +44,7 @@ from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
 from eval.studies.queue_model import Line, QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table
-from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
+from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
@@ -112,6 +112,7 @@ def compare(args: argparse.Namespace) -> Table:
     """A row for each load and policy, against stock lru at the same load."""
     source = trace_source(args)
     trace = trace_of(source)
+    say_missing(trace.missing())
     if len(trace.requests) < 2 or span_s(trace.requests) <= 0:
         raise TraceError(f"--trace {trace.name}: has no arrival times to wait by")
     cells = _cells(trace.name, args)

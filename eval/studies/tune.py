@@ -36,7 +36,7 @@ from eval.simulate.timing import Timing
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
 from eval.timing_arguments import add_timing_arguments, timing_of
-from eval.trace_arguments import TraceSource, add_trace_arguments, trace_source
+from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
 __all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
@@ -82,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
     check_page_sizes([args.page_size], [args.capacity])
     source = trace_source(args)
     trace = trace_of(source)
+    say_missing(trace.missing())
     if len(trace.requests) < 4:
         raise ValueError(f"--trace {args.trace}: {len(trace.requests)} requests are too few to choose by")
     estimate = DEFAULT_NEXT_PROMPT if args.next_prompt_estimate is None else args.next_prompt_estimate

@@ -21,7 +21,7 @@ from eval.traces.generators.synthetic import Synthetic
 from eval.traces.readers import READERS
 from eval.traces.reading.notes import Note
 from eval.traces.request import Path, Request, TraceError
-from eval.traces.trace import FORMATS, SOURCES, Trace, open_trace
+from eval.traces.trace import FORMATS, SOURCES, Trace, generator_of, open_trace
 
 __all__ = [
     "FORMATS",
@@ -35,5 +35,6 @@ __all__ = [
     "Synthetic",
     "Trace",
     "TraceError",
+    "generator_of",
     "open_trace",
 ]

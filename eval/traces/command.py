@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(_listed()))
         return 0
-    trace = trace_source(args).open()
+    trace = trace_source(args).read()
     known = facts(trace.requests)
     print("\n".join(understood(trace, known)))
     show(facts_table(known))

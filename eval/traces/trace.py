@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eval.traces.arrivals import Arrivals
-from eval.traces.generators import GENERATORS
+from eval.traces.generators import GENERATORS, Workload
 from eval.traces.readers import READERS
 from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Note, Notes
@@ -20,7 +20,7 @@ from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.times import count_late, sorted_note
 from eval.traces.request import Request, TraceError
 
-__all__ = ["FORMATS", "SOURCES", "Trace", "open_trace"]
+__all__ = ["FORMATS", "SOURCES", "Trace", "generator_of", "open_trace"]
 
 FORMATS = (*READERS, *GENERATORS)
 
@@ -48,6 +48,13 @@ class Trace:
     skipped: int = 0  # records that gave no request: bad ones, and sound ones without any
     skip_reasons: tuple[str, ...] = ()  # of the first few of them, a line each
     notes: tuple[Note, ...] = ()  # what is real, and what was rebuilt, sorted, chained or drawn
+
+    def missing(self) -> list[str]:
+        """What was given and is not in it, in lines: records, files, and options without effect."""
+        lines = [f"{note.kind}: {note.text}" for note in self.notes if note.kind in ("left out", "ignored")]
+        if self.skipped:
+            lines.append(f"{self.skipped:,} records skipped, the first: {self.skip_reasons[0]}")
+        return [f"{self.name}: {line}" for line in lines]
 
 
 def open_trace(
@@ -83,9 +90,10 @@ def open_trace(
     notes = Notes(skip_bad)
     if format is not None and format not in FORMATS:
         raise TraceError(f"format {format}: not one of {', '.join(FORMATS)}")
-    head, _, parameters = source.partition(":")
-    if head in GENERATORS and not os.path.exists(source):  # not of Path, which refuses long names
-        generator = GENERATORS[head]
+    if (generator := generator_of(source)) is not None:
+        head, _, parameters = source.partition(":")
+        if format not in (None, head):
+            raise TraceError(f"format {format}: {source} is generated, not read; leave it out")
         notes.add("drawn", f"all of it: {generator.about}")
         requests = list(itertools.islice(generator(parameters), limit))
         return _checked(Trace(source, head, requests), source, notes)
@@ -103,8 +111,26 @@ def open_trace(
     requests = list(itertools.islice(stream, limit) if reader.in_order else stream)
     late = count_late([request.arrival_s for request in requests]) if reader.in_order else 0
     notes.add("sorted", sorted_note(late, len(requests)))
+    for text in _ignored(reader, options, notes):
+        notes.add("ignored", text)
     trace = Trace(found.title, reader.name, _in_order(requests)[:limit])
     return _checked(trace, source, notes)
+
+
+def generator_of(source: str) -> Workload | None:
+    """What generates a trace of that name; None if it is read."""
+    generator = GENERATORS.get(source.partition(":")[0])
+    return None if os.path.exists(source) else generator  # not of Path, which refuses long names
+
+
+def _ignored(reader: Reader, options: Options, notes: Notes) -> Iterator[str]:
+    """Options that were given and have no effect, as flags."""
+    if options.tokenizer is not None and not reader.texts:
+        yield f"--tokenizer {options.tokenizer}: {reader.name} has no texts to count"
+    if options.block_size is not None and not reader.blocks:
+        yield f"--block-size {options.block_size}: {reader.name} has no blocks"
+    if options.arrivals != Arrivals() and not any(note.kind == "drawn" for note in notes.all()):
+        yield "--arrivals: nothing was drawn, as the trace has times of its own"
 
 
 class _UnknownFormatError(TraceError):

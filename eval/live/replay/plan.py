@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import platform
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -76,8 +75,6 @@ def plan_of(args: argparse.Namespace) -> Plan:
     if args.disaggregated and importlib.util.find_spec("nixl") is None:
         raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
     trace = trace_source(args).open(texts=args.api == "chat")
-    if trace.skipped:
-        print(f"{trace.skipped} records skipped; the first: {trace.skip_reasons[0]}", file=sys.stderr)
     if any(request.thought_tokens for request in trace.requests):
         raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
     played = first_conversations(trace.requests, args.conversations) if args.conversations else trace.requests

@@ -18,7 +18,7 @@ from eval.studies.constants.measure import Setting, line_of, measured, name_of
 from eval.studies.constants.table import CONSTANTS, Constant, changed_value
 from eval.studies.figures import Figures
 from eval.terminal import show, table
-from eval.trace_arguments import TraceSource, add_reading_arguments
+from eval.trace_arguments import TraceSource, add_reading_arguments, say_missing
 from eval.traces import SOURCES
 from eval.traces.facts import facts
 from radix_tlru.config import START_THRESHOLD
@@ -119,9 +119,10 @@ def settings_of(args: argparse.Namespace) -> list[Setting]:
         if values is not None and len(values) not in (1, count):
             raise ValueError(f"{flag} {' '.join(map(str, values))}: must be one value, or one for each --trace")
     settings = []
-    for index, name in enumerate(args.trace):
-        source = TraceSource.of(name, args)
-        capacity = _value(args.capacity, index) or facts(trace_of(source).requests).distinct_tokens // SHARE_CACHED
+    for index, source in enumerate(TraceSource.several(args.trace, args)):
+        trace = trace_of(source)
+        say_missing(trace.missing())
+        capacity = _value(args.capacity, index) or facts(trace.requests).distinct_tokens // SHARE_CACHED
         settings.append(Setting(source, capacity, _value(args.threshold, index), args.page_size, args.load))
     check_page_sizes([args.page_size], [setting.capacity for setting in settings])
     return settings

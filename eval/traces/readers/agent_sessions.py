@@ -214,4 +214,6 @@ AGENT_SESSIONS = Reader(
     "a folder or JSON lines of sessions of kv-cache-tester: requests with t (s), in, out, hash_ids, stop; subagents",
     _detects,
     _read,
+    texts=False,
+    blocks=True,
 )

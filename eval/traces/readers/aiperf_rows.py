@@ -65,6 +65,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     drawn = sum(turns[0].timestamp_s is None for turns in sessions.values())
     if drawn:
         notes.add("drawn", stamper.said(f"starts of {drawn:,} sessions without a timestamp"))
+    waits = sum(turn.timestamp_s is turn.delay_s is None for turns in sessions.values() for turn in turns[1:])
+    if waits:
+        notes.add("drawn", stamper.said(f"waits before {waits:,} turns with neither a timestamp nor a delay"))
     if any(turn.delay_s is not None for turns in sessions.values() for turn in turns):
         notes.add("assumed", f"an answer takes {TOKEN_S * 1000:g} ms a token; the next turn comes its delay later")
     added = 0
@@ -226,4 +229,5 @@ AIPERF_ROWS = Reader(
     "JSONL of aiperf's mooncake_trace: session_id, delay (ms), input_length or text_input, with or without hash_ids",
     _detects,
     _read,
+    blocks=True,
 )

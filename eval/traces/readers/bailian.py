@@ -122,4 +122,6 @@ BAILIAN = Reader(
     "JSONL of chat_id, parent_chat_id, timestamp (s), type, turn, input_length, output_length, hash_ids of 16 tokens",
     _detects,
     _read,
+    texts=False,
+    blocks=True,
 )

@@ -75,4 +75,5 @@ BENCH_SERVING = Reader(
     "results of SGLang's bench_serving with --output-details: lengths alone",
     _detects,
     _read,
+    texts=False,
 )

@@ -108,4 +108,5 @@ BURSTGPT = Reader(
     "CSV of Timestamp (s), Request tokens, Response tokens, with or without Session ID and Elapsed time",
     _detects,
     _read,
+    texts=False,
 )

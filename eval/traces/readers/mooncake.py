@@ -160,5 +160,7 @@ MOONCAKE = Reader(
     "JSONL of timestamp (ms), input_length, output_length, hash_ids; also with session, agent, stop, input_types",
     _detects,
     _read,
+    texts=False,
+    blocks=True,
     in_order=True,
 )

@@ -31,5 +31,11 @@ class Reader:
     Raises TraceError where the source cannot be read, or a record of it is bad and bad ones are not skipped.
     """
 
+    texts: bool = True
+    """Prompts may be texts, which a tokenizer counts."""
+
+    blocks: bool = False
+    """Prompts may be ids of blocks, whose size can be given."""
+
     in_order: bool = False
     """Records come in order of arrival, or nearly: with a limit, reading stops early."""

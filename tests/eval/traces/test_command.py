@@ -114,6 +114,33 @@ def test_all_that_can_be_named_is_listed(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--format", "mooncake"), "--format mooncake: agents:runs=5 is generated, not read; leave it out"),
+        (("--tokenizer", "no/such"), "--tokenizer no/such: agents:runs=5 is generated, not read; leave it out"),
+        (("--block-size", "16"), "--block-size 16: agents:runs=5 is generated, not read; leave it out"),
+        (("--arrivals", "birth_rate=9"), "--arrivals: agents:runs=5 is generated, not read; leave it out"),
+    ],
+)
+def test_flags_of_reading_are_refused_where_nothing_is_read(
+    command: Command, words: tuple[str, str], message: str
+) -> None:
+    refused = command("agents:runs=5", *words)
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", f"eval trace: {message}\n")
+
+
+def test_flags_that_have_no_effect_on_a_file_are_noted(command: Command, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", FIRST)
+    shown = command(source, "--tokenizer", "no/such", "--arrivals", "birth_rate=9").stdout
+    assert "ignored: --tokenizer no/such: mooncake has no texts to count" in shown
+    assert "ignored: --arrivals: nothing was drawn, as the trace has times of its own" in shown
+    chat = {"conversations": [{"from": "human", "value": "hi"}]}
+    shown = command(write_lines(tmp_path / "u.jsonl", chat), "--block-size", "16", "--arrivals", "birth_rate=9").stdout
+    assert "ignored: --block-size 16: sharegpt has no blocks" in shown
+    assert shown.count("ignored: ") == 1
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("agents:runs=3,runs=5", "agents: 'runs=5': runs is given twice"),
@@ -122,6 +149,28 @@ def test_all_that_can_be_named_is_listed(command: Command) -> None:
 )
 def test_parameters_that_cannot_be_are_refused_as_they_are_typed(command: Command, name: str, message: str) -> None:
     assert command(name).stderr == f"eval trace: {message}\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("simulate", "--policy", "lru", "--out", "OUT"),
+        ("compare", "--policy", "sglang-lru", "--quick", "--out", "OUT"),
+        ("later", "--policy", "lru"),
+    ],
+)
+def test_every_command_says_once_what_of_a_trace_is_missing(
+    tmp_path: Path, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [FIRST | {"timestamp": 1000 * n, "hash_ids": [n % 3, 10 + n % 3, n]} for n in range(40)]
+    write_lines(tmp_path / "day" / "a.jsonl", *rows, "broken")
+    (tmp_path / "day" / "b").write_text("not read")
+    asked = [str(tmp_path / "out") if word == "OUT" else word for word in words]
+    sizes = ["--capacity", "4096"] if words[0] == "compare" else ["--capacity", "4096", "--threshold", "512"]
+    assert main([*asked, "--trace", str(tmp_path / "day"), "--skip-bad", *sizes]) == 0
+    told = capsys.readouterr().err
+    assert told.count("day: left out: 1 files of the folder, by their names no traces: b\n") == 1
+    assert told.count("day: 1 records skipped, the first: a.jsonl:41: not JSON: ") == 1
 
 
 @pytest.mark.parametrize("name", GENERATORS)
