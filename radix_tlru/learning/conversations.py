@@ -20,7 +20,7 @@ from radix_tlru.learning.endings import Endings
 from radix_tlru.learning.last_users import LastUsers
 from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex, depth_of, hash_at
 from radix_tlru.learning.prompt_lengths import PromptLengths
-from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn
+from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn, session_key
 from radix_tlru.learning.reuse import AnswerReuse
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
 from radix_tlru.learning.turn_features import ending_of, features_of
@@ -56,7 +56,7 @@ class Conversations:
         """Conversations so far."""
         self._served = 0
         self._known: dict[Conversation, None] = {}  # the longest silent first
-        self._sessions: dict[str, Conversation] = {}  # the last turn of each, the longest silent first
+        self._sessions: dict[int, Conversation] = {}  # by key: the last turn of each, the longest silent first
 
     def record_turn(self, turn: Turn, is_leaf: bool) -> Conversation:
         """A turn was served. Returns the conversation that it belongs to, as of now.
@@ -145,7 +145,8 @@ class Conversations:
             conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
         conversation.ending = ending_of(turn.finish, self.endings.number_of(turn.answer_ids))
         conversation.prompt_len, conversation.answer_len = turn.prompt_len, turn.answer_len
-        conversation.thought_len, conversation.session = turn.thought_len, turn.session
+        conversation.thought_len = turn.thought_len
+        conversation.session = None if turn.session is None else session_key(turn.session, turn.namespace)
         conversation.known_next_tokens = turn.prompt_len + turn.answer_len - turn.context_len
         if not self.answers.is_repeated(conversation):
             # Without a reasoning parser nobody tells how much of an answer is left out: then it is all of it.

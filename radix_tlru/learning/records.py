@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -24,6 +25,7 @@ __all__ = [
     "SharedPrefix",
     "Supersession",
     "Turn",
+    "session_key",
 ]
 
 _ALL = 1 << 60  # tokens, more than any context has
@@ -44,6 +46,16 @@ class Turn(NamedTuple):
     thought_len: int = 0  # of the answer: reasoning, which many chat templates leave out of the next prompt
     session: str | None = None  # that the client named
     finish: str | None = None  # OpenAI's finish_reason of the answer: stop, tool_calls, length; None: unknown
+    namespace: int = 0  # hash of what its tokens are cached under (a salt, an adapter); 0: nothing
+
+
+def session_key(name: str, namespace: int = 0) -> int:
+    """A hash of a session's name, which may be long; two namespaces may have two sessions of one name.
+
+    The same in every process, as ranks must agree.
+    """
+    digest = blake2b(str(name).encode("utf-8", "surrogatepass"), digest_size=8, salt=namespace.to_bytes(8, "little"))
+    return int.from_bytes(digest.digest(), "little")
 
 
 class Supersession(IntEnum):
@@ -119,7 +131,8 @@ class Conversation(Struct, eq=False, gc=False):
     hints: Hints | None = None  # what is believed of what the client said
     annotation: Any = None
     """Of a return model of one's own. It must not lead back to the conversation, or neither is ever freed."""
-    session: str | None = None  # that its client named
+    session: int | None = None
+    """The key of the session that its client named (:func:`session_key`)."""
 
     def __post_init__(self) -> None:
         self.prompt_kind = kind_of(self.turn, self.context_len)

@@ -67,12 +67,19 @@ def test_a_fingerprint_is_of_the_first_tokens_in_a_namespace() -> None:
     assert one(64, 65, first) != one(64, 65, 1), "it stands for all tokens, not for the last ones"
 
 
+UNLIKE = ((None, "one tenant's"), (None, "another's"), ("an adapter", None), ("an adapter", "one tenant's"))
+"""What contexts are cached under: adapter and salt."""
+
+
 def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
     req = served(range(400), range(80), reasoning_tokens=30, session_id="of the chat")
     turn = turn_of(req, RadixKey(array("q", range(480))), 0.0)
     assert (turn.prompt_len, turn.answer_len, turn.thought_len, turn.context_len) == (400, 80, 30, 480)
     assert tuple(turn.answer_ids[-2:]) == (78, 79), "how it ends"
     assert (turn.session, turn.finish) == ("of the chat", "length")
+    salted = [turn_of(req, RadixKey(array("q", range(480)), adapter, cache_salt=salt), 0.0) for adapter, salt in UNLIKE]
+    assert turn.namespace == 0
+    assert len({0, *(each.namespace for each in salted)}) == 1 + len(UNLIKE), "each is a namespace of its own"
 
 
 def test_what_a_step_of_speculative_decoding_has_after_the_stop_is_no_part_of_the_answer() -> None:

@@ -12,7 +12,7 @@ from eval.simulate.cells import uncached_tokens
 from eval.traces import open_trace
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex, depth_of, hash_at
-from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn
+from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn, session_key
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.learning.shared_prefixes import SharedPrefixes, prefixes_of, reuse_rate
@@ -155,6 +155,25 @@ def test_in_a_session_whatever_begins_anew_supersedes_what_was_there() -> None:
     conversations.record_turn(told(2.0, words.fresh(500), session="mine"), is_leaf=True)
     assert (again.superseded, other.superseded) == (Supersession.SESSION_ANEW, Supersession.NONE)
     assert left.superseded is Supersession.SESSION, "as it was"
+
+
+def test_a_session_of_the_same_name_in_another_namespace_is_another_session() -> None:
+    conversations, words = new_conversations(), Words()
+    first, second, third = (
+        conversations.record_turn(told(at, words.fresh(500), session="1", namespace=namespace), is_leaf=True)
+        for at, namespace in ((0.0, 7), (1.0, 8), (2.0, 7))
+    )
+    assert (first.superseded, second.superseded) == (Supersession.SESSION_ANEW, Supersession.NONE)
+    assert third.superseded is Supersession.NONE
+
+
+def test_of_a_session_a_number_is_kept_that_is_the_same_in_every_process_however_long_its_name_is() -> None:
+    conversations, words = new_conversations(), Words()
+    for name in ("a chat", "a chat " + 100_000 * "x", "half a character \ud800"):
+        found = conversations.record_turn(told(0.0, words.fresh(500), session=name), is_leaf=True)
+        assert found.session == session_key(name) < 1 << 64
+        assert conversations._sessions[found.session] is found
+    assert session_key("a chat") == 10_618_921_346_787_006_025
 
 
 def test_whoever_goes_on_with_a_conversation_supersedes_nobody() -> None:

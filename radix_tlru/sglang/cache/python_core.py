@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
+from radix_tlru.learning.records import session_key
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -33,6 +34,7 @@ from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.cache.host_tier import HostTier
 from radix_tlru.sglang.cache.hybrids import WholeLeaves
 from radix_tlru.sglang.cache.sessions import Order, SessionOrder
+from radix_tlru.sglang.requests.turns import namespace_of
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult, MatchPrefixParams, MatchResult
@@ -203,7 +205,7 @@ class PythonTailComponent(TailComponent):
         with self._out_of_the_orders(*ends):
             for end in ends:
                 conversation = _conversation(end)
-                if conversation is None or conversation.session != session_id:
+                if conversation is None or conversation.session != session_key(session_id, namespace_of(end.key)):
                     continue
                 if self.session_ref(end) == 1:  # no other session refers to it
                     self.end_conversation(conversation)

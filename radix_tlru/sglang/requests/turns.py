@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from radix_tlru.hints.schema import Hints
     from radix_tlru.learning.prefix_index import Fingerprint
 
-__all__ = ["fingerprint_of", "is_health_check", "turn_of"]
+__all__ = ["fingerprint_of", "is_health_check", "namespace_of", "turn_of"]
 
 _TOKEN = array("q").itemsize
 
@@ -51,6 +51,7 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, c
         thought_len=min(req.reasoning_tokens, len(answer)),
         session=req.session_id or (req.session and req.session.session_id),
         finish=_finish_of(req, call_tokens),
+        namespace=namespace_of(key),
     )
 
 
@@ -67,5 +68,11 @@ def fingerprint_of(key: RadixKey) -> Fingerprint:
     """Hashes of a context, in its namespace: equal where the first tokens are, on every rank."""
     ids = key.token_ids
     tokens = memoryview(ids if isinstance(ids, array) else array("q", ids)).cast("B")
-    namespace = xxh3_64_intdigest(repr((key.extra_key, key.cache_salt)).encode())
+    namespace = namespace_of(key)
     return lambda start, end, above: xxh3_64_intdigest(tokens[start * _TOKEN : end * _TOKEN], above or namespace)
+
+
+def namespace_of(key: RadixKey) -> int:
+    """A hash of what a context is cached under, its adapter and its salt; 0: nothing."""
+    names = key.extra_key, key.cache_salt
+    return 0 if names == (None, None) else xxh3_64_intdigest(repr(names).encode())
