@@ -43,7 +43,7 @@ class TailMetrics(_StatLoggerDIMixin):
     """Counters and gauges of one rank's cache; built in the scheduler process, once metrics are set up there.
 
     Args:
-        labels: as SGLang labels the radix cache of this rank.
+        labels: of this rank, and of no other.
         tail: the component whose learner, and whose order, is reported, as far as it has them.
         live: what moves its threshold, if anything does.
     """

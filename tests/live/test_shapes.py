@@ -20,6 +20,7 @@ import requests
 
 from eval.live.server import Server, free_port
 from radix_tlru.cli import main
+from radix_tlru.tools.scrape import read
 from tests.helpers.kv_subscriber import Subscriber
 from tests.helpers.models import QWEN, write_adapter, write_weighted_model
 from tests.helpers.servers import (
@@ -273,7 +274,10 @@ def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
             mine = slice(rank, None, 2)
             assert_follows(subscriber, server, told[mine], (REPLICAS * 6)[mine], page_size=1)
             assert subscriber.removed > 0
-        assert evicted(server) == sum(subscriber.removed for subscriber in subscribers)
+        seen = read(server.metrics_text(), server.base_url).ranks
+        assert [(rank.name, sum(rank.by("evicted_tokens_total", "phase").values())) for rank in seen] == [
+            (f"dp {rank}", subscriber.removed) for rank, subscriber in enumerate(subscribers)
+        ]
         same = Conversation(50).ask(500)
         found = [cached(ask(server, [body(same, **replica)])[0]) for replica in [*REPLICAS, *REPLICAS]]
         assert found == [0, 0, 499, 499]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.runtime_context import get_parallel
 
 from radix_tlru.config import FLAGS, ConfigError
 from radix_tlru.sglang.cache.learning_component import LearningComponent
@@ -46,7 +47,10 @@ class LearningCache(UnifiedRadixCache):
         self.tail.learns_when_idle = self.pp_size == 1
         self._agree_on_state()
         if self.metrics_collector is not None:
-            self.tail_metrics = TailMetrics(self.metrics_collector.labels, self.tail, self.live_threshold)
+            labels = dict(self.metrics_collector.labels)
+            if (replica := get_parallel().dp_rank) is not None:
+                labels["dp_rank"] = replica  # SGLang says 0 of each but with DP attention; our gauges would be one
+            self.tail_metrics = TailMetrics(labels, self.tail, self.live_threshold)
 
     @property
     def tail(self) -> LearningComponent:
