@@ -25,6 +25,7 @@ __all__ = [
     "SharedPrefix",
     "Supersession",
     "Turn",
+    "is_known",
     "session_key",
 ]
 
@@ -148,3 +149,8 @@ class Conversation(Struct, eq=False, gc=False):
         if self.prefix is None:
             return self.shared_len
         return max(self.shared_len, min(self.prefix.depth, self.context_len))
+
+
+def is_known(conversation: Conversation | None) -> bool:
+    """Whether a turn of it was recorded; not of a newcomer (:meth:`~radix_tlru.learning.learner.Learner.newcomer`)."""
+    return conversation is not None and conversation.number > 0

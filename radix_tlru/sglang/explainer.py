@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import Config
+from radix_tlru.learning.records import is_known
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.policy.policy import policy_for
 from radix_tlru.tools.explanation import Eviction, Explanation
@@ -82,7 +83,7 @@ class Explainer:
     def _count_eviction(self, victim: Victim, order: Order) -> None:
         leaf, keep = victim.leaf, victim.keep
         conversation: Conversation | None = leaf.conversation
-        if conversation is None:
+        if conversation is None or not is_known(conversation):
             return
         tokens, now = leaf.end - keep, time.time()
         price = order.price_of(victim)

@@ -55,3 +55,28 @@ def test_a_prompt_without_a_turn_does_not_go_before_older_ones(driver: Driver, i
     driver.cache.tail.cleanup_after_caching_req(req, is_finished, driver.cache.insert(params), params)
     driver.evict(1_200)
     assert driver.resident(ids) == TOKENS
+
+
+def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(driver: Driver) -> None:
+    """SGLang caches the prompt before it decodes, and looks it up once more at the end."""
+    context = driver.fresh(TOKENS)
+    prompt = context[:-10]
+    req = Req(rid="a", origin_input_text="", origin_input_ids=array("q", prompt), sampling_params=SamplingParams())
+    params = InsertParams(key=RadixKey(array("q", prompt)), value=driver.allocate(len(prompt)))
+    driver.cache.tail.cleanup_after_caching_req(req, False, driver.cache.insert(params), params)
+    driver.request(context, prompt=len(prompt), stamp=BOOT + 60 * OLD)
+    driver.match(prompt)
+    of_all = OLD * TOKENS
+    driver.evict(of_all + 15)
+    (leaf,) = driver.cache.tail.leaves()
+    assert (leaf.end, leaf.conversation.number) == (len(context) - 15, OLD + 1)
+
+
+def test_a_request_of_less_than_a_page_is_nobodys_use() -> None:
+    driver = Driver(our_cache(POOL, 16, policy="etlru", threshold=600))
+    req = Req(rid="a", origin_input_text="", origin_input_ids=array("q", [1]), sampling_params=SamplingParams())
+    params = InsertParams(key=RadixKey(array("q", [1])).page_aligned(16), value=driver.allocate(0))
+    driver.cache.tail.breaker.is_armed = True
+    for is_finished in (False, True):
+        driver.cache.tail.cleanup_after_caching_req(req, is_finished, driver.cache.insert(params), params)
+    assert not driver.cache.tail.breaker.has_tripped

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.radix_cache import RadixKey
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
@@ -168,8 +169,11 @@ class LearningComponent(FullComponent):
             return
         node_id = insert_result.last_device_node
         try:
+            assert insert_params is not None, "what was inserted has a key"
+            if not len(insert_params.key):  # it is less than a page
+                return
             if is_finished:
-                self._learn_from(req, node_id, insert_params)
+                self._learn_from(req, node_id, insert_params.key)
             self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to read what a request was", error)
@@ -182,21 +186,18 @@ class LearningComponent(FullComponent):
         if self.learner is not None and self.conversation_at(node_id) is None:
             self.write_use(node_id, self.learner.newcomer())
 
-    def _learn_from(self, req: Req, node_id: NodeId, insert_params: InsertParams | None) -> None:
+    def _learn_from(self, req: Req, node_id: NodeId, key: RadixKey) -> None:
         """A request has been served, and its context ends at that node."""
-        assert insert_params is not None, "what was inserted has a key"
         # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
         is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
-        if not len(insert_params.key):
-            return
         stamp, hints, is_made_ahead = metadata_of(req)
         if is_made_ahead:
-            self.record_prefill(node_id, turn_of(req, insert_params.key, self._stamp))
+            self.record_prefill(node_id, turn_of(req, key, self._stamp))
         elif is_turn:
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            turn = turn_of(req, insert_params.key, self._stamp, hints, self.call_tokens)
+            turn = turn_of(req, key, self._stamp, hints, self.call_tokens)
             self.record_turn(node_id, turn, str(req.rid))
 
     def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:

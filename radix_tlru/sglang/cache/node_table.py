@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+from radix_tlru.learning.records import is_known
 from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["NodeTable"]
@@ -56,8 +57,10 @@ class NodeTable:
         row, parent = self.rows.pop(node_id), self.rows.get(parent_id)
         if parent is not None:
             access, history = self.access[row], self.history[row]
-            if self.conversations and (access >= self.access[parent] or parent not in self.conversations):
-                self.set_conversation(parent, self.conversations.get(row))
+            if self.conversations:
+                own, others = self.conversations.get(row), self.conversations.get(parent)
+                if (is_known(own), access) >= (is_known(others), self.access[parent]):
+                    self.set_conversation(parent, own)
             if access > self.access[parent]:
                 self.access[parent] = access
             if history > self.history[parent]:
