@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.learning.records import is_known, session_key
+from radix_tlru.learning.records import Conversation, is_known, session_key
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import InsertStepResult, NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
-
-    from radix_tlru.learning.records import Conversation
 
 __all__ = ["PythonTailComponent"]
 
