@@ -174,7 +174,8 @@ class LearningComponent(FullComponent):
                 return
             if is_finished:
                 self._learn_from(req, node_id, insert_params.key)
-            self._write_first_use(node_id)
+            else:
+                self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to read what a request was", error)
 
@@ -199,6 +200,8 @@ class LearningComponent(FullComponent):
             self._stamp = self._stamp if stamp is None else stamp
             turn = turn_of(req, key, self._stamp, hints, self.call_tokens)
             self.record_turn(node_id, turn, str(req.rid))
+        else:
+            self._write_first_use(node_id)
 
     def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
@@ -206,7 +209,8 @@ class LearningComponent(FullComponent):
             return
         try:
             self._unrecorded.append(_Served(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
-            self._write_first_use(node_id)
+            if len(self._unrecorded) > _RECORDED:  # it may be a later step that records it
+                self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
         if not self.learns_later:
@@ -241,6 +245,8 @@ class LearningComponent(FullComponent):
             conversation = self.learner.record_prefill(turn)
             if conversation is not None:
                 self.write_use(node_id, conversation)
+            else:
+                self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to record a prefill", error)
 
