@@ -16,7 +16,7 @@ from radix_tlru.learning.records import Conversation, SharedPrefix
 __all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
 _MOST_REMEMBERED = 20_000  # prefixes
-_MOST_ON_A_PATH = 64  # of them that are looked at for a conversation: real agents have 9
+_MOST_ON_A_PATH = 64  # of them that are looked at for a conversation, which has a few
 _MEMORY = 0.7  # of the mean wait, at each use
 _RATE = 0.5  # of the mean rate: waits are mostly shorter than their mean, and then much longer
 

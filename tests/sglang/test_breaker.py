@@ -13,10 +13,7 @@ from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.sampling.sampling_params import SamplingParams
 
-from radix_tlru import Config
 from radix_tlru.policy.models import Recency
-from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
 from tests.helpers.caches import Driver, our_cache
 
@@ -145,20 +142,3 @@ def test_where_nobody_is_served_a_fault_is_raised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
     with pytest.raises(BrokenError):
         driver.evict(10)
-
-
-def test_a_fault_in_the_order_of_a_hybrid_leaves_stock_lru(
-    tree_core: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    if tree_core != "python":
-        pytest.skip("hybrids are on the Python tree core")
-    params = hybrid_params(1_000, Hybrid(window=16, window_pool=1_000))
-    driver = HybridCache(build_cache(params, Config(threshold=60, next_prompt_estimate=20)))
-    for number in range(5):
-        driver.request(range(number * 1_000, number * 1_000 + 100), prompt=90, stamp=float(number))
-    driver.cache.tail.breaker.is_armed = True
-    monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
-    with caplog.at_level(logging.ERROR):
-        driver.evict(50)
-    assert driver.cache.tail.breaker.has_tripped
-    assert [driver.resident(range(number * 1_000, number * 1_000 + 100)) for number in range(5)] == [0, *[100] * 4]

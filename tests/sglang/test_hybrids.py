@@ -288,3 +288,19 @@ def test_the_audit_notices(wrong: Callable[[AuditedHybrid], None]) -> None:
     wrong(audited)
     with pytest.raises(AssertionError):
         audited.audit()
+
+
+@EACH
+def test_a_fault_in_the_order_leaves_stock_lru(hybrid: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_tokens: int) -> None:
+        raise RuntimeError
+
+    kit, all_of_them = Conversations(hybrid), range(1, 6)
+    for conversation in all_of_them:
+        kit.turn(conversation, CONTEXT)
+    tail: Any = kit.cache.components[FULL]
+    tail.breaker.is_armed = True
+    monkeypatch.setattr(tail.order, "choose_victim", broken)
+    assert kit.take(num_tokens=CONTEXT) == CONTEXT
+    assert tail.breaker.has_tripped
+    assert kit.usable(*all_of_them) == [0, *[CONTEXT] * 4]

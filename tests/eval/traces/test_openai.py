@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from eval.traces import Trace, open_trace
+from eval.traces import open_trace
+from tests.helpers.openai_rows import body, read
 from tests.helpers.trace_files import refusal, said, write_lines
 
 # At 4 characters a token: system 4 tokens, question 2, answer 3, more 1.
@@ -16,16 +17,6 @@ SYSTEM = {"role": "system", "content": "s" * 16}
 QUESTION = {"role": "user", "content": "12345678"}
 ANSWER = {"role": "assistant", "content": "a" * 12}
 MORE = {"role": "user", "content": "more"}
-
-
-def read(tmp_path: Path, *rows: Any, **options: Any) -> Trace:
-    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows), **options)
-    assert trace.format == "openai"
-    return trace
-
-
-def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": list(messages)} | more
 
 
 def completion(text: str = "a" * 12, finish: str = "stop", **message: Any) -> dict[str, Any]:

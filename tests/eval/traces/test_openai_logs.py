@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from eval.traces import Trace, open_trace
+from eval.traces import open_trace
+from tests.helpers.openai_rows import body, read
 from tests.helpers.trace_files import refusal, said, write_lines
 
 EPOCH = 1_760_000_000
@@ -18,16 +19,6 @@ USAGE = {"input_tokens": 10, "cache_read_input_tokens": 5000, "cache_creation_in
 OF_ANTHROPIC = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "x"}], "usage": USAGE} | {
     "stop_reason": "end_turn"
 }
-
-
-def read(tmp_path: Path, *rows: Any, **options: Any) -> Trace:
-    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows), **options)
-    assert trace.format == "openai"
-    return trace
-
-
-def body(*messages: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"model": "m", "messages": list(messages)} | more
 
 
 def test_a_prompt_is_as_long_as_what_was_read_from_a_cache_written_to_it_and_neither(tmp_path: Path) -> None:
