@@ -274,11 +274,12 @@ class Learner:
             self._log.write_end(conversation.log_serial)
 
     def _learn_from(self, conversation: Conversation, turn: Turn) -> Iterator[None]:
-        """Learn from a turn, step by step."""
+        """Learn from a turn, step by step. What has nothing to do is no step: each costs a round of the scheduler."""
         self._learned += 1
-        if self._refits is not None and self._refits.count_turn():
-            self._returns.use_model(self._refits.model)
-        yield
+        if self._refits is not None and self._refits.under_way:
+            if self._refits.count_turn():
+                self._returns.use_model(self._refits.model)
+            yield
         if self._learns_prompts and self._learned % _PROMPTS_EVERY == 0:
             self._follow_lengths()
             yield
@@ -288,7 +289,6 @@ class Learner:
             one_in = sparsity(self._capacity, self._turns, self._tokens)
             self.selector = Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
         yield from self.selector.replay_turn(conversation, turn, self.in_force)
-        yield  # at the end of a turn leaves get new prices
         if self._chooses:
             self.in_force = self.selector.preferred
 

@@ -46,12 +46,17 @@ class Refits:
         if self._log.written:
             self._begin_at = _next_fit(self._log.written)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the next turn that is counted does a part of a fit, or begins one."""
+        return self._fit is not None or self._log.written >= self._begin_at
+
     def count_turn(self) -> bool:
         """A turn was written to the log. Returns whether another model is in force."""
+        if not self.under_way:
+            return False
         turns = self._log.written
         if self._fit is None:
-            if turns < self._begin_at:
-                return False
             self._begin_at = _next_fit(turns)
             self._fit = self._slices()
         for _ in range(4 if turns < _SMALL else 1):

@@ -83,9 +83,9 @@ class Selector:
         return self.served[IN_FORCE].requests
 
     def replay_turn(self, conversation: Conversation, turn: Turn, in_force: str) -> Iterator[None]:
-        """A turn was served while that candidate was in force: so it is by the shadows that sample it, one a step.
+        """A turn was served while that candidate was in force: so it is by the shadows, if they sample it.
 
-        In the last step the rule is told what they found.
+        That is a step for each, and one in which the rule is told what they found.
         """
         self._count_context(turn.context_len)
         if conversation.number % self.one_in:
@@ -101,6 +101,7 @@ class Selector:
             if name == in_force:
                 self.served[IN_FORCE].count(tokens, threshold)
         self._rule.count_turn(turn.prompt_len, uncached, threshold)
+        yield
 
     def replace_candidate(self, name: str, policy: Policy) -> None:
         """Another version of a candidate takes its place."""

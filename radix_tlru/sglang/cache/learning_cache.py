@@ -88,12 +88,12 @@ class LearningCache(UnifiedRadixCache):
         return self._unreported > 0 or self.tail.has_work
 
     def use_idle_time(self) -> None:
-        """No batch is there to run: report what was served, or else do a slice of what waits. One of them a step."""
-        if self._unreported:
-            self.report()
-        elif self.tail.has_work:
+        """No batch is there to run: do a slice of what waits, or else report. One of them a step."""
+        if self.tail.has_work:
             self.tail.work_when_idle()
-            self._unreported += not self.tail.has_work  # all is learned
+            self._unreported += 1
+        elif self._unreported:
+            self.report()
 
     # What ``LiveThreshold`` needs of its cache.
 
