@@ -96,16 +96,24 @@ class StateKeeper:
 
     def _save(self, learner: Learner) -> None:
         self._unsaved = 0
-        self._write = self._writer.submit(self._save_now, learner.snapshot())
+        try:
+            self._write = self._writer.submit(self._save_now, learner.snapshot())
+        except Exception as error:  # one rank alone saves: its cache must not fall back to lru by this
+            self._write = Future()
+            self._write.set_result(_not_saved(error))
 
     def _save_now(self, state: LearnedState) -> bool:
         """Whether it was saved."""
         try:
             self._file.save(state, _now())
         except Exception as error:  # a server goes on without it
-            logger.warning("radix_tlru: what was learned could not be saved, which is tried again later: %s", error)
-            return False
+            return _not_saved(error)
         return True
+
+
+def _not_saved(error: Exception) -> bool:
+    logger.warning("radix_tlru: what was learned could not be saved, which is tried again later: %s", error)
+    return False
 
 
 def _now() -> str:

@@ -277,7 +277,7 @@ def page_size_of(record: ServerArgs) -> int:
 
 def check_model(record: ServerArgs, config: Config) -> None:
     """Raise ConfigError for a model whose cache would not follow the order. Its weights are not loaded yet."""
-    from sglang.srt.arg_groups.model_override_base import model_config_of
+    from sglang.srt.arg_groups.model_override_base import model_config_of, resolving_view
     from sglang.srt.hardware_backend.mlx.runtime import use_mlx
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
@@ -285,6 +285,8 @@ def check_model(record: ServerArgs, config: Config) -> None:
     is_stateful = uses_ssm_state(model)
     is_hybrid = model.is_hybrid_swa or is_stateful
     refusals = {
+        # Whisper, encoders, --enable-mis, deterministic inference on some attention backends.
+        "a model or flags for which SGLang turns its radix cache off": resolving_view(record).disable_radix_cache,
         "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
         f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
         "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,

@@ -102,13 +102,19 @@ def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatc
     check_lru(driver)
 
 
-def test_metrics_that_cannot_be_reported_leave_stock_lru_without_metrics() -> None:
+def test_metrics_that_cannot_be_reported_end_and_the_policy_stays(caplog: pytest.LogCaptureFixture) -> None:
     driver = learning()
     use(driver)
+    tail = driver.cache.tail
     driver.cache.tail_metrics = SimpleNamespace(report=broken)
-    driver.cache.report()
-    check_lru(driver)
-    assert driver.cache.tail_metrics is None
+    with caplog.at_level(logging.ERROR):
+        driver.cache.report()
+        use(driver)
+    assert (tail.breaker.has_tripped, driver.cache.tail_metrics) == (False, None), "on other ranks nothing has failed"
+    assert tail.learner is not None
+    assert tail.policy.median_weight == 0.05
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == ["radix_tlru: to report metrics failed; from now on there are none"]
 
 
 def test_prefills_that_cannot_be_looked_at_leave_stock_lru_and_the_batch_is_processed() -> None:

@@ -357,6 +357,19 @@ def test_a_hybrid_model_is_accepted_where_this_release_lets_it(
     assert f"not supported with a hybrid model: {refusal}" in capsys.readouterr().err or refusal is None
 
 
+def test_a_radix_cache_that_sglang_turns_off_is_refused_before_weights_are_loaded(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scoring = ("--enable-mis", "--attention-backend", "flashinfer", "--device", "cpu", "--dtype", "float32")
+    record = parse(model, "--radix-eviction", "etlru", *scoring)
+    record.resolve_once()
+    with pytest.raises(SystemExit) as stopped:
+        record.check_server_args()
+    assert stopped.value.code == 2
+    named = "--radix-eviction etlru: not supported with a model or flags for which SGLang turns its radix cache off"
+    assert named in capsys.readouterr().err.strip().splitlines()[-1]
+
+
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
 @pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
 def test_a_hybrid_model_with_a_host_tier_is_refused_before_its_weights_are_loaded(

@@ -94,6 +94,21 @@ def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pyte
     assert file.load().seen.turns == SAVE_EVERY
 
 
+def test_a_save_that_cannot_begin_leaves_the_policy_as_on_ranks_that_do_not_save(
+    file: StateFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    saving, other = started(file), started(file, saves=False)
+    saving.tail.breaker.is_armed = True
+    saving.tail.state.close(saving.tail.learner)  # its thread has ended
+    with caplog.at_level(logging.WARNING, logger="radix_tlru"):
+        serve(saving, SAVE_EVERY)
+    serve(other, SAVE_EVERY)
+    assert "what was learned could not be saved, which is tried again later: cannot schedule new futures" in caplog.text
+    assert not saving.tail.breaker.has_tripped
+    assert saving.tail.counts == other.tail.counts
+    assert saving.tail.counts["lru"] > POOL
+
+
 def ranks(tmp_path: Path, *files: Sequence[Path]) -> list[list[str]]:
     """What each of two real ranks says that begins with one of its files after the other."""
     both = [
