@@ -6,7 +6,7 @@ class            says                                                           
 TailMetrics      ξ in force, and the line it comes from                                   at every report
 _OrderMetrics    what was evicted and could be; nothing in a dry run, where stock evicts  at every report
 _LearnerMetrics  TEL so far, what it would be under other policies, returns predicted     once for each request
-_VictimMetrics   what goes next, and what a token of it costs                             as often as 1 % of time allows
+_VictimMetrics   what goes next, and what a token of it costs                             in 0.2 % of the time at most
 ===============  =======================================================================  ============================
 
 ``radix-tlru top`` shows it all on a screen.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["TailMetrics"]
 
 _NEXT = 5  # victims that are shown before they are
-_SHARE = 0.002  # of the time, that looking for them may take: three times a second, and few wait for one
+_SHARE = 0.002  # of the time, that looking for them may take: about three looks a second
 
 
 class TailMetrics(_StatLoggerDIMixin):
