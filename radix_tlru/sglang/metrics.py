@@ -273,7 +273,7 @@ class _VictimMetrics:
         self._shown = len(victims)
         for cached in self._cached[len(victims) :]:
             cached.set(0)
-        for position, (victim, rate, exceed, cost) in enumerate(victims):
+        for position, (victim, price) in enumerate(victims):
             leaf = victim.leaf
             silent = math.nan
             if self._tail.learner is not None and leaf.conversation is not None:
@@ -283,9 +283,9 @@ class _VictimMetrics:
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)
             self._silent[position].set(silent)
-            self._rate[position].set(rate)
-            self._exceed[position].set(exceed)
-            self._cost[position].set(cost)
+            self._rate[position].set(price.return_rate)
+            self._exceed[position].set(price.exceed_probability)
+            self._cost[position].set(price.cost)
 
 
 class _Counter:
