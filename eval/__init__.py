@@ -6,7 +6,7 @@
 |---|---|
 | `__main__.py` | names of commands, and the module of each |
 | `command.py`, `errors.py` | how a command runs, and how it fails |
-| `arguments.py`, `trace_arguments.py` | flags that several commands take |
+| `arguments.py`, `trace_arguments.py`, `timing_arguments.py` | flags that several commands take |
 | `terminal.py`, `parallel.py` | tables, progress, processes |
 
 Nothing here is imported by the package `radix_tlru`.

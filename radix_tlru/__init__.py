@@ -1,8 +1,9 @@
 """Tail-optimised eviction for SGLang's RadixAttention.
 
-``policy`` is the paper: what a token costs, and which leaf gives up its tail. ``objective`` makes its threshold and
-weight out of milliseconds and load, ``learning`` its models out of turns, ``hints`` out of what clients say. None of
-them knows of SGLang. ``radix_tlru.sglang`` puts them behind the real cache. Start with :mod:`radix_tlru.policy.tel`.
+``policy`` is the paper: what a token costs, and which leaf gives up its tail. ``objective`` makes its threshold out of
+milliseconds, ``learning`` its models out of turns, ``hints`` out of what clients say. None of them knows of SGLang.
+``radix_tlru.sglang`` puts them behind the real cache. ``cli`` and ``tools`` are the console script ``radix-tlru``.
+Start with :mod:`radix_tlru.policy.tel`.
 """
 
 from radix_tlru.config import Config, ConfigError

@@ -49,9 +49,6 @@ REMOVED_WEIGHTS = ("auto", "load")
 """What ``median_weight`` could be once. By ``load`` w followed how many requests wait: where requests queue it had no
 less TTFT than the default on chats, and on agents p50 was above lru's by 7 %."""
 
-# Two ways to say what ξ is, of which one may be used.
-_OBJECTIVES = ("threshold", "ttft_slo_ms")
-
 START_THRESHOLD = 2048
 """ξ (tokens) until enough prefills were seen: about 200 ms of prefill for a 7B model on an A100."""
 
@@ -61,14 +58,21 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS, EXACT_BELOW, MOST_TRIM = 100, 8_192, 1_024
-"""Trim chunks that a pool has by default; tokens of a pool below which trims are exact to the page, as in trials whose
-every token is accounted for; and tokens of a default chunk at most: each victim of a chunk is a decision, in one call.
-"""
+TRIMS = 100
+"""By default a trim chunk is 1/100 of the pool."""
 
-FEWEST_TRIMS, LEAST_LIMIT = 16, 512
-"""The largest chunk that may be given is 1/16 of the pool, or 512 tokens. 1/32 costs 0.4 % of TEL on Mooncake, and
-saves nothing that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
+MOST_TRIM = 1_024
+"""Tokens of a default trim chunk, at most: each of its victims is a decision, and all are made in one call."""
+
+EXACT_BELOW = 8_192
+"""Tokens of a pool. Smaller pools, as in tests that account for every token, are trimmed page by page by default."""
+
+FEWEST_TRIMS = 16
+"""A chunk that is given may be 1/16 of the pool at most. 1/32 already costs 0.4 % of TEL on Mooncake, and saves nothing
+that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
+
+LEAST_LIMIT = 512
+"""Tokens that a chunk may have in any pool, however small."""
 
 
 class ConfigError(ValueError):
@@ -146,50 +150,48 @@ class Config:
     have is prefilled, while no request is in flight."""
 
     def __post_init__(self) -> None:
+        self._check_values()
+        self._check_combinations()
+
+    def _check_values(self) -> None:
+        """Raise ConfigError for a field that is of the wrong type or out of range, whatever the others are."""
         if self.policy not in get_args(PolicyName):
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
         for field in ("threshold", "next_prompt_estimate", "host_threshold"):
-            value = getattr(self, field)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise _error(field, value, "a whole number of tokens, 0 or more")
-        chunk = self.trim_chunk
-        if chunk is not None and (isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1):
-            raise _error("trim_chunk", chunk, "a whole number of tokens, 1 or more")
-        highest = self.highest_priority
-        if highest is not None and (isinstance(highest, bool) or not isinstance(highest, int) or highest < 1):
-            raise _error("highest_priority", highest, "a whole number, 1 or more")
+            self._check_whole(field, "a whole number of tokens", least=0)
+        self._check_whole("trim_chunk", "a whole number of tokens", least=1)
+        self._check_whole("highest_priority", "a whole number", least=1)
         weight: Any = self.median_weight
         if not (weight is None or (_is_number(weight) and 0.0 <= float(weight) <= 1.0)):
             removed = f"; {weight} was removed, as it did not pay" if str(weight) in REMOVED_WEIGHTS else ""
             raise _error("median_weight", weight, f"a number from 0 to 1{removed}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
-        for field in OF_ETLRU:
-            if getattr(self, field) is not None and self.policy != "etlru":
-                raise _error(field, getattr(self, field), f"left out without {FLAGS['policy']} etlru")
         for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")
-        if self.explain and self.policy == "lru":
-            raise ConfigError(f"{FLAGS['explain']}: not together with lru, which knows no conversations")
+
+    def _check_whole(self, field: str, kind: str, least: int) -> None:
+        value = getattr(self, field)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise _error(field, value, f"{kind}, {least} or more")
+
+    def _check_combinations(self) -> None:
+        """Raise ConfigError for fields that contradict each other, or leave nothing to do."""
+        for field in OF_ETLRU:
+            if getattr(self, field) is not None and self.policy != "etlru":
+                raise _error(field, getattr(self, field), f"left out without {FLAGS['policy']} etlru")
+        if self.policy == "lru":
+            self._check_lru()
         if self.explain and self.dry_run:
             raise ConfigError(f"{FLAGS['explain']}: not together with {FLAGS['dry_run']}: stock tells nobody what goes")
-        if self.dry_run and self.policy == "lru":
-            raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
         if self.dry_run and self.host_threshold is not None:
             host = f"{FLAGS['host_threshold']} {self.host_threshold}"
             raise ConfigError(f"{host}: not together with {FLAGS['dry_run']}: stock lru evicts from the host, too")
-        for field in ("ttft_slo_ms", "host_threshold"):
-            if self.policy == "lru" and getattr(self, field) is not None:
-                raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
-        if self.policy == "lru" and weight not in (None, 1):
-            raise _error("median_weight", weight, "left out for lru, whose weight is 1")
-        given = [field for field in _OBJECTIVES if getattr(self, field) is not None]
-        if len(given) > 1:
-            first, second = (f"{FLAGS[field]} {_plain(getattr(self, field))}" for field in given[:2])
-            raise ConfigError(f"{first}: not together with {second}; give one of them")
+        if self.threshold is not None and self.ttft_slo_ms is not None:
+            pinned = f"{FLAGS['threshold']} {self.threshold}"
+            learned = f"{FLAGS['ttft_slo_ms']} {_plain(self.ttft_slo_ms)}"
+            raise ConfigError(f"{pinned}: not together with {learned}; give one of them")
         for field in ("threshold", "host_threshold"):
             value = getattr(self, field)
             if self.policy != "lru" and value is not None and value <= self.next_prompt:
@@ -199,6 +201,18 @@ class Config:
                 else:
                     expected = f"{flag} {self.next_prompt}, or nothing is ever TEL-safe"
                 raise _error(field, value, f"more than {expected}")
+
+    def _check_lru(self) -> None:
+        """Raise ConfigError for what has no meaning under lru."""
+        if self.explain:
+            raise ConfigError(f"{FLAGS['explain']}: not together with lru, which knows no conversations")
+        if self.dry_run:
+            raise ConfigError(f"{FLAGS['dry_run']}: not together with lru, which would save nothing")
+        for field in ("ttft_slo_ms", "host_threshold"):
+            if getattr(self, field) is not None:
+                raise _error(field, getattr(self, field), "left out for lru, which has no threshold")
+        if self.median_weight not in (None, 1):
+            raise _error("median_weight", self.median_weight, "left out for lru, whose weight is 1")
 
     def for_pool(self, tokens: int) -> Config:
         """The same with the trim chunk of a pool of so many tokens, unless one was given.

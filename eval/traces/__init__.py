@@ -7,6 +7,7 @@
 | `readers/` | one module a format | records → requests |
 | `reading/` | what readers share: files, records, texts, blocks, lengths | – |
 | `generators/` | one module a kind of workload | parameters, seed → requests |
+| `arrivals.py` | when conversations start, for data without times | births, waits → arrivals |
 | `sessions.py` | for live replay: what each request waits for | requests → starts |
 | `facts.py`, `working_set.py`, `command.py` | `eval trace`: what is in a trace | trace → figures |
 

@@ -16,12 +16,13 @@ from radix_tlru.learning.turn_log import TurnLog
 __all__ = ["Refits"]
 
 _FIRST = 64  # turns before the first fit
-_GROWTH = 4  # a fit when the turns have grown by a quarter,
-_FEWEST, _MOST = 32, 500  # but no sooner and no later than after so many
+_GROWTH = 4  # the next fit begins when the turns have grown by a quarter …
+_FEWEST = 32  # … but not before so many more turns …
+_MOST = 500  # … and not after more than so many
 _SMALL = 2_000  # turns, up to which a slice is so short that a turn can do four
-_KINDS = 256  # kinds of turns whose indexes a model has when it comes into force, or one in
-_FOR_KINDS = 8  # turns, if that is fewer; others are asked for less often
-_INDEXES = 8  # in a slice; the leaves that a decision prices would ask for many at once
+_KINDS = 256  # kinds of turns whose index is computed before a model comes into force, at most
+_FOR_KINDS = 8  # turns for each such kind, at least: rarer kinds are computed when they are asked for
+_INDEXES = 8  # kinds whose index is computed in a slice: a decision that asks for many at once would wait for them
 
 
 class Refits:

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from statistics import median
 from typing import NamedTuple
 
 __all__ = ["Line", "LocalFit", "PrefillTimes", "Sample", "WholePrompts"]
@@ -219,13 +220,8 @@ def _tokens(sample: Sample) -> int:
     return sample.tokens
 
 
-def _median(ordered: Sequence[float]) -> float:
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def _group(samples: list[Sample]) -> _Group:
-    return _Group(samples, _median([each.tokens for each in samples]), _median(sorted(each.ms for each in samples)))
+    return _Group(samples, median(each.tokens for each in samples), median(each.ms for each in samples))
 
 
 def _join_until_rising(groups: Iterable[_Group]) -> list[_Group]:

@@ -10,6 +10,7 @@ order             which leaf is next                                  leaves app
 buckets           leaves of one price, and what prices them           a policy → buckets; a leaf → its group and level
 entries           which entry of a bucket is a leaf's                 leaves' prices → what counts, what is old
 monotone_queue    the queue that a bucket is                          (key, leaf) → the least
+sharded_dict      a dictionary whose entries never all move at once   –
 preview           what would go next, without a change                order → victims and their prices
 checks            does a model keep its contract?                     a model → nothing, or the first wrong answer
 ================  ==================================================  ==============================================

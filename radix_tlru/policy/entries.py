@@ -22,12 +22,20 @@ __all__ = ["Entries"]
 _SLACK = 512
 """A sweep begins when old entries > ¾ of the others + SLACK."""
 
-_ADDED, _SWEPT, _QUEUES = 8, 32, 16
-"""Leaves that are added from one look of a sweep to the next; entries that it looks at then, at most, and queues. A
-decision adds dozens of leaves. Where buckets are many and small, it looks at as many queues as it may."""
+_ADDED = 8
+"""Leaves added from one step of a sweep to the next. A decision adds dozens of leaves."""
 
-_FRONTS, _OFF_A_FRONT = 4, 32
-"""Buckets whose front is looked at in a turn; old entries that are taken off it then, at most."""
+_SWEPT = 32
+"""Entries that a step of a sweep looks at, at most."""
+
+_QUEUES = 16
+"""Queues that such a step looks at, at most: where buckets are many and small, it meets this bound first."""
+
+_FRONTS = 4
+"""Buckets whose first entries are looked at in a turn."""
+
+_OFF_A_FRONT = 32
+"""Old entries taken off the front of such a bucket, at most."""
 
 
 class _Unswept(NamedTuple):

@@ -44,8 +44,11 @@ REPRICED = 24
 """Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: at its
 end, when nobody waits, and what that left at decisions. From 8 to 128 the gap on Mooncake goes up and down by two."""
 
-CORRECTED, CORRECTED_IN_A_TURN = 8, 12
-"""Leaves that came first by too low a price and get a new one, at most: in a decision, in a turn (or one in each)."""
+CORRECTED = 8
+"""Leaves that came first by a price that was too low, and get a new one: in a decision, at most."""
+
+CORRECTED_IN_A_TURN = 12
+"""The same in all decisions of a turn. A decision may always correct one."""
 
 _LOOKS = 64
 """Entries looked at for that, at most. Old ones count against no other bound, or caches of the same leaves differed."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from radix_tlru.policy.buckets import Bucket
 from radix_tlru.policy.models import Leaf
-from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.order import EvictionOrder, TokenPrice, Victim
 
 __all__ = ["PreviewedVictim", "preview"]
 
@@ -33,9 +33,7 @@ class PreviewedVictim(NamedTuple):
     """A victim to come, and what a token of it costs: why it comes before the others."""
 
     victim: Victim
-    return_rate: float  # λ, in 1 / (unit of the return model's time)
-    exceed_probability: float  # P(Q > ξ - (L - X))
-    cost: float  # marginal_cost of the two
+    price: TokenPrice
 
 
 def preview(orders: Sequence[EvictionOrder], count: int) -> list[PreviewedVictim]:
@@ -65,10 +63,8 @@ def _preview(order: EvictionOrder, count: int) -> list[PreviewedVictim]:
         ahead.add_leaf(leaf_id)
     found: list[PreviewedVictim] = []
     while len(found) < count and (victim := ahead.choose_victim(_ALL)) is not None:
-        bucket = ahead._entries.bucket[victim.leaf_id]
-        cost, rate, *_ = bucket.price(ahead._now)
-        exceed = order.policy.prompts.probabilities[bucket.level]
-        found.append(PreviewedVictim(victim._replace(leaf_id=origin[victim.leaf_id]), rate, exceed, cost))
+        price = ahead.price_of(victim)
+        found.append(PreviewedVictim(victim._replace(leaf_id=origin[victim.leaf_id]), price))
         ahead.remove_leaf(victim.leaf_id)
         leaf = leaves.pop(victim.leaf_id)
         if victim.keep > leaf.start:

@@ -6,7 +6,7 @@ class            says                                                           
 TailMetrics      ξ in force, and the line it comes from                                   at every report
 _OrderMetrics    what was evicted and could be; nothing in a dry run, where stock evicts  at every report
 _LearnerMetrics  TEL so far, what it would be under other policies, returns predicted     once for each request
-_VictimMetrics   what goes next, and what a token of it costs                             as often as 1 % of time allows
+_VictimMetrics   what goes next, and what a token of it costs                             in 0.2 % of the time at most
 ===============  =======================================================================  ============================
 
 ``radix-tlru top`` shows it all on a screen.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["TailMetrics"]
 
 _NEXT = 5  # victims that are shown before they are
-_SHARE = 0.002  # of the time, that looking for them may take: three times a second, and few wait for one
+_SHARE = 0.002  # of the time, that looking for them may take: about three looks a second
 
 
 class TailMetrics(_StatLoggerDIMixin):
@@ -273,7 +273,7 @@ class _VictimMetrics:
         self._shown = len(victims)
         for cached in self._cached[len(victims) :]:
             cached.set(0)
-        for position, (victim, rate, exceed, cost) in enumerate(victims):
+        for position, (victim, price) in enumerate(victims):
             leaf = victim.leaf
             silent = math.nan
             if self._tail.learner is not None and leaf.conversation is not None:
@@ -283,9 +283,9 @@ class _VictimMetrics:
             self._keep[position].set(victim.keep)
             self._history[position].set(leaf.history)
             self._silent[position].set(silent)
-            self._rate[position].set(rate)
-            self._exceed[position].set(exceed)
-            self._cost[position].set(cost)
+            self._rate[position].set(price.return_rate)
+            self._exceed[position].set(price.exceed_probability)
+            self._cost[position].set(price.cost)
 
 
 class _Counter:

@@ -8,7 +8,8 @@ scrape        what a server says of itself                  its URL → a snapsh
 top           a live view                                   snapshots → a screen
 explain       why a request prefilled what it did           its id → five lines
 explanation   … as a server keeps it, and in words          fields → five lines
-dashboard     what Grafana and Prometheus need              names of metrics → JSON, YAML
+dashboard     a Grafana dashboard                           names of metrics → JSON
+alerts        Prometheus' alerting rules                    – → YAML
 prompts       what is to be warm                            a file or folder → prompts
 warm          prompts that are prefilled and kept warm      a server's URL, prompts → what was cached of them
 model_check   is a return model of one's own sound?         its name → nothing, or the first fault

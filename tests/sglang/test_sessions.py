@@ -208,10 +208,10 @@ def test_time_passes_for_both_parts() -> None:
     """A leaf that nobody refers to is as old as it is, though only sessions were used since."""
     order = SessionOrder(policy_for(replace(TLRU, median_weight=0.5)), 1, LEAVES.get, {9}.__contains__)
     order.add_leaf(1)
-    assert preview(order.parts, 1)[0].return_rate == 1.0
+    assert preview(order.parts, 1)[0].price.return_rate == 1.0
     order.add_leaf(9)
     assert order.choose_victim(1) is not None
-    assert preview(order.parts, 1)[0].return_rate == 1 / 1_000
+    assert preview(order.parts, 1)[0].price.return_rate == 1 / 1_000
 
 
 LEAVES = {1: Leaf(0, 100, 100, 1.0), 9: Leaf(0, 100, 100, 1_000.0)}

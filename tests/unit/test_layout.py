@@ -140,6 +140,19 @@ def test_a_module_says_what_it_is_for(modules: Modules) -> None:
     assert not silent
 
 
+def test_a_folder_says_what_each_of_its_files_is_for(modules: Modules) -> None:
+    """In the docstring of its `__init__.py`, by an import there, or in the README beside it."""
+    unnamed = []
+    for file in modules.files.values():
+        if file.is_relative_to(REPOSITORY / "tests") or file.is_relative_to(REPOSITORY / "patches"):
+            continue
+        folder, name = (file.parent.parent, file.parent.name) if file.stem == "__init__" else (file.parent, file.stem)
+        told = [page.read_text() for page in (folder / "__init__.py", folder / "README.md") if page.exists()]
+        if folder != REPOSITORY and name != "__main__" and not re.search(rf"\b{name}\b", "\n".join(told)):
+            unnamed.append(str(file.relative_to(REPOSITORY)))
+    assert not unnamed
+
+
 def test_a_message_names_no_index_to_install_from(modules: Modules) -> None:
     """There is no release on one: what works is an extra of a checkout."""
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from radix_tlru.hints.models import HintedReturns
 from radix_tlru.learning.records import Conversation
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.order import EvictionOrder, TokenPrice, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import PreviewedVictim, preview
 from radix_tlru.policy.tel import keep_within_budget
@@ -73,7 +73,7 @@ def test_a_leaf_that_is_evicted_whole_costs_what_its_middle_token_costs_and_goes
     leaves.appear(6, Leaf(900, 1500, 2000, last_access=8, usable_without=900))  # at 1,200: 1 of 1/3
     victims = upcoming(leaves.order, 9)
     assert [each.victim.leaf_id for each in victims] == [4, 1, 5, 3, 6, 2]
-    assert [each.cost for each in victims] == [0, 0, 0, 1 / 4, 1 / 3, 1]
+    assert [each.price.cost for each in victims] == [0, 0, 0, 1 / 4, 1 / 3, 1]
     assert leaves.order.over_budget == 500 + 0 + 0 + 100 + 200 + 0
     taken = [leaves.evict(1) for _ in range(6)]
     assert [tokens for _, tokens, _ in taken] == [100, 500, 200, 400, 600, 700]
@@ -147,7 +147,11 @@ def test_every_token_costs_what_the_formula_says(history: int, trimmed: int, thr
     leaf = Leaf(0, history, history + trimmed, last_access=0.0)
     leaves = Leaves(Policy(Recency(), Two(), threshold, weight))
     leaves.appear(1, leaf)
-    costs = [(each.cost, each.exceed_probability) for each in upcoming(leaves.order, 99) for _ in taken(each.victim)]
+    costs = [
+        (each.price.cost, each.price.exceed_probability)
+        for each in upcoming(leaves.order, 99)
+        for _ in taken(each.victim)
+    ]
     missing = range(trimmed + 1, history + trimmed + 1)  # L - X, once a token is taken
     assert costs == [
         ((1 - weight) * exceeds(threshold - tokens) + weight, exceeds(threshold - tokens)) for tokens in missing
@@ -159,7 +163,7 @@ def test_every_token_costs_what_the_formula_says(history: int, trimmed: int, thr
     own = history - history // 3
     assert len(taken(whole.victim)) == own
     middle = costs[own - own // 2 - 1]  # the token behind the depth in the middle
-    assert (whole.cost, whole.exceed_probability) == middle
+    assert (whole.price.cost, whole.price.exceed_probability) == middle
 
 
 def taken(victim: Victim) -> range:
@@ -178,8 +182,12 @@ def test_the_next_victims_are_told_with_what_a_token_of_them_costs() -> None:
         (2, 900, 400),
         (2, 400, 0),
     ]
-    assert [(each.return_rate, each.exceed_probability) for each in victims] == [(1 / 4, 0), (1 / 4, 1), (1, 0), (1, 1)]
-    assert [each.cost for each in victims] == [weight / 4, 1 / 4, weight, 1]
+    assert [each.price for each in victims] == [
+        TokenPrice(weight / 4, 1 / 4, 0, weight),
+        TokenPrice(1 / 4, 1 / 4, 1, weight),
+        TokenPrice(weight, 1, 0, weight),
+        TokenPrice(1, 1, 1, weight),
+    ]
     assert leaves.evict(10) == (1, 10, "tel_safe")  # nothing has changed
 
 

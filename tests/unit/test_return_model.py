@@ -234,7 +234,7 @@ class Cache:
         price = self.price(victim.leaf)
         assert price == min(map(self.price, self.leaves.values()))
         for each in foreseen[:1]:
-            assert (each.cost, each.return_rate) == price == self.price(each.victim.leaf)
+            assert (each.price.cost, each.price.return_rate) == price == self.price(each.victim.leaf)
         for end in range(victim.leaf.end, victim.keep, -PAGE):
             assert self.price(victim.leaf._replace(end=end)) == price, "what goes together costs the same"
         self.remove(victim.leaf_id)
@@ -318,7 +318,7 @@ def test_what_others_begin_with_is_priced_apart_from_what_follows_it_in_one_leaf
         victim = order.choose_victim(1_000)
         assert victim is not None
         assert (victim.leaf.end, victim.keep) == (end, keep)
-        assert foreseen.return_rate == pytest.approx(in_groups(rate))
+        assert foreseen.price.return_rate == pytest.approx(in_groups(rate))
         order.remove_leaf(1)
         leaves[1] = victim.leaf._replace(end=victim.keep)
         order.add_leaf(1)

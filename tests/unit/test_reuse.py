@@ -287,7 +287,7 @@ def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_f
         order.add_leaf(leaf_id)
     foreseen = preview((order,), 2)
     assert foreseen[0].victim.leaf_id == 2
-    assert (foreseen[0].return_rate, foreseen[0].cost) == (0.0, 0.0)
+    assert (foreseen[0].price.return_rate, foreseen[0].price.cost) == (0.0, 0.0)
     gone = 2_000
     while (victim := order.choose_victim(500)) is not None and victim.leaf_id == 2 and gone > 800:
         order.remove_leaf(2)
@@ -296,7 +296,7 @@ def test_what_no_later_prompt_has_goes_before_what_is_older_and_before_what_is_f
         order.add_leaf(2)
     assert gone == 800
     following = preview((order,), 9)
-    assert all(each.return_rate > 0 for each in following)
+    assert all(each.price.return_rate > 0 for each in following)
     assert following[0].victim.leaf_id != 2, "what is left of it is as any other"
 
 

@@ -113,12 +113,12 @@ def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[W
     watched, _, snapshot = snapshots
     (rank,) = snapshot.ranks
     upcoming = preview((watched.tail.order,), 5)
-    for position, (victim, rate, exceed, cost) in enumerate(upcoming, start=1):
+    for position, (victim, price) in enumerate(upcoming, start=1):
         told = {
             name: rank.by(f"next_victim_{name}", "position")[str(position)]
-            for name in ("cached_tokens", "keep_tokens", "return_rate", "exceed_probability", "cost")
+            for name in ("cached_tokens", "keep_tokens", "cost", "return_rate", "exceed_probability")
         }
-        assert list(told.values()) == [victim.leaf.end, victim.keep, rate, exceed, cost]
+        assert list(told.values()) == [victim.leaf.end, victim.keep, *price[:3]]
     assert len(upcoming) == 5
 
 

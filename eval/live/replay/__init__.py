@@ -7,6 +7,8 @@
 | `shrink.py` | shorter contexts of the same shape | requests → requests |
 | `prompts.py` | the prompt of each turn, with the real answers | turns, results → `Request` |
 | `schedule.py` | when each turn is sent | turns, ends of answers → turns that are due |
+| `turnstile.py` | which server's turn it is | players, seconds → one player at a time |
+| `clock.py` | the clock of a run, which stands still while it is another server's turn | – |
 | `client.py` | one request, with the clock at the client | tokens or messages → `RequestResult` |
 | `play.py` | one run of a load | a load, a server → results as they come in |
 | `probe.py` | warm-up, and how fast the machine is now | a server → ms |

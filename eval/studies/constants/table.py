@@ -29,7 +29,7 @@ class Constant:
 
     @property
     def key(self) -> str:
-        """``learning.hazards._NEIGHBOUR``."""
+        """``policy.order.REPRICED``."""
         return f"{self.module}.{self.name}"
 
     @property

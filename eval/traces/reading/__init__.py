@@ -4,12 +4,16 @@
 |---|---|---|
 | `options.py` | what a caller may choose | flags → `Options` |
 | `notes.py` | what a reader did to the data, and what it left out | words → `Note` |
-| `files.py` | opens files, folders and data sets | path or name → `Record` |
+| `files.py`, `tables.py` | opens files, folders and data sets; rows of Parquet | path or name → `Record` |
 | `records.py` | one record in its schema, errors with file, line and field | bytes → a struct |
 | `names.py` | which conversations have the same id and are others | ids, times → names |
 | `times.py` | times in any unit | number or text → seconds |
+| `clock.py` | times of one log, from 1970 or from a start | requests → requests on one clock |
 | `blocks.py` | ids of blocks become ids of prefixes; sizes of blocks | `hash_ids` → units |
-| `chats.py` | conversations in text | messages → requests |
+| `chats.py`, `content.py` | conversations in text; what a message says | messages → requests |
+| `prompts.py`, `tokenizer.py` | prompts that are one text; how tokens are counted | text or tokens → units |
+| `api.py`, `calls.py` | calls of the APIs of OpenAI and Anthropic; which call continues which | rows → requests |
+| `log_line.py` | a line of a server's log | text → a request, or nothing |
 | `agent_log.py` | sessions of local agents with exact usage | calls → requests |
 | `lengths.py` | traces of lengths alone: contexts are rebuilt | lengths → requests |
 
