@@ -83,10 +83,13 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
 
 
 def digest_of(trace: Trace) -> str:
-    """Sixteen characters that change when an arrival or a length of the trace does."""
+    """Sixteen characters that change with what policies see of the trace: times, lengths, conversations, prefixes."""
     digest = hashlib.sha256()
     for request in trace.requests:
-        digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
+        known = request.arrival_s, request.prompt_tokens, request.output_tokens, request.conversation, request.stop
+        # The last id of a path stands for all of it.
+        paths = ((len(path), len(path.ids), *path.ids[-1:]) for path in (request.prompt, request.context))
+        digest.update(repr((*known, *paths)).encode())
     return digest.hexdigest()[:16]
 
 

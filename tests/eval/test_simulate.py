@@ -257,6 +257,18 @@ def test_results_of_another_trace_are_not_mixed_in(
     assert "holds results of small" in capsys.readouterr().err
 
 
+def test_results_of_a_trace_with_other_prefixes_are_not_mixed_in(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [json.loads(line) for line in trace.read_text().splitlines()]
+    lines[-1]["hash_ids"] = [-1, *lines[-1]["hash_ids"][1:]]  # the last prompt begins with a block of its own
+    other = tmp_path / trace.name
+    other.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert simulate(trace, tmp_path / "out", "--policy", "lru") == 0
+    assert simulate(other, tmp_path / "out", "--policy", "lru") == 2
+    assert "holds results of small" in capsys.readouterr().err
+
+
 def test_without_ray_the_command_says_what_to_install(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import TextPrompts
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, bad_field, decode
-from eval.traces.reading.times import TOKEN_S
+from eval.traces.reading.times import TOKEN_S, per_second_of
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Path, Request, TraceError
 
@@ -97,6 +97,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
     block = options.block_size or _told(source)
     prompts: TextPrompts | None = None
     timed: bool | None = None  # whether first rows have times: drawn times and real ones may be years apart
+    per_second: int | None = None
     kinds = set()
     for number, record in enumerate(source.records()):
         try:
@@ -119,7 +120,11 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
             continue
         kinds.add("texts" if row.text_input is not None else "blocks" if path is not None else "lengths")
         whole = None if row.context_mode is None else row.context_mode == _WHOLE
-        turn = _Turn(_seconds(row.timestamp), _seconds(row.delay), tokens, row.output_length or 0, path, whole)
+        if per_second is None and row.timestamp is not None:
+            per_second = per_second_of(row.timestamp, notes)
+        start_s = None if row.timestamp is None else row.timestamp / (per_second or 1_000)
+        delay_s = None if row.delay is None else row.delay / 1_000
+        turn = _Turn(start_s, delay_s, tokens, row.output_length or 0, path, whole)
         found.setdefault(_Nameless(number) if row.session_id is None else row.session_id, []).append(turn)
     _say(notes, options, kinds, block, found)
     notes.add("chained", chain.said)
@@ -137,10 +142,6 @@ def _say(notes: Notes, options: Options, kinds: set[str], block: int, found: Map
         nameless = sum(isinstance(name, _Nameless) for name in found)
         if nameless:
             notes.add("rebuilt", f"{nameless:,} rows have neither ids nor a session: nothing in them can be reused")
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
 
 
 def _told(source: Source) -> int:

@@ -48,7 +48,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     units, failed, nameless = count(), 0, 0
     # Releases count their sessions from 0 each; a release that goes on with the clock goes on with the sessions.
     logs = Logs(source, lambda record: decode(record, _Row, strict=False).timestamp, "sessions")
-    notes.add("real", "times (in seconds), lengths, sessions, models; not the texts")
+    notes.add("real", lambda: f"times (in seconds), lengths, {'sessions, ' * bool(sessions)}models; not the texts")
     words: dict[str, str] = {}
     times_s = array("d")
     notes.add("sorted", lambda: sorted_note(count_late(times_s), len(times_s)))

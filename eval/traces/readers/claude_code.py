@@ -85,11 +85,17 @@ class _Log:
         self._agents: dict[tuple[str, str], _Agent] = {}
         self._answered: set[str] = set()  # ids of answers that were read, in this file or another
         self._chains: dict[str, str] = {}  # of side chains that name no agent: by line, which one it is
+        self._file = ""
+        self._of_file: dict[_Agent, None] = {}  # those with a line in the file that is read, in order
 
     def add(self, record: Record, line: _Line) -> Iterator[Request]:
-        """The next line; an answer is complete when the next one begins."""
+        """The next line; an answer is complete when the next one begins, or the file ends."""
+        if record.file != self._file:
+            yield from self.end()
+            self._file = record.file
         session = line.session_id or _nameless(record.file)
         agent = self._agent(session, self._number(line))
+        self._of_file[agent] = None
         if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
             at_s = iso_seconds(record, "timestamp", line.timestamp)
             if line.type == "assistant":
@@ -99,9 +105,10 @@ class _Log:
         agent.seen(line)
 
     def end(self) -> Iterator[Request]:
-        """The last answer of every conversation."""
-        for agent in self._agents.values():
+        """The last answer of every conversation of the file."""
+        for agent in self._of_file:
             yield from agent.end()
+        self._of_file = {}
 
     def _number(self, line: _Line) -> str:
         if line.agent_id:
@@ -227,6 +234,7 @@ class _Answer:
             stop,
             self._model,
             self._anew,
+            self.key,
         )
 
 

@@ -1,12 +1,14 @@
 """Logs of Codex: ``~/.codex/sessions/**/rollout-*.jsonl``, a file a session.
 
 Source: openai/codex ``protocol`` (``RolloutItem``). A line has a ``timestamp``, a ``type`` and a ``payload``. A
-``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer.
+``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer. A fork
+repeats the lines of the session that it goes on with, its ``session_meta`` behind its own: a call is read once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
@@ -44,12 +46,13 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
     notes.add("rebuilt", "what the provider had cached of a first prompt is shared by sessions with as much of it")
     session: _Session | None = None
+    answered = set[str]()
     for record in source.records():
         try:
             line = decode(record, _Line)
             if session is None or session.file != record.file:
                 yield from session.end() if session else ()
-                session = _Session(record.file, count, repairs)
+                session = _Session(record.file, count, repairs, answered)
             yield from session.add(record, line)
         except TraceError as error:
             notes.bad(error)
@@ -59,15 +62,18 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 class _Session:
     """One file, line by line."""
 
-    def __init__(self, file: str, count: TokenCount, repairs: Repairs) -> None:
+    def __init__(self, file: str, count: TokenCount, repairs: Repairs, answered: set[str]) -> None:
         self.file = file
         self._count, self._repairs = count, repairs
-        self._name, self._parent = file, ""
+        self._answered = answered  # names of calls that were read, in this file or another
+        self._name, self._parent = "", ""
+        self._origin = ""  # the session whose lines this one repeats, if not its own
         self._model: str | None = None
         self._log: AgentLog | None = None
         self._added: list[Piece] = []  # to the prompt of the call whose answer is read
         self._later: list[Piece] = []  # to the next prompt, since that answer began
         self._answer: list[Message] = []
+        self._digest = blake2b(digest_size=16)  # of the items of the answer, which have ids that are unique
         self._start_s = self._later_s = self._end_s = 0.0
         self._anew = False
         self._counted: Any = None  # the totals of the last count: events repeat them
@@ -97,19 +103,24 @@ class _Session:
         if not self._answer:
             return
         if self._log is None:
-            session, agent = (self._parent, self._name) if self._parent else (self._name, "0")
+            name = self._name or self.file
+            session, agent = (self._parent, name) if self._parent else (name, "0")
             parent = f"{self._parent}/0" if self._parent else None
             self._log = AgentLog(session, agent, parent, self._repairs)
-        yield self._log.call(self._logged(usage or {}))
+        logged = self._logged(usage or {})
+        request = self._log.call(logged)
+        if self._origin == self._name or logged.name not in self._answered:
+            yield request
+        self._answered.add(logged.name)
         self._added, self._later, self._answer, self._anew = self._later, [], [], False
+        self._digest = blake2b(digest_size=16)
         self._start_s = self._later_s
 
     def _meta(self, payload: Mapping[str, Any]) -> None:
-        if self._log is not None:
-            return  # a fork repeats the head of the session that it comes from
         name = payload.get("id")
-        self._name = name if isinstance(name, str) and name else self.file
-        self._parent = _parent_of(payload.get("source"))
+        self._origin = name if isinstance(name, str) and name else self.file
+        if not self._name:
+            self._name, self._parent = self._origin, _parent_of(payload.get("source"))
 
     def _item(self, payload: Mapping[str, Any], at_s: float) -> Iterator[Request]:
         message = message_of(payload)
@@ -121,6 +132,7 @@ class _Session:
             if not self._answer and not self._added:
                 self._start_s = at_s
             self._answer.append(message)
+            self._digest.update(msgspec.json.encode(payload))
             self._end_s = at_s
             return
         said = piece(message, self._count, "tool" if message.role == "tool" else "user")
@@ -139,6 +151,7 @@ class _Session:
         self._anew = True
 
     def _logged(self, usage: Mapping[str, Any]) -> Logged:
+        self._digest.update(msgspec.json.encode([self._origin, self._counted]))
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
@@ -150,6 +163,7 @@ class _Session:
             "tool_calls" if any(each.calls_tool for each in self._answer) else "stop",
             self._model,
             self._anew,
+            self._digest.hexdigest(),
         )
 
 

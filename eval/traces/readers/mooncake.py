@@ -11,7 +11,6 @@ see ``aiperf_rows.py``.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,14 +24,12 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, decode
-from eval.traces.reading.times import any_seconds
+from eval.traces.reading.times import per_second_of
 from eval.traces.request import Request, TraceError, ending_of
 
 __all__ = ["MOONCAKE"]
 
 _DEFAULT_BLOCK = 512
-_PER_SECOND = 1_000  # times are in milliseconds
-_THIS_AGE_S = (1e9, 2e9)  # seconds since 1970 of the years 2001 to 2033
 _LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 
@@ -62,7 +59,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     block = options.block_size or _told(source, notes)
     # Traces count their sessions and their times from 0 each; a log that was split by hour goes on with both.
     logs = Logs(source, lambda record: decode(record, _Row).timestamp, "sessions")
-    per_second = _per_second(logs.begins, notes)
+    per_second = per_second_of(logs.begins, notes)
     chain, ends, names = Chain(), dict[int, range](), _Names()
     notes.add("real", "times, lengths, which prompts begin alike; answers are not cached: the trace has no ids of them")
     notes.add("real", names.said)
@@ -123,21 +120,6 @@ class _Names:
             parent = f"{name}/0" if number != "0" else None
             found = self._known[session, agent] = (name, number, f"{name}/{number}", parent)
         return found
-
-
-def _per_second(begins: float, notes: Notes) -> float:
-    """Units of time a second: 1,000, unless the first time of the trace is one since 1970 in another unit.
-
-    Of the first one alone: a trace of months in milliseconds since its start has times as large as seconds since 1970.
-    """
-    if begins < math.inf:
-        since_1970_s = any_seconds(Record("", None), "timestamp", begins)
-        unit = round(begins / since_1970_s) if since_1970_s else 1
-        if _THIS_AGE_S[0] <= since_1970_s < _THIS_AGE_S[1] and unit != _PER_SECOND:
-            name = {1: "s", 1_000_000: "µs", 1_000_000_000: "ns"}[unit]
-            notes.add("assumed", f"times are in {name} since 1970, as their size tells; in this format they are in ms")
-            return unit
-    return _PER_SECOND
 
 
 def _told(source: Source, notes: Notes) -> int:

@@ -18,7 +18,16 @@ from itertools import count
 from typing import Any
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.api import CONTAINERS, answer_of, call_of, each_prompt, is_call, response_of, rows_of
+from eval.traces.reading.api import (
+    CONTAINERS,
+    answer_of,
+    call_of,
+    each_prompt,
+    is_call,
+    response_of,
+    rows_of,
+)
+from eval.traces.reading.bodies import Histories
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Chat, requests, turns
 from eval.traces.reading.clock import Piece, is_since_1970, on_one_clock
@@ -50,7 +59,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     answers: list[TextCall] = []
     of_tokens: list[TextCall] = []
     pieces: list[Piece] = []
+    histories = Histories()
     notes.add("real", f"messages; {counted(options)}")
+    notes.add("rebuilt", lambda: _said(histories))
 
     def take_call(record: Record, row: Mapping[str, Any], call: TextCall) -> None:
         if call.tokens:
@@ -68,7 +79,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
                 notes.left_out(f"{record.where}: the results of the batch hold no response to it")
             elif is_call(row):
                 for one in each_prompt(row):
-                    take_call(record, one, call_of(record, one))
+                    take_call(record, one, call_of(record, one, histories))
             elif response_of(row):
                 answers.append(answer_of(record, row))
             else:
@@ -98,6 +109,15 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             "assumed", "times count from a start, not from 1970: timestamp beside messages read as ms, any other as s"
         )
     yield from on_one_clock(pieces, notes, stamper.said)
+
+
+def _said(histories: Histories) -> str:
+    """What is noted of prompts that name what came before them."""
+    found = {
+        "prompts name an earlier response or a conversation, whose messages were put before theirs": histories.found,
+        "prompts name a response that is not in the log: what came before them is missing": histories.missing,
+    }
+    return "; ".join(f"{times:,} {what}" for what, times in found.items() if times)
 
 
 def _of_lengths(answers: Sequence[TextCall], stamper: Stamper, notes: Notes) -> Iterator[Piece]:

@@ -1,24 +1,27 @@
 """WildChat (``allenai/WildChat-1M``, ``-4.8M``): conversations of real users with ChatGPT, with their times.
 
 A row is a conversation; its ``timestamp`` is that of its last turn, and rows come in that order. Each answer has a
-``timestamp`` of its own, which is taken for the arrival of its turn; messages of users have none.
+``timestamp`` of its own, which is taken for the arrival of its turn; messages of users have none. Conversations with
+the same content have the same ``conversation_hash``, and are conversations of their own.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
 
 from eval.traces.reading.chats import Chat, Message, Settled, Turn, by_arrival, requests, turns
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Count, Record, decode
+from eval.traces.reading.records import Number, Record, decode
+from eval.traces.reading.times import any_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Request, TraceError
 
@@ -30,8 +33,8 @@ WAIT_S = 120.0
 LONGEST_S = 86_400.0
 """With a limit, how long before the last one the turns of a conversation are waited for, so that reading can stop."""
 
-_Time = datetime | Count
-"""A datetime or its ISO text, UTC where it names no zone; a number is milliseconds since 1970, as pandas writes."""
+_Time = datetime | Number
+"""A datetime or its ISO text, UTC where it names no zone; a number since 1970 in any unit: pandas writes ms."""
 
 
 class _Message(msgspec.Struct):
@@ -62,18 +65,19 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 
 
 def _conversations(source: Source, options: Options, notes: Notes) -> Iterator[Settled]:
-    count = token_count(options)
+    count, names = token_count(options), UniqueNames()
+    notes.add("assumed", names.said)
     settled_s = -math.inf
     for record in source.records():
         try:
             row = decode(record, _Row)
-            end_s = _seconds(row.timestamp)
+            end_s = any_seconds(record, "timestamp", row.timestamp)
             if end_s < settled_s:
                 raise TraceError(
                     f"{record.where}: timestamp: rows are out of order by more than a day; "
                     "sort them, or read them all (no limit)"
                 )
-            made = _requests(record, row, end_s, count, options.texts)
+            made = _requests(record, row, end_s, count, options.texts, names)
         except TraceError as error:
             notes.bad(error)
             continue
@@ -88,17 +92,20 @@ def _conversations(source: Source, options: Options, notes: Notes) -> Iterator[S
         yield Settled(settled_s, made)
 
 
-def _requests(record: Record, row: _Row, end_s: float, count: TokenCount, texts: bool) -> list[Request]:
-    messages = (
-        Message(each.role, each.content, None if each.timestamp is None else _seconds(each.timestamp))
-        for each in row.conversation
-    )
+def _requests(
+    record: Record, row: _Row, end_s: float, count: TokenCount, texts: bool, names: UniqueNames
+) -> list[Request]:
+    def time_s(each: _Message) -> float | None:
+        return None if each.timestamp is None else any_seconds(record, "conversation.timestamp", each.timestamp)
+
+    messages = (Message(each.role, each.content, time_s(each)) for each in row.conversation)
     taken = turns(messages)
     arrivals_s = _arrivals(taken, end_s)
     for number in range(1, len(arrivals_s)):
         if arrivals_s[number] < arrivals_s[number - 1]:
             raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
-    return requests(Chat(row.conversation_hash, taken, arrivals_s, model=row.model), count, texts)
+    name = names.of(row.conversation_hash) if taken else ""
+    return requests(Chat(name, taken, arrivals_s, model=row.model), count, texts)
 
 
 def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
@@ -120,13 +127,6 @@ def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
         after_s = own_s
     arrivals.reverse()
     return arrivals
-
-
-def _seconds(time: datetime | int) -> float:
-    """Since 1970."""
-    if isinstance(time, int):
-        return time / 1000
-    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 WILDCHAT = Reader(

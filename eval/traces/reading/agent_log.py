@@ -41,6 +41,7 @@ class Logged:
     stop: StopReason | None
     model: str | None
     anew: bool = False  # the history was replaced by a summary, which is the first of what was added
+    name: str = ""  # the same in every log that repeats the call; empty: no other does
 
 
 class Repairs:
@@ -74,6 +75,7 @@ class AgentLog:
         self.conversation = f"{session}/{agent}"
         self._session, self._agent, self._parent = session, agent, parent
         self._repairs = repairs
+        self._own = ""  # stands for the part of the system prompt that other sessions do not share
         self._system = Path((), ())
         self._prompt = Path((), ())  # of the last call
         self._context = Path((), ())
@@ -129,7 +131,9 @@ class AgentLog:
         hidden = max(call.prompt_tokens - estimate, 0)
         shared = min(call.cached_tokens, hidden)
         path = self._and(Path((), ()), (Piece((call.model or "").encode(), 1),), shared) if shared else Path((), ())
-        own = Piece(self.conversation.encode(), 1)
+        # A session that was resumed or forked repeats the calls of the one that it goes on with, prompts and all.
+        self._own = self._own or call.name or self.conversation
+        own = Piece(self._own.encode(), 1)
         return self._and(path, (own,), hidden - shared) if hidden > shared else path
 
     def _next(self, call: Logged, total: int, estimate: int) -> Path:

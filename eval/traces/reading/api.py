@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from eval.traces.reading.bodies import (
+    BODIES,
+    Histories,
+    are_messages,
+    are_prompts,
+    are_tokens,
+    body_of,
+    conversation_of,
+    head_of,
+    loaded,
+    messages_of,
+)
 from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
 from eval.traces.reading.clock import is_since_1970
-from eval.traces.reading.content import message_of, stop_reason, text_of, whole_text
+from eval.traces.reading.content import message_of, stop_reason
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
@@ -19,7 +30,6 @@ __all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "is_call", "resp
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
 
-_BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
 _RESPONSES = ("response", "response_body", "completion", "result")
 # Not `prompt_cache_key`: all requests of an application may have one, for the prefix that they share.
 _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id")
@@ -53,22 +63,23 @@ def _turn_of(conversation: int) -> dict[str, Any]:
 
 def is_call(row: Mapping[str, Any]) -> bool:
     """Whether a row holds a prompt: messages, text, token ids, several of these, or the input of the Responses API."""
-    body = _body(row)
-    if isinstance(body.get("messages"), list) and _are_messages(body["messages"]):
+    body = body_of(row)
+    if isinstance(body.get("messages"), list) and are_messages(body["messages"]):
         return True
-    if _are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or "response" in row):
+    if are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or "response" in row):
         return True
-    return isinstance(body.get("input"), list | str) and "model" in body and "pre_gap" not in body
+    # In an observation of Langfuse that is no call, such as one of a tool, the model is null.
+    return isinstance(body.get("input"), list | str) and bool(body.get("model")) and "pre_gap" not in body
 
 
 def each_prompt(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """A call for each prompt of a row of the Completions API, which takes many at once; any other row as it is."""
-    body, response = _body(row), response_of(row)
+    body, response = body_of(row), response_of(row)
     prompts = body.get("prompt")
-    if isinstance(body.get("messages"), list) or not (isinstance(prompts, list) and prompts) or _are_tokens(prompts):
+    if isinstance(body.get("messages"), list) or not (isinstance(prompts, list) and prompts) or are_tokens(prompts):
         yield row
         return
-    around = {name: value for name, value in row.items() if name not in (*_BODIES, *_RESPONSES, "choices", "usage")}
+    around = {name: value for name, value in row.items() if name not in (*BODIES, *_RESPONSES, "choices", "usage")}
     choices = response.get("choices")
     each = len(choices) // len(prompts) if isinstance(choices, list) else 0
     for number, prompt in enumerate(prompts):
@@ -87,24 +98,34 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row.get("type") == "message" and isinstance(row.get("usage"), Mapping):  # of Anthropic's Messages API
         return row
     for name in _RESPONSES:
-        found = _loaded(row.get(name))
+        found = loaded(row.get(name))
         if isinstance(found, Mapping):
-            inner = _loaded(found.get("body"))
+            inner = loaded(found.get("body"))
             found = inner if isinstance(inner, Mapping) else found
             inner = found.get("message")  # of a batch of Anthropic's
             found = inner if isinstance(inner, Mapping) and "usage" in inner else found
             if found.keys() & {"choices", "output", "content", "message", "usage"}:
                 return found
-    return {}
+    return _observed(row) if row.get("model") and "input" in row and row.get("output") else {}
 
 
-def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
+def _observed(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer of an observation of Langfuse, which has its ``output`` beside its ``input``."""
+    output = loaded(row["output"])
+    said = output if isinstance(output, Mapping) and "role" in output else {"role": "assistant", "content": output}
+    return {"message": said, "usage": row.get("usage")}
+
+
+def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None = None) -> TextCall:
     """The call of a row for which ``is_call``.
+
+    Args:
+        histories: of the calls before; gets that of this one.
 
     Raises:
         TraceError: a field is not what it must be; one line with its name.
     """
-    body, response = _body(row), response_of(row)
+    body, response = body_of(row), response_of(row)
     answer, stop, output = _answer(response)
     start_s, end_s = _span(record, row, body, response)
     if output is None:
@@ -114,9 +135,20 @@ def call_of(record: Record, row: Mapping[str, Any]) -> TextCall:
     if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < 1e12):
         raise bad_field(record, "delay", f"{delay!r}, must be milliseconds, 0 or more")
     prompt: Any = body.get("prompt")
-    tokens: Sequence[int] = prompt if _are_tokens(prompt) and not isinstance(body.get("messages"), list) else ()
+    tokens: Sequence[int] = prompt if are_tokens(prompt) and not isinstance(body.get("messages"), list) else ()
+    messages: list[Message] = []
+    if not tokens:
+        histories = histories or Histories()
+        head, new = head_of(body), messages_of(record, body)
+        follows = _text(body.get("previous_response_id")) or _text(response.get("previous_response_id"))
+        kept = conversation_of(body)
+        session = session or kept
+        history = (*histories.before(follows or kept, new=follows is None), *new)
+        if "messages" not in body and body.get("store") is not False:
+            histories.keep((*history, *answer), _text(response.get("id")), kept)
+        messages = [*head, *history]
     return TextCall(
-        messages=() if tokens else _prompt(record, body),
+        messages=messages,
         tokens=tokens,
         answer=answer,
         adds=row.get("message_mode") == "delta",
@@ -169,66 +201,6 @@ def _span(
     return start_s, end_s
 
 
-def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of the request in a row."""
-    for name in _BODIES:
-        found = _loaded(row.get(name))
-        if isinstance(found, Mapping):
-            return _body(found) if found.keys() & set(_BODIES) else found
-    return row
-
-
-def _loaded(value: Any) -> Any:
-    """JSON within JSON, as some logs have it."""
-    if isinstance(value, str) and value[:1] == "{":
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value
-
-
-def _are_messages(messages: list[Any]) -> bool:
-    return all(isinstance(each, Mapping) and ("role" in each or "type" in each) for each in messages)
-
-
-def _are_prompts(prompt: Any) -> bool:
-    """Whether a prompt of the Completions API is a text, token ids, or a list of either."""
-    if isinstance(prompt, str) or _are_tokens(prompt):
-        return True
-    return isinstance(prompt, list) and all(isinstance(each, str) or _are_tokens(each) for each in prompt)
-
-
-def _are_tokens(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and all(type(each) is int and 0 <= each < 2**31 for each in prompt)
-
-
-def _prompt(record: Record, body: Mapping[str, Any]) -> list[Message]:
-    """All that the model reads, in order: tools and the system prompt first."""
-    tools = body.get("tools") or body.get("functions")
-    head = [Message("system", text) for text in (whole_text(tools) if tools else "", _system(body)) if text]
-    if isinstance(body.get("messages"), list):
-        field, items = "messages", body["messages"]
-    elif "input" in body:
-        field, items = "input", body["input"]
-    else:
-        field, items = "prompt", body.get("prompt")
-    if isinstance(items, str):
-        return [*head, Message("user", items)]
-    found = []
-    for number, item in enumerate(items or ()):
-        message = message_of(item) if isinstance(item, Mapping) else None
-        if message is None:
-            role = item.get("role") if isinstance(item, Mapping) else type(item).__name__
-            raise bad_field(record, f"{field}[{number}].role", f"{str(role)[:40]!r} is no role of a message")
-        found.append(message)
-    return [*head, *found]
-
-
-def _system(body: Mapping[str, Any]) -> str:
-    return text_of(body.get("system") or body.get("instructions"))
-
-
 def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
     """The messages of an answer, how it ended, and its tokens."""
     if not response:
@@ -250,7 +222,8 @@ def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReaso
     if stop == "stop" and said and said[-1].calls_tool:
         stop = "tool_calls"
     usage = response.get("usage")
-    return said, stop, _usage(usage, "completion_tokens", "output_tokens") if isinstance(usage, Mapping) else None
+    output = _usage(usage, "completion_tokens", "output_tokens", "output") if isinstance(usage, Mapping) else None
+    return said, stop, output
 
 
 def _prompt_tokens(usage: Any) -> int | None:

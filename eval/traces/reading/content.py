@@ -26,15 +26,28 @@ _IMAGE_CHARACTERS = 4_000
 """That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
 
 _TEXTS = ("text", "content", "output", "thinking", "reasoning_content", "refusal", "summary", "value", "transcript")
-_CALLS = ("name", "arguments", "args", "input", "action")
+_CALLS = ("name", "arguments", "args", "input", "action", "operation")
 _CALLED = ("function", "function_call", "tool_calls")
-_BINARY = ("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio", "video_url")
+_BINARY = (
+    *("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio", "video_url"),
+    *("computer_screenshot", "image_generation_call"),
+)
 
 _TOOL_CALL_TYPES = {
     *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call", "local_shell_call"),
-    *("tool_search_call", "web_search_call", "tool_call", "toolCall"),
+    *("tool_search_call", "web_search_call", "tool_call", "toolCall", "computer_call", "shell_call"),
+    "apply_patch_call",
 }
-_TOOL_RESULT_TYPES = {"tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"}
+_TOOL_RESULT_TYPES = {
+    *("tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"),
+    *("computer_call_output", "shell_call_output", "apply_patch_call_output"),
+}
+
+_ANSWERED_WITHIN = {
+    *("mcp_call", "mcp_list_tools", "mcp_approval_request", "code_interpreter_call", "file_search_call"),
+    *("image_generation_call", "compaction"),
+}
+"""Items of the Responses API that are written while it answers: of tools that it runs itself."""
 
 _BLOCK_TYPES = {
     *("text", "input_text", "output_text", "thinking", "reasoning", "reasoning_text", "summary_text", "refusal"),
@@ -112,6 +125,8 @@ def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Messa
     """A message of an API or an item of a log; None if it has no known role."""
     kind = str(message.get("type", ""))
     role: Role | None
+    if kind in _ANSWERED_WITHIN:
+        return Message("assistant", _text_of_block({name: message[name] for name in message if name != "id"}), time_s)
     if kind in _TOOL_CALL_TYPES or kind == "reasoning":
         role = "assistant"
     elif kind in _TOOL_RESULT_TYPES:

@@ -91,13 +91,17 @@ def fields_of(record: Record) -> Mapping[str, Any]:
     A list stands for the messages of a conversation: they are its only field.
 
     Raises:
-        TraceError: it is not JSON, or neither an object nor a list.
+        TraceError: it is not JSON in UTF-8, or neither an object nor a list.
     """
-    if isinstance(record.content, bytes) and record.content.startswith(b"["):
+    if not isinstance(record.content, bytes):
+        return decode(record, dict[str, Any])
+    if record.content.startswith(b"["):
         return {"messages": decode(record, list[Any])}
-    if isinstance(record.content, bytes):
-        return Fields(decode(record, dict[str, msgspec.Raw]))
-    return decode(record, dict[str, Any])
+    try:
+        record.content.decode()  # msgspec.Raw is not looked at, and a field that cannot be read would count as missing
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{record.where}: not UTF-8: {error}") from None
+    return Fields(decode(record, dict[str, msgspec.Raw]))
 
 
 def as_bytes(value: Any) -> bytes:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from eval.traces.reading.notes import Notes
 from eval.traces.reading.records import Record, bad_field
 
-__all__ = ["TOKEN_S", "any_seconds", "count_late", "iso_seconds", "sorted_note"]
+__all__ = ["TOKEN_S", "any_seconds", "count_late", "iso_seconds", "per_second_of", "sorted_note"]
 
 TOKEN_S = 0.02
 """Seconds that a token of an answer is assumed to take where no end of an answer was recorded: 50 tokens a second."""
 
 # Since 1970 in seconds a moment of this century has 10 digits, in ms 13, in µs 16, in ns 19.
 _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+
+_PER_SECOND = 1_000  # times are in milliseconds
+_THIS_AGE_S = (1e9, 2e9)  # seconds since 1970 of the years 2001 to 2033
 
 
 def any_seconds(record: Record, field: str, time: float | str | datetime) -> float:
@@ -60,3 +65,18 @@ def count_late(times_s: Sequence[float]) -> int:
 def sorted_note(late: int, rows: int) -> str:
     """What is noted of rows that were out of order; nothing if none were."""
     return f"{late:,} of {rows:,} rows came before the row above them: put in order of arrival" if late else ""
+
+
+def per_second_of(begins: float, notes: Notes) -> int:
+    """Units of time a second, of a format in ms: 1,000, unless the first time of a trace is one since 1970 in another.
+
+    Of the first one alone: a trace of months in milliseconds since its start has times as large as seconds since 1970.
+    """
+    if begins < math.inf:
+        since_1970_s = any_seconds(Record("", None), "timestamp", begins)
+        unit = round(begins / since_1970_s) if since_1970_s else 1
+        if _THIS_AGE_S[0] <= since_1970_s < _THIS_AGE_S[1] and unit != _PER_SECOND:
+            name = {1: "s", 1_000_000: "µs", 1_000_000_000: "ns"}[unit]
+            notes.add("assumed", f"times are in {name} since 1970, as their size tells; in this format they are in ms")
+            return unit
+    return _PER_SECOND

@@ -139,7 +139,8 @@ def test_a_resumed_session_does_not_repeat_its_calls(tmp_path: Path) -> None:
     write_lines(tmp_path / "b.jsonl", *resumed, *more.lines)
     trace = open_trace(str(tmp_path))
     assert [request.prompt_tokens for request in trace.requests] == [20_010, 20_315, 20_460]
-    assert trace.requests[2].prompt.common(trace.requests[1].context) >= 15_000
+    assert [request.conversation for request in trace.requests] == ["s/0", "s/0", "t/0"]
+    assert trace.requests[2].continues(trace.requests[1]), "what it repeats is in the cache"
 
 
 def test_a_compacted_history_is_its_summary(tmp_path: Path) -> None:
@@ -277,6 +278,19 @@ def test_codex_subagents_name_the_session_that_started_them(tmp_path: Path) -> N
     assert {(r.session, r.conversation, r.parent) for r in trace.requests} == {
         *{("thread", "thread/0", None), ("thread", "thread/child", "thread/0")}
     }
+
+
+def test_a_fork_of_codex_does_not_repeat_the_calls_of_the_session_that_it_goes_on_with(tmp_path: Path) -> None:
+    again = [each | {"timestamp": line(100, "")["timestamp"]} for each in rollout()]  # written anew, with its times
+    more = [message(130, "user", "go on"), message(133, "assistant", "yes"), counted(134, 40_000, 13_400, 13_300, 9)]
+    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
+    write_lines(tmp_path / "rollout-2.jsonl", line(99, "session_meta", id="fork"), *again, *more)
+    write_lines(tmp_path / "rollout-3.jsonl", *rollout("other"))
+    trace = open_trace(str(tmp_path))
+    by_session = {name: [r for r in trace.requests if r.session == name] for name in ("thread", "fork", "other")}
+    assert {name: len(found) for name, found in by_session.items()} == {"thread": 2, "fork": 1, "other": 2}
+    assert by_session["fork"][0].continues(by_session["thread"][1]), "what it repeats is in the cache"
+    assert by_session["other"][0].prompt.common(by_session["thread"][0].prompt) < 12_880
 
 
 def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:

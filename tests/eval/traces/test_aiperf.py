@@ -33,6 +33,15 @@ def test_a_later_turn_comes_its_delay_after_the_answer(tmp_path: Path) -> None:
     assert "an answer takes 20 ms a token" in said(trace, "assumed")
 
 
+def test_times_of_sessions_since_1970_may_be_in_s(tmp_path: Path) -> None:
+    row = {"session_id": "a", "timestamp": 1_760_000_000, "input_length": 300, "output_length": 100}
+    rows = [row, {"session_id": "a", "delay": 500, "input_length": 600, "output_length": 20}]
+    other = row | {"session_id": "b", "timestamp": 1_760_000_060}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows, other))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 2.0 + 0.5, 60.0]
+    assert "times are in s since 1970" in said(trace, "assumed")
+
+
 def test_blocks_that_go_on_make_rows_whole_prompts(tmp_path: Path) -> None:
     # 9,176 tokens are 17 full blocks of 512 and a part of an 18th; the next prompt has 18 full ones.
     rows = [

@@ -86,6 +86,7 @@ def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str)
         ("t.jsonl.xz", lzma.compress(RAW)[:60], "Compressed file ended before the end-of-stream marker was reached"),
         ("t.jsonl.xz", lzma.compress(RAW)[:8] + b"garbage", "trace t.jsonl.xz: "),
         ("t.json", b"\xff\xfe\x00", "not UTF-16"),
+        ("t.jsonl", b'{"conversations": "caf\xe9"}\n', "t.jsonl:1: not UTF-8: "),
         ("t.pkl", b"\x80\x04\x95", "is a pickle, which can run code: write JSON instead"),
         ("t.zip", b"PK\x03\x04rest", "is an archive: unpack it"),
         ("t.parquet", b"PAR1 and then nothing", "not a Parquet file that can be read (ArrowInvalid: "),

@@ -43,6 +43,10 @@ WILDCHAT_FILES: dict[str, Callable[[FilePath], str]] = {
     "4.8M parquet": lambda folder: write_parquet(folder / "w.parquet", WILDCHAT_4_8M, [LONG, SHORT]),
     "jsonl": lambda folder: write_jsonl(folder / "w.jsonl", [LONG, SHORT]),
     "jsonl of pandas": lambda folder: write_jsonl(folder / "w.jsonl", [LONG, SHORT], milliseconds),
+    "jsonl in s": lambda folder: write_jsonl(folder / "w.jsonl", [LONG, SHORT], datetime.timestamp),
+    "jsonl in µs": lambda folder: write_jsonl(
+        folder / "w.jsonl", [LONG, SHORT], lambda time: 1000 * milliseconds(time)
+    ),
     "json": lambda folder: write_json(folder / "w.json", [LONG, SHORT]),
 }
 
@@ -84,6 +88,12 @@ def test_a_turn_without_a_time_comes_a_constant_wait_before_the_next(tmp_path: F
     assert times["partly"] == [700, 700, 710, 1000], "but not before a turn whose time is known"
 
 
+def test_wildchat_conversations_with_the_same_content_and_so_the_same_hash_are_told_apart(tmp_path: FilePath) -> None:
+    again = row("short", at(400), message("user", "12345678"), message("assistant", "another answer", at(400)))
+    trace = open_trace(write_jsonl(tmp_path / "w.jsonl", [SHORT, again]))
+    assert [each.conversation for each in trace.requests] == ["short", "short#2"]
+
+
 def test_a_limit_takes_the_first_to_arrive_and_stops_reading(tmp_path: FilePath) -> None:
     day = 86_400
     late = [row(str(n), at(n * day), message("user", "?"), message("assistant", "!", at(n * day))) for n in (1, 2, 3)]
@@ -123,9 +133,9 @@ def test_a_conversation_without_a_user_is_counted_and_one_without_an_answer_is_k
     ("bad", "text"),
     [
         ('{"conversation_hash": "x", "conv', "w.jsonl:2: not JSON: Input data was truncated"),
-        (SHORT | {"timestamp": None}, "w.jsonl:2: timestamp: Expected `int | datetime`, got `null`"),
+        (SHORT | {"timestamp": None}, "w.jsonl:2: timestamp: Expected `float | datetime`, got `null`"),
         (SHORT | {"timestamp": "yesterday"}, "w.jsonl:2: timestamp: Invalid RFC3339 encoded datetime"),
-        (SHORT | {"timestamp": -1}, "w.jsonl:2: timestamp: Expected `int` >= 0"),
+        (SHORT | {"timestamp": -1}, "w.jsonl:2: timestamp: Expected `float` >= 0.0"),
         (
             SHORT | {"conversation": [message("tool", "")]},
             "w.jsonl:2: conversation[0].role: Invalid enum value 'tool'",

@@ -1,0 +1,138 @@
+"""Bodies of requests to the APIs of OpenAI and Anthropic: where they are in a row, and what the model reads of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval.traces.reading.chats import Message
+from eval.traces.reading.content import message_of, text_of, whole_text
+from eval.traces.reading.records import Record, bad_field
+
+__all__ = [
+    "BODIES",
+    "Histories",
+    "are_messages",
+    "are_prompts",
+    "are_tokens",
+    "body_of",
+    "conversation_of",
+    "head_of",
+    "loaded",
+    "messages_of",
+]
+
+BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
+"""Fields of a row that may hold the body."""
+
+
+def body_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The body of the request in a row; OpenHands keeps its tools and its model beside the messages, in ``kwargs``."""
+    for name in BODIES:
+        found = loaded(row.get(name))
+        if isinstance(found, Mapping):
+            if isinstance(row.get("messages"), list) and "messages" not in found:
+                return {**found, **row}
+            return body_of(found) if found.keys() & set(BODIES) else found
+    found = loaded(row.get("input"))
+    return {**row, **found} if isinstance(found, Mapping) and isinstance(found.get("messages"), list) else row
+
+
+def loaded(value: Any) -> Any:
+    """JSON within JSON, as some logs have it."""
+    if isinstance(value, str) and value.startswith(("{", "[{")):
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value
+
+
+def are_messages(messages: list[Any]) -> bool:
+    """Whether all of a list are messages of an API or items of its Responses."""
+    return all(isinstance(each, Mapping) and ("role" in each or "type" in each) for each in messages)
+
+
+def are_prompts(prompt: Any) -> bool:
+    """Whether a prompt of the Completions API is a text, token ids, or a list of either."""
+    if isinstance(prompt, str) or are_tokens(prompt):
+        return True
+    return isinstance(prompt, list) and all(isinstance(each, str) or are_tokens(each) for each in prompt)
+
+
+def are_tokens(prompt: Any) -> bool:
+    """Whether a prompt is a list of token ids."""
+    return isinstance(prompt, list) and bool(prompt) and all(type(each) is int and 0 <= each < 2**31 for each in prompt)
+
+
+def conversation_of(body: Mapping[str, Any]) -> str | None:
+    """The conversation of the Responses API that a call goes on with."""
+    told = body.get("conversation")
+    name = told.get("id") if isinstance(told, Mapping) else told
+    return name if isinstance(name, str) else None
+
+
+def head_of(body: Mapping[str, Any]) -> list[Message]:
+    """What the model reads first: tools and the system prompt."""
+    tools = body.get("tools") or body.get("functions")
+    return [Message("system", text) for text in (whole_text(tools) if tools else "", _system(body)) if text]
+
+
+def messages_of(record: Record, body: Mapping[str, Any]) -> list[Message]:
+    """The messages of a body, in order."""
+    if isinstance(body.get("messages"), list):
+        field, items = "messages", body["messages"]
+    elif "input" in body:
+        field, items = "input", body["input"]
+    else:
+        field, items = "prompt", body.get("prompt")
+    if field == "input" and isinstance(within := loaded(items), list) and are_messages(within):
+        items = within
+    if isinstance(items, str):
+        return [Message("user", items)]
+    found = []
+    for number, item in enumerate(items or ()):
+        message = message_of(item) if isinstance(item, Mapping) else None
+        if message is None and isinstance(item, Mapping) and "role" not in item and "type" in item:
+            kind = str(item["type"])[:40]
+            raise bad_field(record, f"{field}[{number}].type", f"{kind!r} is no item that can be read")
+        if message is None:
+            role = item.get("role") if isinstance(item, Mapping) else type(item).__name__
+            raise bad_field(record, f"{field}[{number}].role", f"{str(role)[:40]!r} is no role of a message")
+        found.append(message)
+    return found
+
+
+def _system(body: Mapping[str, Any]) -> str:
+    return text_of(body.get("system") or body.get("instructions"))
+
+
+class Histories:
+    """What the Responses API keeps: a prompt names an earlier response or a conversation, and has only what is new.
+
+    Attributes:
+        found: prompts whose history the log has.
+        missing: prompts whose history it has not.
+    """
+
+    def __init__(self) -> None:
+        self.found = self.missing = 0
+        self._kept: dict[str, tuple[Message, ...]] = {}  # by response and by conversation
+
+    def before(self, name: str | None, *, new: bool = False) -> tuple[Message, ...]:
+        """The messages that were kept under a name.
+
+        Args:
+            new: nothing may be kept yet, as for a conversation that begins.
+        """
+        if name is None:
+            return ()
+        known = self._kept.get(name)
+        self.found += known is not None
+        self.missing += known is None and not new
+        return known or ()
+
+    def keep(self, messages: Sequence[Message], *names: str | None) -> None:
+        """Keep a history under its names."""
+        self._kept.update((name, tuple(messages)) for name in names if name is not None)

@@ -1,0 +1,104 @@
+"""Calls whose log has their messages elsewhere: kept by the Responses API, beside the body, or as text within JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import open_trace
+from tests.helpers.openai_rows import body, read
+from tests.helpers.trace_files import said, write_lines
+
+EPOCH = 1_760_000_000
+QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
+ANSWER = {"role": "assistant", "content": "a" * 12}  # 3
+
+
+def answered(name: str, number: int) -> dict[str, Any]:
+    item = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a" * 12}]}
+    return {"id": name, "object": "response", "created_at": EPOCH + number, "output": [item]}
+
+
+def asked(number: int, **more: Any) -> dict[str, Any]:
+    request = {"model": "m", "instructions": "s" * 16, "input": "12345678"} | more
+    return {"request": request, "response": answered(f"resp_{number}", number)}
+
+
+def test_a_prompt_that_names_an_earlier_response_begins_with_what_the_api_has_kept(tmp_path: Path) -> None:
+    other_way = asked(2, previous_response_id="resp_0", input="87654321")
+    rows = [asked(0), asked(1, previous_response_id="resp_0"), other_way, asked(3, previous_response_id="resp_1")]
+    trace = read(tmp_path, *rows)
+    # 4 tokens of instructions, then 2 of each question and 3 of each answer.
+    assert [request.prompt_tokens for request in trace.requests] == [6, 6 + 5, 6 + 5, 6 + 5 + 5]
+    first, second, other, third = trace.requests
+    assert second.continues(first)
+    assert third.continues(second)
+    assert other.conversation != third.conversation == second.conversation == first.conversation
+    assert "3 prompts name an earlier response or a conversation" in said(trace, "rebuilt")
+
+
+def test_a_prompt_that_names_a_conversation_goes_on_with_it(tmp_path: Path) -> None:
+    rows = [asked(0, conversation="c"), asked(1, conversation={"id": "c"}), asked(2, conversation="other")]
+    trace = read(tmp_path, *rows)
+    assert [(each.conversation, each.prompt_tokens) for each in trace.requests] == [("c", 6), ("c", 11), ("other", 6)]
+    assert trace.requests[1].continues(trace.requests[0])
+
+
+def test_a_history_that_is_not_in_the_log_is_said_to_be_missing(tmp_path: Path) -> None:
+    trace = read(tmp_path, asked(1, previous_response_id="resp_0"))
+    assert "1 prompts name a response that is not in the log" in said(trace, "rebuilt")
+
+
+ITEMS: list[tuple[dict[str, Any], int]] = [
+    ({"type": "mcp_list_tools", "server_label": "x", "tools": [{"name": "t" * 400}]}, 100),
+    ({"type": "mcp_call", "name": "t", "arguments": "{}", "output": "r" * 400}, 100),
+    ({"type": "code_interpreter_call", "code": "c" * 400, "outputs": []}, 100),
+    ({"type": "file_search_call", "queries": ["q" * 400], "results": None}, 100),
+    ({"type": "shell_call", "action": {"commands": ["c" * 400]}}, 100),
+    ({"type": "apply_patch_call", "operation": {"type": "update_file", "diff": "d" * 400}}, 100),
+    ({"type": "shell_call_output", "output": [{"stdout": "o" * 400}]}, 100),
+    ({"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "i" * 80_000}}, 1000),
+    ({"type": "image_generation_call", "result": "i" * 80_000}, 1000),
+]
+
+
+@pytest.mark.parametrize(("item", "tokens"), ITEMS, ids=[item["type"] for item, _ in ITEMS])
+def test_items_of_the_tools_of_the_responses_api_are_read(item: dict[str, Any], tokens: int, tmp_path: Path) -> None:
+    (request,) = read(tmp_path, {"model": "m", "input": [QUESTION, {"id": "i" * 4000} | item, QUESTION]}).requests
+    assert tokens <= request.prompt_tokens - 4 < tokens + 40
+
+
+def test_completions_of_openhands_have_their_messages_beside_what_else_was_sent(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "ls", "description": "d" * 400}}]
+    response = {"choices": [{"message": ANSWER, "finish_reason": "stop"}], "usage": {"completion_tokens": 3}}
+    sent = {"response": response, "args": [], "kwargs": {"model": "m", "tools": tools}, "timestamp": EPOCH + 0.5}
+    (request,) = read(tmp_path, {"messages": [QUESTION]} | sent).requests
+    assert 102 < request.prompt_tokens < 102 + 40
+    assert (request.model, request.output_tokens, len(request.context) - len(request.prompt)) == ("m", 3, 3)
+
+
+@pytest.mark.parametrize("form", ["objects", "text", "within input"])
+def test_observations_of_langfuse_have_their_answers_and_those_of_tools_are_left_out(form: str, tmp_path: Path) -> None:
+    messages: Any = [QUESTION, ANSWER, QUESTION]
+    output: Any = ANSWER
+    if form == "text":
+        messages, output = json.dumps(messages), json.dumps(output)
+    elif form == "within input":
+        messages = {"messages": messages}
+    call = {"traceId": "t", "type": "GENERATION", "startTime": "2025-01-01T00:00:00Z", "model": "m"}
+    tool = {"traceId": "t", "type": "SPAN", "startTime": "2025-01-01T00:00:01Z", "model": None}
+    rows = [call | {"input": messages, "output": output, "usage": {"input": 7, "output": 9}}]
+    trace = read(tmp_path, *rows, tool | {"input": "x", "output": "y"})
+    (request,) = trace.requests
+    assert (len(request.prompt), len(request.context), request.output_tokens) == (7, 10, 9)
+    assert trace.skipped == 1
+
+
+def test_calls_of_chats_are_not_kept_for_later_ones(tmp_path: Path) -> None:
+    response = {"id": "resp_0", "choices": [{"message": ANSWER, "finish_reason": "stop"}]}
+    later = body(QUESTION, previous_response_id="resp_0")
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", {"request": body(QUESTION), "response": response}, later))
+    assert [request.prompt_tokens for request in trace.requests] == [2, 2]
