@@ -186,11 +186,11 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     add_page_size(parser)
 
 
-def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int], flag: str = "--capacity") -> None:
+def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int]) -> None:
     """Refuse a cache that holds less than one page.
 
     Raises:
-        ValueError: names ``flag``, the smallest capacity and the largest page.
+        ValueError: names the smallest capacity and the largest page.
     """
     if (least := min(capacities)) < (most := max(page_sizes)):
-        raise ValueError(f"{flag} {least}: must be at least one page, --page-size {most}")
+        raise ValueError(f"--capacity {least}: must be at least one page, --page-size {most}")
