@@ -15,6 +15,8 @@ from typing import Any
 from radix_tlru.config import REMOVED_WEIGHTS
 
 __all__ = [
+    "NEXT_PROMPT_HELP",
+    "THRESHOLD_HELP",
     "Several",
     "add_cache",
     "add_first_measured",
@@ -30,6 +32,9 @@ __all__ = [
     "weight_text",
     "whole",
 ]
+
+THRESHOLD_HELP = "ξ, uncached tokens that still meet the TTFT objective"
+NEXT_PROMPT_HELP = "Q̂, tokens that a next prompt is expected to add"
 
 _FACTORS = {"k": 1_000, "K": 1_000, "m": 1_000_000, "M": 1_000_000}
 
@@ -182,15 +187,15 @@ def add_cache(parser: argparse.ArgumentParser) -> None:
     """``--capacity``, ``--threshold`` and ``--page-size`` of one cache, in tokens; see :func:`check_page_sizes`."""
     add = parser.add_argument
     add("--capacity", type=tokens, required=True, metavar="TOKENS", help="of the pool, e.g. 1M")
-    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
+    add("--threshold", type=tokens, required=True, metavar="TOKENS", help=THRESHOLD_HELP)
     add_page_size(parser)
 
 
-def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int], flag: str = "--capacity") -> None:
+def check_page_sizes(page_sizes: Sequence[int], capacities: Sequence[int]) -> None:
     """Refuse a cache that holds less than one page.
 
     Raises:
-        ValueError: names ``flag``, the smallest capacity and the largest page.
+        ValueError: names the smallest capacity and the largest page.
     """
     if (least := min(capacities)) < (most := max(page_sizes)):
-        raise ValueError(f"{flag} {least}: must be at least one page, --page-size {most}")
+        raise ValueError(f"--capacity {least}: must be at least one page, --page-size {most}")

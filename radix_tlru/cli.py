@@ -12,7 +12,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from radix_tlru import __version__
@@ -23,11 +23,31 @@ from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 __all__ = ["main"]
 
 
+_INSTALL_TOP = "in a checkout, pip install '.[top]'"
+_INSTALL_DASHBOARD = "in a checkout, pip install '.[dashboard]'"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status.
 
     0, 1 (the doctor found a failure), 2 (it cannot be done) or 141 (nobody reads what it has to say any more).
     """
+    given = _parser().parse_args(arguments)
+    try:
+        status: int = given.run(given)
+        sys.stdout.flush()
+    except ModuleNotFoundError as error:
+        if given.install is None:
+            raise
+        return _refuse(f"{given.command} needs {error.name}: {given.install}")
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
+        return 128 + signal.SIGPIPE
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    """The parser. Of each command it sets ``run``, and ``install``: what to do where a module is missing."""
     parser = argparse.ArgumentParser(
         prog="radix-tlru",
         description="Tail-optimised eviction for SGLang.",
@@ -35,7 +55,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"radix-tlru {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
-    model = commands.add_parser("demo-model", help="write a random-weight model that SGLang serves without a download")
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, install: str | None = None
+    ) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=text)
+        added.set_defaults(run=run, install=install)
+        return added
+
+    model = command("demo-model", _demo_model, "write a random-weight model that SGLang serves without a download")
     model.add_argument("directory", metavar="DIR", type=Path, help="missing, empty, or an earlier demo model")
     model.add_argument(
         "--shape",
@@ -43,26 +71,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="tiny",
         help="tiny, for any machine, or llama-7b, for a GPU (default: %(default)s)",
     )
-    commands.add_parser(
-        "doctor", help="say what is installed, which seams of SGLang fit and what a server would accept"
-    )
-    top = commands.add_parser(
-        "top", help="show, live, by which policy a server evicts, what that costs and saves, and what goes next"
+    command("doctor", _doctor, "say what is installed, which seams of SGLang fit and what a server would accept")
+    top = command(
+        "top",
+        _top,
+        "show, live, by which policy a server evicts, what that costs and saves, and what goes next",
+        _INSTALL_TOP,
     )
     top.add_argument("url", metavar="URL", help="of a server started with --enable-metrics: http://127.0.0.1:30000")
     top.add_argument(
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
-    why = commands.add_parser("explain", help="say why a request had to prefill what it did: five lines")
+    why = command("explain", _explain, "say why a request had to prefill what it did: five lines", _INSTALL_TOP)
     why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
     why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
     why.add_argument("--api-key", metavar="KEY", help="of the server, if it has one")
-    grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
+    grafana = command(
+        "dashboard", _dashboard, "print a Grafana dashboard, as JSON, of what servers evict", _INSTALL_DASHBOARD
+    )
     grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
-    state = commands.add_parser("state", help="say what is in a file of --tlru-state")
+    state = command("state", _state, "say what is in a file of --tlru-state")
     state.add_argument("file", metavar="FILE", type=Path)
-    warm = commands.add_parser("warm", help="prefill prompts on a running server, and keep them warm")
+    warm = command("warm", _warm, "prefill prompts on a running server, and keep them warm", _INSTALL_TOP)
     warm.add_argument("url", metavar="URL", help="of the server: http://127.0.0.1:30000")
     warm.add_argument(
         "file", metavar="FILE", type=Path, help="JSONL, or a folder; the fields are in radix_tlru/sglang/README.md"
@@ -71,28 +102,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--every", metavar="S", type=_seconds, help="again and again, so many seconds apart (default: once)"
     )
     warm.add_argument("--api-key", metavar="KEY", help="of the server, if it was started with one")
-    given = parser.parse_args(arguments)
-    try:
-        status = _run(given)
-        sys.stdout.flush()
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
-        status = 128 + signal.SIGPIPE
-    return status
+    return parser
 
 
-def _run(given: argparse.Namespace) -> int:
-    if given.command == "demo-model":
-        return _demo_model(given.directory, given.shape)
-    if given.command == "dashboard":
-        return _dashboard(given.rules)
-    if given.command == "state":
-        return _state(given.file)
-    if given.command == "explain":
-        return _explain(given.url, given.rid, given.api_key)
-    if given.command == "warm":
-        return _warm(given.url, given.file, given.every, given.api_key)
-    return _top(given.url, given.interval, given.once) if given.command == "top" else _doctor()
+def _refuse(reason: object) -> int:
+    print(f"radix-tlru: error: {reason}", file=sys.stderr)
+    return 2
 
 
 def _seconds(text: str) -> float:
@@ -105,78 +120,66 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _demo_model(directory: Path, shape: str) -> int:
+# ---- commands: each imports what it needs, as the others do without ----
+
+
+def _demo_model(given: argparse.Namespace) -> int:
     try:
-        write_demo_model(directory, SHAPES[shape])
+        write_demo_model(given.directory, SHAPES[given.shape])
     except (OSError, ImportError) as error:
-        print(f"radix-tlru: error: {error}", file=sys.stderr)
-        return 2
-    serve = f"python -m sglang.launch_server --model-path {directory} --load-format dummy"
-    if shape == "tiny":
-        print(f"demo model in {directory}; serve it with --load-format dummy, and without a GPU:")
+        return _refuse(error)
+    serve = f"python -m sglang.launch_server --model-path {given.directory} --load-format dummy"
+    if given.shape == "tiny":
+        print(f"demo model in {given.directory}; serve it with --load-format dummy, and without a GPU:")
         print(f"  SGLANG_PLATFORM=torch_cpu {serve} --device cpu --dtype float32")
     else:
-        print(f"demo model of the shape {shape} in {directory}; serve it with --load-format dummy, on a GPU:")
+        print(
+            f"demo model of the shape {given.shape} in {given.directory}; serve it with --load-format dummy, on a GPU:"
+        )
         print(f"  {serve} --attention-backend flashinfer")
     return 0
 
 
-def _state(file: Path) -> int:
-    from radix_tlru.tools.state_text import state_lines  # needs NumPy, which other commands do without
+def _state(given: argparse.Namespace) -> int:
+    from radix_tlru.tools.state_text import state_lines
 
     try:
-        for line in state_lines(file):
+        for line in state_lines(given.file):
             print(line)
     except ConfigError as error:
-        print(f"radix-tlru: error: {error}", file=sys.stderr)
-        return 2
+        return _refuse(error)
     return 0
 
 
-def _top(url: str, interval_s: float, once: bool) -> int:
-    try:
-        from radix_tlru.tools.top import watch
-    except ModuleNotFoundError as error:
-        print(f"radix-tlru: error: top needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
-        return 2
-    return watch(url, interval_s, once=once)
+def _top(given: argparse.Namespace) -> int:
+    from radix_tlru.tools.top import watch
+
+    return watch(given.url, given.interval, once=given.once)
 
 
-def _explain(url: str, rid: str, api_key: str | None) -> int:
-    try:
-        from radix_tlru.tools.explain import explain
-    except ModuleNotFoundError as error:
-        print(f"radix-tlru: error: explain needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
-        return 2
-    return explain(url, rid, api_key)
+def _explain(given: argparse.Namespace) -> int:
+    from radix_tlru.tools.explain import explain
+
+    return explain(given.url, given.rid, given.api_key)
 
 
-def _warm(url: str, file: Path, every_s: float | None, api_key: str | None) -> int:
-    try:
-        from radix_tlru.tools.warm import warm
-    except ModuleNotFoundError as error:
-        print(f"radix-tlru: error: warm needs {error.name}: in a checkout, pip install '.[top]'", file=sys.stderr)
-        return 2
-    return warm(url, file, every_s=every_s, api_key=api_key)
+def _warm(given: argparse.Namespace) -> int:
+    from radix_tlru.tools.warm import warm
+
+    return warm(given.url, given.file, every_s=given.every, api_key=given.api_key)
 
 
-def _dashboard(as_rules: bool) -> int:
-    if as_rules:
+def _dashboard(given: argparse.Namespace) -> int:
+    if given.rules:
         print(rules(), end="")
         return 0
-    try:
-        from radix_tlru.tools.dashboard import dashboard
-    except ModuleNotFoundError as error:
-        print(
-            f"radix-tlru: error: dashboard needs {error.name}: in a checkout, pip install '.[dashboard]'",
-            file=sys.stderr,
-        )
-        return 2
+    from radix_tlru.tools.dashboard import dashboard
+
     print(dashboard(), end="")
     return 0
 
 
-def _doctor() -> int:
+def _doctor(_given: argparse.Namespace) -> int:
     from radix_tlru.sglang.doctor.report import examine
 
     healthy = True

@@ -45,10 +45,13 @@ class Sample:
     conversation: Ints  # its number, from 0
 
 
-def draws(conversations: int, seed: int = 0) -> Drawn:
-    """How often each conversation is drawn: a line for each resample, a column for each conversation."""
+def draws(conversations: int) -> Drawn:
+    """How often each conversation is drawn: a line for each resample, a column for each conversation.
+
+    The same at every call.
+    """
     resamples = max(min(RESAMPLES, _MOST_DRAWN // conversations), FEWEST)
-    rng, shares = np.random.default_rng(seed), np.full(conversations, 1 / conversations)
+    rng, shares = np.random.default_rng(0), np.full(conversations, 1 / conversations)
     drawn = np.empty((resamples, conversations), dtype=np.uint8)  # one conversation 256 times: never
     for line in drawn:
         line[:] = rng.multinomial(conversations, shares)

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import Protocol
 
-from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tokens, whole
+from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, one_of, tokens, whole
 
 __all__ = ["SECTIONS", "Section", "add_arguments", "run"]
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trace", default="synthetic:conversations=3000", help="served by every cache (default: %(default)s)")
     words = "of the caches that serve the trace, tokens (default: %(default)s)"
     add("--capacity", type=tokens, default="2M", metavar="TOKENS", help=words)
-    add("--threshold", type=tokens, default="8192", metavar="TOKENS", help=f"ξ {words}")
+    add("--threshold", type=tokens, default="8192", metavar="TOKENS", help=f"{THRESHOLD_HELP} {words}")
     add_page_size(parser, default=512)
     add("--chunks", nargs="*", type=int, default=[1, 64], metavar="TOKENS", help="trim chunks of live servers (1 64)")
     add("--repeats", type=whole(1), default=6, metavar="N", help="of live servers (default: %(default)s)")

@@ -23,7 +23,7 @@ REPEATS = 5
 _VOCABULARY = range(10, 256)  # token ids that every model has; an unknown id would kill the server
 
 
-def calibrate(url: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS, seed: int = 0) -> Timing:
+def calibrate(url: str, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Timing:
     """Measure an idle server. Its cache is emptied before every request.
 
     Raises:
@@ -31,7 +31,7 @@ def calibrate(url: str, lengths: Sequence[int] = LENGTHS, repeats: int = REPEATS
     """
     url = url.rstrip("/")
     try:
-        points, refused = asyncio.run(_measure(url, lengths, repeats, np.random.default_rng(seed)))
+        points, refused = asyncio.run(_measure(url, lengths, np.random.default_rng(seed)))
     except (aiohttp.ClientError, OSError) as error:
         raise TimingError(f"--calibrate {url}: {str(error) or type(error).__name__}") from None
     span = f"{points[0].uncached:,} to {points[-1].uncached:,} tokens"
@@ -43,11 +43,11 @@ class _Measured(NamedTuple):
     refused: str  # the length that was refused, as the end of a sentence; empty: none
 
 
-async def _measure(url: str, lengths: Sequence[int], repeats: int, rng: np.random.Generator) -> _Measured:
+async def _measure(url: str, lengths: Sequence[int], rng: np.random.Generator) -> _Measured:
     points: list[Point] = []
     async with session() as connection:
         for length in lengths:
-            for number in range(-1, repeats):  # the first prefill of a length pays for allocations: left out
+            for number in range(-1, REPEATS):  # the first prefill of a length pays for allocations: left out
                 await _flush(connection, url)
                 ids = tuple(rng.integers(_VOCABULARY.start, _VOCABULARY.stop, length).tolist())
                 result = await send(connection, url, Request(0, 0, ids, output_tokens=1))

@@ -29,7 +29,6 @@ class Disaggregated(Router):
     Args:
         flags: of the prefill server, as of a `Server`.
         decode_flags: of the decode server, which has the same model.
-        transfer: SGLang's transfer backend.
         name: of the log files: `<name>.log` of the router, `<name>-0.log` of the prefill server, `<name>-decode.log`.
         limits: `startup_s`, `grace_s`, `environment` of each part, as of a `Server`.
 
@@ -42,12 +41,11 @@ class Disaggregated(Router):
         flags: Sequence[str],
         decode_flags: Sequence[str],
         *,
-        transfer: str = TRANSFER,
         name: str = "disaggregated",
         **limits: Any,
     ) -> None:
         self._bootstrap_port = str(free_port())
-        both = ("--disaggregation-transfer-backend", transfer, "--disaggregation-mode")
+        both = ("--disaggregation-transfer-backend", TRANSFER, "--disaggregation-mode")
         meeting = ("--disaggregation-bootstrap-port", self._bootstrap_port)
         super().__init__([*flags, *both, "prefill", *meeting], workers=1, name=name, **limits)
         self.prefill = self.workers[0]

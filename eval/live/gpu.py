@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import Several, add_page_size, number, one_of, shell_words, tokens, whole
+from eval.arguments import NEXT_PROMPT_HELP, Several, add_page_size, number, one_of, shell_words, tokens, whole
 from eval.command import execute
 from eval.errors import RunError
 from eval.live.calibrate import LENGTHS, calibrate
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--slo", type=number(above=0), default=200.0, metavar="MS", help="TTFT objective (default: 200)")
     add("--pool", type=whole(1), metavar="TOKENS", help="KV pool (default: 100k; 50k with --quick)")
     add_page_size(parser, default=16)
-    add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
+    add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help=f"{NEXT_PROMPT_HELP} (default: 200)")
     add("--trace", help="what is played (default: a chat mix of 400 conversations)")
     add("--decode-trace", help="what is played at saturation (default: a chat mix with long answers)")
     add("--extra", type=shell_words, default=[], metavar="FLAGS", help="flags of SGLang, for the server of every arm")

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    THRESHOLD_HELP,
     Several,
     add_median_weights,
     add_page_size,
@@ -50,14 +52,14 @@ def add_arguments(
     add_policies(parser, policies, default)
     add = parser.add_argument
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="of each replica: 500k 2M")
-    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help="ξ")
+    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help=THRESHOLD_HELP)
     add(
         "--next-prompt-estimate",
         action=Several,
         type=tokens,
         default=[None],
         metavar="TOKENS",
-        help=f"Q̂ (default: learned by tlru and etlru of radix-tlru, else {DEFAULT_NEXT_PROMPT})",
+        help=f"{NEXT_PROMPT_HELP} (default: learned by tlru and etlru of radix-tlru, else {DEFAULT_NEXT_PROMPT})",
     )
     add_median_weights(parser, "w: 0 to 1 (default: its own, as on a server)")
     add_page_size(parser, several=True)

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import numpy as np
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, check_page_sizes, tokens, whole
+from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, tokens, whole
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.parallel import in_parallel
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--trace", action=Several, required=True, metavar="PATH_OR_NAME", help=f"each {SOURCES}")
     add_reading_arguments(parser)
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 1M 2M; means are shown")
-    add("--threshold", type=tokens, default=8_192, metavar="TOKENS", help="ξ (default: %(default)s)")
+    add("--threshold", type=tokens, default=8_192, metavar="TOKENS", help=f"{THRESHOLD_HELP} (default: %(default)s)")
     add_page_size(parser, default=512)
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
 

@@ -22,7 +22,17 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, add_policies, median_weight, number, tokens, weight_text
+from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    THRESHOLD_HELP,
+    Several,
+    add_page_size,
+    add_policies,
+    median_weight,
+    number,
+    tokens,
+    weight_text,
+)
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.real import REAL_CACHES
 from eval.simulate.cells import Cell
@@ -133,8 +143,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policies(parser, (*SIMULATED, *REAL_CACHES), SERVED)
     add = parser.add_argument
     add("--capacity", type=tokens, default=131_072, metavar="TOKENS", help="(default: %(default)s)")
-    add("--threshold", type=tokens, default=768, metavar="TOKENS", help="ξ (default: %(default)s)")
-    add("--next-prompt-estimate", type=tokens, default=128, metavar="TOKENS", help="Q̂ (default: %(default)s)")
+    add("--threshold", type=tokens, default=768, metavar="TOKENS", help=f"{THRESHOLD_HELP} (default: %(default)s)")
+    add(
+        "--next-prompt-estimate",
+        type=tokens,
+        default=128,
+        metavar="TOKENS",
+        help=f"{NEXT_PROMPT_HELP} (default: %(default)s)",
+    )
     add("--median-weight", type=median_weight, metavar="W", help="w (default: that of a server)")
     add_page_size(parser, default=16)
     add(

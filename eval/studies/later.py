@@ -13,6 +13,8 @@ import numpy as np
 from rich.table import Table
 
 from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    THRESHOLD_HELP,
     Several,
     add_first_measured,
     add_median_weights,
@@ -43,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policies(parser, POLICIES, ("tlru", "etlru"))
     add = parser.add_argument
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="e.g. 500k 2M")
-    add("--threshold", action=Several, type=tokens, required=True, metavar="TOKENS", help="ξ")
-    add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
+    add("--threshold", action=Several, type=tokens, required=True, metavar="TOKENS", help=THRESHOLD_HELP)
+    add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help=f"{NEXT_PROMPT_HELP} (default: learned)")
     add_median_weights(parser, "w (default: own)")
     add_page_size(parser)
     add("--optimum", default=OPTIMA[0], type=one_of(OPTIMA), metavar="P", help="closes all of the gap (%(default)s)")

@@ -27,6 +27,8 @@ import numpy as np
 from rich.table import Table
 
 from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    THRESHOLD_HELP,
     Several,
     add_median_weights,
     add_page_size,
@@ -71,12 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policies(parser, POLICIES, (), f"any of {', '.join(POLICIES)} {default}")
     add = parser.add_argument
     add("--capacity", type=tokens, required=True, metavar="TOKENS", help="e.g. 2M")
-    add("--threshold", type=tokens, required=True, metavar="TOKENS", help="ξ")
+    add("--threshold", type=tokens, required=True, metavar="TOKENS", help=THRESHOLD_HELP)
     add(
         "--next-prompt-estimate",
         type=tokens,
         metavar="TOKENS",
-        help=f"Q̂ (default: learned by tlru and etlru, else {DEFAULT_NEXT_PROMPT})",
+        help=f"{NEXT_PROMPT_HELP} (default: learned by tlru and etlru, else {DEFAULT_NEXT_PROMPT})",
     )
     add_median_weights(parser, "w of tlru and etlru (default: that of a server)")
     add_page_size(parser)

@@ -19,6 +19,7 @@ from typing import Any
 from rich.table import Table
 
 from eval.arguments import (
+    NEXT_PROMPT_HELP,
     Several,
     add_page_size,
     add_policies,
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--slo", type=number(least=0), required=True, metavar="MS", help="TTFT objective")
     add_timing_arguments(parser)
     add_page_size(parser)
-    add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help="Q̂ (default: learned)")
+    add("--next-prompt-estimate", type=tokens, metavar="TOKENS", help=f"{NEXT_PROMPT_HELP} (default: learned)")
     add_policies(parser, POLICIES, POLICIES, "tlru, etlru: to choose from (default: both)")
     own = "; ".join(f"{policy}: {' '.join(map(weight_text, weights))}" for policy, weights in WEIGHTS.items())
     add("--median-weight", action=Several, type=median_weight, metavar="W", help=f"w to choose from (default: {own})")

@@ -40,6 +40,7 @@ from radix_tlru.hints.schema import (
     is_whole,
     read_priority,
     read_range,
+    read_span,
 )
 
 __all__ = ["FIELDS", "HEADERS", "Request", "asks_for_prefill", "read_header", "read_hints", "scaled_priority"]
@@ -176,10 +177,7 @@ def _read_tensorrt(given: Any, prompt_len: int) -> tuple[Range, ...]:
 def _read_tensorrt_range(field: str, given: Any) -> Range:
     if not isinstance(given, Mapping) or not set(given) <= set(_TENSORRT_RANGE):
         raise HintsError(field, given, f"an object with {', '.join(_TENSORRT_RANGE)}")
-    start, end = given.get("token_start", 0), given.get("token_end")
-    check_whole(f"{field}.token_start", start, MOST_TOKENS)
-    if end is not None and (not is_whole(end) or not start < end <= MOST_TOKENS):
-        raise HintsError(f"{field}.token_end", end, f"a whole number above token_start, up to {MOST_TOKENS}, or null")
+    start, end = read_span(field, given, "token_start", "token_end")
     priority = read_priority(f"{field}.priority", given.get("priority"))
     return Range(start, end, priority, _read_ms(f"{field}.duration_ms", given.get("duration_ms")))
 

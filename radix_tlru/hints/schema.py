@@ -36,6 +36,7 @@ __all__ = [
     "is_whole",
     "read_priority",
     "read_range",
+    "read_span",
 ]
 
 NEUTRAL = 35
@@ -153,14 +154,25 @@ def read_range(field: str, given: Any) -> Range:
     """
     if not isinstance(given, Mapping) or not set(given) <= set(Range._fields):
         raise HintsError(field, given, f"an object with {', '.join(Range._fields)}")
-    start, end = given.get("start", 0), given.get("end")
-    check_whole(f"{field}.start", start, MOST_TOKENS)
-    if end is not None and (not is_whole(end) or not start < end <= MOST_TOKENS):
-        raise HintsError(f"{field}.end", end, f"a whole number of tokens above start, up to {MOST_TOKENS}, or null")
+    start, end = read_span(field, given, "start", "end")
     priority = read_priority(f"{field}.priority", given.get("priority"))
     duration = given.get("duration_s", LONGEST_S)
     _check_seconds(f"{field}.duration_s", duration)
     return Range(start, end, priority, float(duration))
+
+
+def read_span(field: str, given: Mapping[str, Any], first: str, last: str) -> tuple[int, int | None]:
+    """The tokens [start, end) of a range out of JSON, by the names that it has for them; None: to the end.
+
+    Raises:
+        HintsError: one of them is no whole number, or out of bounds.
+    """
+    start, end = given.get(first, 0), given.get(last)
+    check_whole(f"{field}.{first}", start, MOST_TOKENS)
+    if end is not None and (not is_whole(end) or not start < end <= MOST_TOKENS):
+        allowed = f"a whole number of tokens above {first}, up to {MOST_TOKENS}, or null"
+        raise HintsError(f"{field}.{last}", end, allowed)
+    return start, end
 
 
 def read_priority(field: str, given: Any) -> int:

@@ -46,7 +46,6 @@ end, when nobody waits, and what that left at decisions. From 8 to 128 the gap o
 
 CORRECTED = 8
 """Leaves that came first by a price that was too low, and get a new one: in a decision, at most."""
-
 CORRECTED_IN_A_TURN = 12
 """The same in all decisions of a turn. A decision may always correct one."""
 
@@ -287,8 +286,7 @@ class EvictionOrder:
                 yield from pricing.buckets.values()
 
     def _all_buckets(self) -> Iterator[Bucket]:
-        for pricing in self._pricings:
-            yield from pricing.buckets.values()
+        return (bucket for pricing in self._pricings for bucket in pricing.buckets.values())
 
     # ---- decisions ----
 

@@ -56,12 +56,16 @@ def test_what_was_prefilled_ahead_is_found(way: Way, new: int, prefilled: int) -
 
 
 def test_what_is_dropped_leaves_room_for_others() -> None:
-    requests = chat(2, thinks=True)
-    other = Request(50.0, "other", path := Path((9,), (300,)), path, 300, 0)
-    order = [requests[0], other, requests[1]]
-    # 450 and 300 tokens: one of them has to go, unless the 350 of the answer do.
-    assert serve(order, "lru", WAYS[0], 500, 600, 1).cached == [0, 0, ASKED] or True
-    assert serve(order, "lru", WAYS[3], 500, 600, 1).cached[-1] == ASKED + ANSWER
+    def other(at_s: float, unit: int, tokens: int) -> Request:
+        path = Path((unit,), (tokens,))
+        return Request(at_s, f"other {unit}", path, path, tokens, 0)
+
+    first, second = chat(2, thinks=True)
+    # 150 and 450 tokens are cached when 300 come. 700 hold all of them only without the 350 of the answer.
+    order = [other(-10.0, 8, 150), first, other(50.0, 9, 300), other(60.0, 8, 150), second]
+    found = {way: serve(order, "lru", way, 700, 600, 1).cached for way in WAYS}
+    assert [cached[3] for cached in found.values()] == [0, 150, 0, 150]
+    assert [cached[4] for cached in found.values()] == [ASKED, ASKED, ASKED + ANSWER, ASKED + ANSWER]
 
 
 def test_the_command_prints_a_row_for_each_policy_and_way(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from radix_tlru.objective.calibration import time_for_prefill
@@ -108,10 +108,11 @@ def test_without_noise_it_is_exact_near_any_time(alpha: float, beta: float, toke
     for count in tokens:
         times.add(Sample(count, truth.ms(count)))
     near = times.near(truth.ms(middle))
-    if near is not None:
-        assert near.late == pytest.approx(1.0, abs=1e-4)
-        assert near.line.tokens(truth.ms(middle)) == pytest.approx(middle, rel=1e-3, abs=1.0)
-        assert near.line == (pytest.approx(alpha, rel=1e-3), pytest.approx(beta, rel=1e-3, abs=1e-2 * alpha))
+    assume(near is not None)  # else all are of much the same size
+    assert near is not None
+    assert near.late == pytest.approx(1.0, abs=1e-4)
+    assert near.line.tokens(truth.ms(middle)) == pytest.approx(middle, rel=1e-3, abs=1.0)
+    assert near.line == (pytest.approx(alpha, rel=1e-3), pytest.approx(beta, rel=1e-3, abs=1e-2 * alpha))
 
 
 @settings(max_examples=examples(100))
@@ -123,9 +124,9 @@ def test_more_time_is_never_fewer_tokens_whatever_was_measured(samples: list[Sam
     times = PrefillTimes()
     for sample in samples:
         times.add(sample)
-    if times.near(limits[0]) is not None:
-        found = [tokens_within(times, ms) for ms in limits]
-        assert found == sorted(found)
+    assume(times.near(limits[0]) is not None)
+    found = [tokens_within(times, ms) for ms in limits]
+    assert found == sorted(found)
 
 
 def test_a_change_of_load_is_followed_and_the_old_load_forgotten() -> None:

@@ -141,7 +141,7 @@ CONFIGS = f"{CONFIG}.token_range_retention_configs"
         ({CONFIG: {"token_range_retention_configs": 7}}, f"{CONFIGS} 7: must be a list of up to 16 ranges"),
         (
             {CONFIG: {"token_range_retention_configs": [{**RANGE, "token_end": 0}]}},
-            f"{CONFIGS}[0].token_end 0: must be a whole number above token_start",
+            f"{CONFIGS}[0].token_end 0: must be a whole number of tokens above token_start",
         ),
         ({"nvext": 3}, "nvext 3: must be an object"),
         ({"nvext": {"agent_hints": []}}, "nvext.agent_hints []: must be an object"),

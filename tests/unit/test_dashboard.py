@@ -58,8 +58,9 @@ def test_a_query_asks_for_metrics_that_a_server_has(expression: str, defined: se
 
 def test_what_is_counted_is_asked_for_as_a_rate_and_nothing_else_is() -> None:
     for expression in expressions():
-        found = re.finditer(r'(\w+\()?\{__name__=~"(sglang\[:_\]\w+)"', expression)
-        for name, before in ((match[2], match[1]) for match in found):
+        found = re.findall(r'(\w+\()?\{__name__=~"(sglang\[:_\]\w+)"', expression)
+        assert found, expression
+        for before, name in found:
             counted = name.endswith(("_total", "_bucket", "_sum"))
             assert counted == (before in ("rate(", "increase(")), f"{name} in {expression}"
 

@@ -102,6 +102,8 @@ def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch
         assert len(conversations._sessions) <= 50
         assert len(conversations._index) <= 50 * 12
         assert len(conversations._users._last) <= 2 * SHARDS
+    assert len(conversations._known) == len(conversations._sessions) == 50
+    assert conversations.begun > 50
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:

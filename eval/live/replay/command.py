@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from eval.arguments import add_page_size, number, one_of, shell_words, tokens, whole
+from eval.arguments import NEXT_PROMPT_HELP, THRESHOLD_HELP, add_page_size, number, one_of, shell_words, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
 from eval.live.replay.plan import Plan, machine_facts, plan_of
@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--timeout", type=number(above=0), default=120.0, metavar="S", help="longest silence of a stream (120)")
 
     add = parser.add_argument_group("objective").add_argument
-    add("--threshold", type=tokens, default=2048, metavar="TOKENS", help="ξ (default: %(default)s)")
-    add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help="Q̂ (default: 200)")
+    add("--threshold", type=tokens, default=2048, metavar="TOKENS", help=f"{THRESHOLD_HELP} (default: %(default)s)")
+    add("--next-prompt-estimate", type=tokens, default=200, metavar="TOKENS", help=f"{NEXT_PROMPT_HELP} (default: 200)")
     add("--slo", type=number(above=0), metavar="MS", help="TTFT objective, to count requests that miss it")
     add(
         "--settle",

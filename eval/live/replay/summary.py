@@ -166,7 +166,7 @@ MEASURES: dict[str, Measure] = {
 inter-token latencies of all answers. In requests: violations (of ξ), slo_violations (of the TTFT objective in ms)."""
 
 
-def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
+def summarise(folder: Folder) -> list[ArmSummary]:
     """The figures of every arm that was played at least once, the baseline first.
 
     Raises:
@@ -191,7 +191,7 @@ def summarise(folder: Folder, seed: int = 0) -> list[ArmSummary]:
         repeats = sum(part.arm == arm for part in folder.parts)
         samples[arm] = _Sample(succeeded, sessions, repeats, run.threshold)
 
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     draws = list(zip(_draws(random, len(sessions)), _draws(random, len(played)), strict=True))
     values = {arm: _values(sample, np.ones_like(sample.ttft), run.slo_ms) for arm, sample in samples.items()}
     resampled = {

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import number, tokens, whole
+from eval.arguments import THRESHOLD_HELP, number, tokens, whole
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import CHOICES, Group, Latency, Scene, groups
 from eval.simulate.rows import COMMANDS
@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"for {PAGE} and {FIGURES}/ (default: the same)")
     middle = "of the cell that single-cell figures show (default: the middle one)"
     parser.add_argument("--capacity", type=tokens, metavar="TOKENS", help=middle)
-    parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"ξ {middle}")
+    parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"{THRESHOLD_HELP} {middle}")
     most = "of the figures (default: that of most cells)"
     parser.add_argument("--page-size", type=whole(1), metavar="N", help=most)
     parser.add_argument("--replicas", type=whole(1), metavar="N", help=most)

@@ -156,9 +156,9 @@ class Results:
         """A cell with all its figures."""
         return self.rows[self.study.cell(policy, capacity, threshold_ms, weight).name]
 
-    def ttft(self, policy: str, capacity: int, threshold_ms: float, percentile: str, weight: float = 0.0) -> float:
+    def ttft(self, policy: str, capacity: int, threshold_ms: float, percentile: str) -> float:
         """A percentile of TTFT, ms."""
-        return self.study.timing.ms(self.row(policy, capacity, threshold_ms, weight)[percentile])
+        return self.study.timing.ms(self.row(policy, capacity, threshold_ms)[percentile])
 
     def faster(self, over: str, capacity: int, threshold_ms: float, percentile: str) -> float | None:
         """Relative improvement of T-LRU in a percentile of TTFT over a baseline."""

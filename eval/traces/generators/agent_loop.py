@@ -69,7 +69,6 @@ def agent_calls(
     *,
     tools: Action,
     before: Action = nothing,
-    back: Action = nothing,
 ) -> Iterator[Request]:
     """All calls of one session.
 
@@ -79,7 +78,6 @@ def agent_calls(
         rng: of this session.
         tools: runs what an answer calls, until its results are part of the context.
         before: what happens before each call.
-        back: what happens when a user is back, before the next prompt.
     """
     if not talk.path.ids:
         talk.add_shared(agents.system_tokens, int(rng.integers(agents.system_count)))
@@ -94,7 +92,6 @@ def agent_calls(
             if left <= 0:
                 return
             talk.wait(drawn_s(rng, agents.user_median_s, agents.user_sigma))
-            yield from back(talk, rng)
             talk.add(drawn_tokens(rng, agents.next_prompt_median, agents.next_prompt_sigma))
         else:
             yield talk.ask(answer, "tool_calls")

@@ -39,7 +39,7 @@ class SessionOrder:
         self._is_referred_to = is_referred_to
         self.referred: set[int] = set()
         """Ids of the leaves that an open session refers to."""
-        # A part may still have a stale entry of a leaf that has gone to the other.
+        # A part may still have an old entry of a leaf that has gone to the other.
         self._free = EvictionOrder(policy, page_size, lambda each: None if each in self.referred else leaf_of(each))
         self._held = EvictionOrder(policy, page_size, lambda each: leaf_of(each) if each in self.referred else None)
 
@@ -59,7 +59,7 @@ class SessionOrder:
 
     @property
     def entries(self) -> int:
-        """Entries held, stale ones included."""
+        """Entries held, old ones included."""
         return self._free.entries + self._held.entries
 
     def tel_safe_tokens(self, leaf: Leaf) -> int:

@@ -80,9 +80,9 @@ def test_the_page_has_the_verdicts_the_pictures_and_the_figures(done: Path) -> N
     for row in rows(done):
         assert f"{row['tel']:,}" in page
         assert f"{round(row['p95']):,}" in page
-    for line in (done / "losses.txt").read_text().splitlines():
-        if not line.startswith("  "):
-            assert line in page.replace("&gt;", ">")
+    verdicts = [line for line in (done / "losses.txt").read_text().splitlines() if not line.startswith("  ")]
+    assert verdicts
+    assert all(line in page.replace("&gt;", ">") for line in verdicts)
     assert page.count("<img") == 2
     assert (done / "figures" / "worst.png").read_bytes()[:4] == b"\x89PNG"
     assert "python -m eval compare --out" in page
