@@ -67,6 +67,8 @@ def execute(name: str, command: CommandModule, words: Sequence[str], description
         return 1
     except (ValueError, OSError) as error:
         text = _in_flags_of(args, str(error)) if isinstance(error, ConfigError) else _text(error)
+        if getattr(error, "skippable", False) and hasattr(args, "skip_bad"):
+            text += " (--skip-bad leaves such records out)"
         print(f"eval {name}: {' '.join(text.split())}", file=sys.stderr)
         return 2
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from eval.arguments import add_cache, add_policies, check_page_sizes
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
-from eval.studies.figures import figures
+from eval.studies.figures import figures, shown
 from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
@@ -131,7 +131,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
             rows.add_row(
                 policy,
                 way.name,
-                *(f"{value:+.1%}" for value in (change.tel, change.violations, change.p50, change.p95, change.mean)),
+                *map(shown, (change.tel, change.violations, change.p50, change.p95, change.mean)),
                 f"{own.hit_ratio:.1%}",
                 f"{prefilled / work[0] - 1:+.1%}",
             )

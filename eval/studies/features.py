@@ -12,7 +12,6 @@ import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import numpy as np
 from rich.table import Table
 
 from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, tokens, whole
@@ -20,7 +19,7 @@ from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.parallel import in_parallel
 from eval.simulate.evaluate import knowledge_of, trace_of
-from eval.studies.figures import Figures, figures
+from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_reading_arguments
 from eval.traces import SOURCES
@@ -74,9 +73,9 @@ def worth(sources: Sequence[TraceSource], args: argparse.Namespace) -> Table:
             for capacity in args.capacity:
                 lru, optimum = (done[source, capacity, (name, None)] for name in REFERENCES)
                 own = done[source, capacity, (POLICY, feature)]
-                shares.append((lru.tel - own.tel) / max(lru.tel - optimum.tel, 1.0))
+                shares.append(own.gap_closed(lru, optimum))
                 medians.append(own.against(lru).p50)
-            columns.append(f"{np.mean(shares):.1%}, {np.mean(medians):+.1%}")
+            columns.append(f"{shown(mean(shares), '{:.1%}')}, {shown(mean(medians))}")
         result.add_row("nothing" if feature is None else feature.name.lower().replace("_", " "), *columns)
     return result
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from eval.simulate.cells import uncached_tokens
 from eval.traces.request import Request
 
-__all__ = ["Figures", "figures"]
+__all__ = ["Figures", "figures", "mean", "shown"]
 
 
 class Figures(NamedTuple):
@@ -24,9 +25,28 @@ class Figures(NamedTuple):
     hit_ratio: float  # cached share of all prompt tokens
 
     def against(self, baseline: Figures) -> Figures:
-        """Changes against a baseline, relative: −0.1 is a tenth less; 0 where it has 0. Hit ratio: the difference."""
-        changes = (own / other - 1 if other else 0.0 for own, other in zip(self, baseline, strict=True))
-        return Figures(*changes)._replace(hit_ratio=self.hit_ratio - baseline.hit_ratio)
+        """Changes against a baseline, relative: −0.1 is a tenth less; nan where it has 0. Hit ratio: the difference."""
+        return Figures(*map(_change, self, baseline))._replace(hit_ratio=self.hit_ratio - baseline.hit_ratio)
+
+    def gap_closed(self, baseline: Figures, optimum: Figures) -> float:
+        """Share of the gap in TEL from a baseline to an optimum; nan where there is none."""
+        gap = baseline.tel - optimum.tel
+        return (baseline.tel - self.tel) / gap if gap > 0 else math.nan
+
+
+def _change(own: float, other: float) -> float:
+    return own / other - 1 if other else 0.0 if own == other else math.nan
+
+
+def mean(values: Iterable[float]) -> float:
+    """The mean of those that are known; nan if none is."""
+    known = [value for value in values if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def shown(share: float, form: str = "{:+.1%}") -> str:
+    """A share for a table; an en dash where it is not known."""
+    return "–" if math.isnan(share) else form.format(share)
 
 
 def figures(requests: Sequence[Request], cached: Sequence[int], threshold: int, first: int = 0) -> Figures:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import math
 from collections.abc import Sequence
 
-import numpy as np
 from rich.table import Table
 
 from eval.arguments import (
@@ -29,7 +29,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import POLICIES, simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.grid import WEIGHTED
-from eval.studies.figures import Figures, figures
+from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
@@ -65,7 +65,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
-    """A row for each policy and weight: changes against LRU and the gap closed, as means over capacities and ξ."""
+    """A row for each policy and weight: changes against LRU and the gap closed, as means over capacities and ξ.
+
+    A cell in which the optimum has no less TEL than LRU has no gap, and does not count in its mean.
+    """
     first = int(len(requests) * args.share)
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
@@ -93,19 +96,16 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     asked = itertools.product(args.policy, args.median_weight)
     for policy, weight in dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked):
         done = {cell: serve(policy, *cell, weight) for cell in cells}
-        closed = [
-            (lru[cell].tel - done[cell].tel) / gap if (gap := lru[cell].tel - optimum[cell].tel) > 0 else 0.0
-            for cell in cells
-        ]
+        closed = [done[cell].gap_closed(lru[cell], optimum[cell]) for cell in cells]
         changes = [done[cell].against(lru[cell]) for cell in cells]
-        mean = Figures(*(float(np.mean(column)) for column in zip(*changes, strict=True)))
+        means = Figures(*map(mean, zip(*changes, strict=True)))
         result.add_row(
             policy,
             weight_text(weight) if policy in WEIGHTED else "–",
-            f"{np.mean(closed):.1%}",
-            *(f"{change:+.1%}" for change in (mean.tel, mean.p50, mean.p95)),
-            f"{max(change.p95 for change in changes):+.1%}",
-            f"{mean.mean:+.1%}",
-            " ".join(f"{100 * share:.0f}" for share in closed),
+            shown(mean(closed), "{:.1%}"),
+            *map(shown, (means.tel, means.p50, means.p95)),
+            shown(max((change.p95 for change in changes if not math.isnan(change.p95)), default=math.nan)),
+            shown(means.mean),
+            " ".join(shown(100 * share, "{:.0f}") for share in closed),
         )
     return result

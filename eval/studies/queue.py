@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from rich.table import Table
@@ -93,9 +94,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--alpha", type=number(above=0), metavar="MS", help="a prefilled token, in place of --load")
     add("--beta", type=number(least=0), default=20.0, metavar="MS", help="of any prefill (default: %(default)s)")
     add("--itl", type=number(above=0), metavar="MS", help="answers take time: ms of a decoding step with one request")
-    add("--itl-slope", type=number(least=0), default=0.0, metavar="MS", help="more for every other that runs (0)")
-    add("--chunk", type=whole(1), default=2048, metavar="TOKENS", help="prefilled in a step (default: %(default)s)")
-    add("--most-running", type=whole(1), default=256, metavar="N", help="requests at once (default: %(default)s)")
+    add(
+        "--itl-slope",
+        type=number(least=0),
+        metavar="MS",
+        help="with --itl: more for every other that runs (default: 0)",
+    )
+    add("--chunk", type=whole(1), metavar="TOKENS", help="with --itl: prefilled in a step (default: 2048)")
+    add("--most-running", type=whole(1), metavar="N", help="with --itl: requests at once (default: 256)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
 
 
@@ -106,6 +112,9 @@ def run(args: argparse.Namespace) -> int:
         ValueError, OSError: something asked for cannot be done.
     """
     check_page_sizes([args.page_size], [args.capacity])
+    for flag, value in _of_steps(args).items():
+        if args.itl is None:
+            raise ValueError(f"--{flag.replace('_', '-')} {value:g}: needs --itl; without it only prefills take time")
     show(compare(args))
     return 0
 
@@ -164,11 +173,14 @@ def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:
     figures = (float(served.uncached.mean()), tel, *np.percentile(served.ttft_s, [50, 95, 99]).tolist())
     if isinstance(served, Queued):
         return figures
-    itl_ms = 1000 * np.nanpercentile(served.itl_s, [50, 95])
+    known_s = served.itl_s[~np.isnan(served.itl_s)]  # of answers of more than one token
+    itl_ms = 1000 * np.percentile(known_s, [50, 95]) if len(known_s) else np.full(2, np.nan)
     return (*figures, *itl_ms.tolist(), served.tokens_per_s)
 
 
 def _shown(value: float, before: float, is_baseline: bool, unit: str) -> str:
+    if np.isnan(value):
+        return "–"
     if is_baseline or not before:
         return f"{value:.4g} {unit}" if unit == "ms" else f"{value:.2f} s" if unit else f"{value:,.0f}"
     return f"{value / before - 1:+.0%}"
@@ -190,7 +202,16 @@ def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:
 
 def _engine(line: Line, args: argparse.Namespace) -> Line | Engine:
     """The server: with ``--itl`` one that decodes."""
-    return line if args.itl is None else Engine(line, args.itl, args.itl_slope, args.chunk, args.most_running)
+    if args.itl is None:
+        return line
+    steps = {"slope_ms" if name == "itl_slope" else name: value for name, value in _of_steps(args).items()}
+    return Engine(line, args.itl, **steps)
+
+
+def _of_steps(args: argparse.Namespace) -> dict[str, Any]:
+    """Flags about the steps of continuous batching that were given."""
+    names = ("itl_slope", "chunk", "most_running")
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
 def _served(cell: Cell, source: TraceSource, server: Line | Engine) -> Queued | Batched:

@@ -92,10 +92,10 @@ def run(args: argparse.Namespace) -> int:
         allowed = f"more than --next-prompt-estimate {estimate}, or nothing is ever TEL-safe"
         raise ValueError(f"{given}: is ξ = {objective} tokens, which must be {allowed}")
     base = Cell(trace.name, BASELINE, args.capacity, objective, estimate, 0.0, args.page_size, forced=True)
+    args.out.mkdir(parents=True, exist_ok=True)
     settings = tried([base, *_candidates(base, args)], objective, source, args.jobs)
     stock, *others = settings
     chosen = choose(others, stock, args.median_limit)
-    args.out.mkdir(parents=True, exist_ok=True)
     rows = [_row(one, one is chosen) for one in settings]
     (args.out / "tune.json").write_text(json.dumps(rows, indent=1) + "\n")
     is_better = chosen.second.tel < stock.second.tel

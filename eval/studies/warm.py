@@ -19,7 +19,7 @@ from eval.arguments import Several, add_cache, add_policies, check_page_sizes, n
 from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
-from eval.studies.figures import figures
+from eval.studies.figures import figures, shown
 from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
@@ -143,7 +143,7 @@ def compare(requests: Sequence[Request], warm: Sequence[WarmPath], args: argpars
             rows.add_row(
                 policy,
                 "none" if every_s is None else "at the start" if every_s == math.inf else f"each {every_s:g} s",
-                *(f"{value:+.1%}" for value in (change.tel, change.p50, change.p95, change.mean)),
+                *map(shown, (change.tel, change.p50, change.p95, change.mean)),
                 f"{own:,.0f} ({own / first - 1:+.0%})",
                 f"{served.prefilled / float(uncached.sum()):.1%}",
             )

@@ -20,7 +20,13 @@ InputKind = Literal["user", "tool"]
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read as asked; one line naming file, line and field, or what to install or download."""
+    """A trace that cannot be read as asked; one line naming file, line and field, or what to install or download.
+
+    Attributes:
+        skippable: it is one record that is bad, which can be left out.
+    """
+
+    skippable = False
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))

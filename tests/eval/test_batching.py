@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path as FilePath
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from eval.studies.queue_model import Line, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
+from tests.helpers.trace_files import write_lines
 
 LINE = Line(alpha_ms=1.0, beta_ms=100.0)
 ENGINE = Engine(LINE, itl_ms=10.0, slope_ms=5.0, chunk=1_000)
@@ -126,6 +128,17 @@ def test_the_command_has_ttft_itl_and_tokens_a_second_of_each_policy(capsys: pyt
     assert [row[1] if row[0] == "0.5" else row[0] for row in rows] == ["lru", "tlru", "etlru"]
 
 
+def test_where_no_answer_has_two_tokens_there_is_no_itl(
+    tmp_path: FilePath, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    rows = [{"timestamp": n * 1000, "input_length": 1024, "output_length": 1, "hash_ids": [n, -n]} for n in range(9)]
+    sizes = ["--trace", write_lines(tmp_path / "t.jsonl", *rows), "--capacity", "2k", "--threshold", "600"]
+    assert main(["queue", *sizes, "--itl", "20", "--load", "0.5", "--policy", "tlru"]) == 0
+    rows_shown = [line.split() for line in capsys.readouterr().out.splitlines() if "lru" in line]
+    assert [row[-3:-1] for row in rows_shown] == [["–", "–"], ["–", "–"]]
+    assert not recwarn.list
+
+
 def test_a_load_follows_where_alpha_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--trace", "synthetic:conversations=60", "--capacity", "20k", "--threshold", "1024", "--policy", "lru"]
     requests = open_trace("synthetic:conversations=60").requests
@@ -142,6 +155,9 @@ def test_a_load_follows_where_alpha_is_given(capsys: pytest.CaptureFixture[str])
     [
         ("--alpha 1 --load 0.5", "--alpha 1: not together with --load"),
         ("--itl 0", "--itl 0: must be more than 0"),
+        ("--chunk 512", "--chunk 512: needs --itl; without it only prefills take time"),
+        ("--itl-slope 1", "--itl-slope 1: needs --itl; without it only prefills take time"),
+        ("--most-running 2", "--most-running 2: needs --itl; without it only prefills take time"),
         ("--itl 5 --chunk 0", "--chunk 0: must be 1 or more"),
         ("--itl 5 --itl-slope -1", "--itl-slope -1: must be 0 or more"),
         ("--itl 5 --policy sglang-tlru", "--policy sglang-tlru: is a real cache, which --itl cannot run"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eval.__main__ import main
+from eval.studies.figures import Figures, shown
 
 SMALL = ["--trace", "synthetic:conversations=40", "--capacity", "5k", "--threshold", "600"]
 
@@ -26,3 +27,22 @@ def test_a_weight_that_no_policy_takes_is_one_line(capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert said.startswith("eval later: --median-weight 2: must be a number from 0 to 1")
     assert said.count("\n") == 1
+
+
+def test_a_cell_without_a_gap_is_no_gap_that_was_left_open(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--trace", "synthetic:conversations=40", "--policy", "tail-belady", "--threshold", "600", "1M"]
+    assert main(["later", *flags, "--capacity", "5k"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if "tail-belady" in line)
+    # No prompt has a million tokens: in that cell nobody has any TEL.
+    assert (row[2], row[-2:]) == ("100.0%", ["100", "–"])
+
+
+def test_a_change_from_nothing_is_not_told_as_none() -> None:
+    none, some = Figures(0, 0, 9, 3, 0, 0.5), Figures(500, 0, 9, 4, 1, 0.5)
+    change = some.against(none)
+    assert [shown(each) for each in (change.tel, change.p50, change.p95, change.violations)] == [
+        "–",
+        "+0.0%",
+        "+0.0%",
+        "–",
+    ]

@@ -93,6 +93,16 @@ def test_what_cannot_be_done_is_one_line(
     assert error.count("\n") == 0
 
 
+def test_a_folder_that_cannot_be_made_is_said_before_settings_are_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.studies.tune.tried", lambda *_: pytest.fail("settings were tried"))
+    (tmp_path / "file").touch()
+    words = ["--trace", TRACE, "--capacity", "40k", "--slo", "100", "--out", str(tmp_path / "file" / "folder")]
+    assert main(["tune", *words]) == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
 def test_flags_are_printed_only_for_what_is_better_than_stock(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from eval.arguments import NEXT_PROMPT_HELP, THRESHOLD_HELP, add_page_size, number, one_of, shell_words, tokens, whole
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
-from eval.live.replay.plan import Plan, machine_facts, plan_of
+from eval.live.replay.plan import USERS, Plan, machine_facts, plan_of
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s)",
     )
     add("--speed", type=number(above=0), default=1.0, metavar="X", help="of the trace's clock (default: 1)")
-    add("--users", type=whole(1), default=3, metavar="N", help="of ordered and closed (default: 3)")
+    add("--users", type=whole(1), metavar="N", help=f"of ordered and closed (default: {USERS})")
     add("--repeats", type=whole(1), default=1, metavar="N", help="of every arm, another one first in each (default: 1)")
     add("--retries", type=whole(0), default=2, metavar="N", help="of a request that reaches no server (default: 2)")
     add("--timeout", type=number(above=0), default=120.0, metavar="S", help="longest silence of a stream (120)")

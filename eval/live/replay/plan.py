@@ -22,7 +22,10 @@ from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Load
 from eval.trace_arguments import trace_source
 
-__all__ = ["Plan", "machine_facts", "plan_of", "run_of"]
+__all__ = ["USERS", "Plan", "machine_facts", "plan_of", "run_of"]
+
+USERS = 3
+"""Of the loops that have users, unless another number is given."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ def plan_of(args: argparse.Namespace) -> Plan:
         raise ValueError(f"--arm, --url: {', '.join(names)}: every arm needs a name of its own")
     if len({arm.stem for arm in arms}) < len(names):
         raise ValueError(f"--arm, --url: {', '.join(names)}: two of them would name the same file")
+    if all(arm.url is not None for arm in arms):
+        started = {"--model": args.model, "--pool": args.pool, "--server-flags": args.server_flags}
+        for flag, asked in started.items():
+            if asked:
+                raise ValueError(f"{flag}: of servers that are started, and those of --url run already; leave it out")
     for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
         if asked and args.url:
             raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
@@ -62,7 +70,10 @@ def plan_of(args: argparse.Namespace) -> Plan:
             "--together: starts one server an arm, and idle pairs keep cores busy; "
             "leave out --url, --router and --disaggregated"
         )
-    if args.in_turn == 0 and (args.loop, args.users) != ("ordered", 1):
+    if args.users is not None and args.loop == "open":
+        raise ValueError(f"--users {args.users}: with --loop open requests come by their times; leave it out")
+    users = USERS if args.users is None else args.users
+    if args.in_turn == 0 and (args.loop, users) != ("ordered", 1):
         raise ValueError(
             "--in-turn: one request is under way at any time; needs --loop ordered and --users 1, or seconds of a turn"
         )
@@ -103,14 +114,14 @@ def plan_of(args: argparse.Namespace) -> Plan:
             sessions=sessions,
             loop=args.loop,
             speed=args.speed,
-            users=args.users,
+            users=users,
             turn_s=args.in_turn,
             threshold=args.threshold,
             next_prompt_estimate=args.next_prompt_estimate,
             slo_ms=args.slo,
             servers=_servers(args),
         ),
-        manner=Manner(Pace(args.loop, args.speed, args.users), args.api, sessions, args.retries, args.timeout),
+        manner=Manner(Pace(args.loop, args.speed, users), args.api, sessions, args.retries, args.timeout),
         launch=routed(args.router) if args.router else disaggregated if args.disaggregated else launched,
         together=args.together,
     )

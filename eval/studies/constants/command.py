@@ -16,7 +16,7 @@ from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import Rows, digest_of
 from eval.studies.constants.measure import Setting, line_of, measured, name_of
 from eval.studies.constants.table import CONSTANTS, Constant, changed_value
-from eval.studies.figures import Figures
+from eval.studies.figures import Figures, shown
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_reading_arguments, say_missing
 from eval.traces import SOURCES
@@ -168,7 +168,7 @@ def changes(setting: Setting, rows: Rows, chosen: Sequence[Constant]) -> Table:
     )
     for one, factor in itertools.product([one for one in chosen if not one.unmeasured], FACTORS):
         change = _change(setting, rows, one, factor)
-        figures = (f"{each:+.1%}" for each in (change.tel, change.p50, change.p95, change.violations))
+        figures = map(shown, (change.tel, change.p50, change.p95, change.violations))
         other = _shown(changed_value(one.value, factor, one.scale))
         is_first = factor == FACTORS[0]
         named = (one.key, _shown(one.value)) if is_first else ("", "")
@@ -181,7 +181,7 @@ def moves(settings: Sequence[Setting], rows: Sequence[Rows], constant: Constant)
     for (setting, found), factor in itertools.product(zip(settings, rows, strict=True), FACTORS):
         change = _change(setting, found, constant, factor)
         figures = (change.tel, change.p50, change.p95, change.violations, change.hit_ratio)
-        yield any(abs(each) > NEGLIGIBLE for each in figures)
+        yield not all(abs(each) <= NEGLIGIBLE for each in figures)  # of what was 0, and is not, the change is nan
 
 
 def _change(setting: Setting, rows: Rows, constant: Constant, factor: float) -> Figures:

@@ -3,7 +3,8 @@
 A row is one of:
 - a conversation: ``messages`` that end with an answer; each answer in it is a call;
 - a call: ``messages`` (or ``prompt``, or ``input`` with ``instructions``) that end with a user or a tool, alone or
-  beside its ``response``; in ``body`` (batches), ``request`` or ``payload`` (logs);
+  beside its ``response`` (the ``output`` of Langfuse); in ``body`` (batches), ``request`` or ``payload`` (logs). What a
+  prompt of the Responses API names, and does not have, is put before it;
 - a call of the Completions API whose ``prompt`` is token ids, or several prompts: a request each;
 - a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
 - a list of messages; or a single message: all of a file are one conversation then.

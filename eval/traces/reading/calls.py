@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from hashlib import blake2b
 from itertools import takewhile
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.chats import Message, extended
+from eval.traces.reading.chats import Message, Role, extended
 from eval.traces.reading.clock import Piece, on_one_clock
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
-from eval.traces.reading.times import TOKEN_S
+from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
 from eval.traces.reading.tokenizer import token_count
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
@@ -54,8 +55,17 @@ class _Draft:
     messages: tuple[tuple[str, str], ...] = field(default=())
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A call as it was read: its prompt as a path, and of its messages what is asked for later."""
+
+    call: TextCall
+    prompt: Path | None  # None: it goes on with a history that is not known yet
+    context: Path | None
+
+
 class CallLog:
-    """Calls in the order of the log, as conversations.
+    """Calls in order of arrival, or of the log where they have no times, as conversations.
 
     A call continues the one whose prompt, and answer where it is known, its own prompt begins with; or the last one of
     its session, where calls name sessions.
@@ -64,6 +74,7 @@ class CallLog:
     def __init__(self, options: Options, notes: Notes) -> None:
         self._count, self._texts = token_count(options), options.texts
         self._stamper = Stamper(options.arrivals)
+        self._read: list[_Read] = []
         self._drafts: list[_Draft] = []
         self._latest: dict[str, _Draft] = {}  # by conversation
         self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
@@ -73,12 +84,35 @@ class CallLog:
 
     def add(self, call: TextCall) -> None:
         """The next call of the log; one without messages is nothing."""
-        before = self._latest.get(call.session) if call.session else None
-        base = self._history(before) if call.adds and before else Path((), ())
-        prompt = extended(base, call.messages, self._count)
-        if not prompt.ids:
+        if not call.messages:
             return
-        if not call.adds:
+        if call.adds:
+            self._read.append(_Read(call, None, None))
+            return
+        prompt = extended(Path((), ()), call.messages, self._count)
+        context = extended(prompt, call.answer, self._count)
+        if not self._texts:  # a log may be larger than memory
+            call = replace(call, messages=_without_texts(call.messages), answer=_without_texts(call.answer))
+        self._read.append(_Read(call, prompt, context))
+
+    def _link(self) -> None:
+        """Find out which call continues which."""
+        times_s = [each.call.start_s for each in self._read if each.call.start_s is not None and not each.call.adds]
+        if len(times_s) == len(self._read):  # exports of observations have the newest first
+            self._read.sort(key=lambda each: each.call.start_s or 0.0)
+            self._notes.add("sorted", sorted_note(count_late(times_s), len(times_s)))
+        for each in self._read:
+            self._draft(each)
+        self._read = []
+
+    def _draft(self, read: _Read) -> None:
+        call = read.call
+        before = self._latest.get(call.session) if call.session else None
+        if read.prompt is None:
+            prompt = extended(self._history(before) if before else Path((), ()), call.messages, self._count)
+            context = extended(prompt, call.answer, self._count)
+        else:
+            prompt, context = read.prompt, read.context or read.prompt
             self._answers(call.messages, prompt)
         conversation, known = self._conversation(call, prompt, before)
         draft = _Draft(call, conversation, prompt, prompt, call.stop, len(self._drafts))
@@ -87,7 +121,7 @@ class CallLog:
             new = call.messages if call.adds else call.messages[known:]
             draft.messages = tuple((each.role, each.text) for each in new if each.role != "assistant")
         if call.answer:
-            self._answer(draft, call.answer)
+            _answer(draft, call.answer, context)
         else:
             self._open[prompt.ids[-1]] = draft
         self._drafts.append(draft)
@@ -103,6 +137,7 @@ class CallLog:
 
     def pieces(self) -> Iterator[Piece]:
         """The same by conversation, for a log that holds more than calls."""
+        self._link()
         unknown = sum(draft.context is draft.prompt and draft.call.output_tokens is None for draft in self._drafts)
         if unknown:
             self._notes.add("assumed", f"{unknown:,} answers are not in the log: they count as empty")
@@ -146,13 +181,9 @@ class CallLog:
             said = tuple(takewhile(lambda each: each.role == "assistant", messages[number:]))
             if draft is not None and said:
                 del self._open[prompt.ids[number - 1]]
-                self._answer(draft, said)
+                end = number + len(said)
+                _answer(draft, said, Path(prompt.ids[:end], prompt.ends[:end]))
                 self._tails[draft.context.ids[-1]] = draft
-
-    def _answer(self, draft: _Draft, said: Sequence[Message]) -> None:
-        draft.context = extended(draft.prompt, said, self._count)
-        if draft.stop is None:
-            draft.stop = "tool_calls" if said[-1].calls_tool else "stop"
 
     def _conversation(self, call: TextCall, prompt: Path, before: _Draft | None) -> tuple[str, int]:
         """Whose turn a call is, and how many messages of its prompt that conversation has already."""
@@ -185,6 +216,21 @@ class CallLog:
                 at_s = draft.call.start_s
             starts.append(at_s)
         return starts
+
+
+@cache
+def _said(role: Role, calls_tool: bool) -> Message:
+    return Message(role, "", None, calls_tool)
+
+
+def _without_texts(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(_said(each.role, each.calls_tool) for each in messages)
+
+
+def _answer(draft: _Draft, said: Sequence[Message], context: Path) -> None:
+    draft.context = context
+    if draft.stop is None:
+        draft.stop = "tool_calls" if said[-1].calls_tool else "stop"
 
 
 def _requests(name: str, drafts: Sequence[_Draft], starts_s: Sequence[float]) -> Iterator[Request]:

@@ -45,6 +45,7 @@ class Notes:
             TraceError: the same, unless bad records are to be skipped.
         """
         if not self._skip_bad:
+            error.skippable = True
             raise error
         self.left_out(str(error))
 

@@ -45,7 +45,8 @@ def test_the_command_says_what_was_understood_and_what_was_skipped(command: Comm
     assert (refused.returncode, refused.stdout, refused.stderr) == (
         2,
         "",
-        "eval trace: t.jsonl:3: not JSON: JSON is malformed: invalid character (byte 0)\n",
+        "eval trace: t.jsonl:3: not JSON: JSON is malformed: invalid character (byte 0) "
+        "(--skip-bad leaves such records out)\n",
     )
     shown = command(source, "--skip-bad")
     assert (shown.returncode, shown.stderr) == (0, "")

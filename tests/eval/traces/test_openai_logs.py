@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,18 @@ def test_responses_of_anthropic_are_responses_and_with_messages_of_the_user_a_co
     first, second = read(tmp_path, QUESTION, OF_ANTHROPIC, MORE, OF_ANTHROPIC).requests
     assert (first.prompt_tokens, second.prompt_tokens) == (2, 2 + 1 + 1)
     assert second.continues(first)
+
+
+@pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0), (0, 2, 1)])
+def test_a_log_in_any_order_is_that_in_order_of_arrival(order: tuple[int, ...], tmp_path: Path) -> None:
+    turns = [QUESTION, ANSWER, MORE, ANSWER, MORE]
+    rows = [body(*turns[: 2 * n + 1], created=EPOCH + 60 * n) for n in range(3)]
+    expected = read(tmp_path, *rows)
+    trace = read(tmp_path, *(rows[n] for n in order))
+    assert trace.requests == expected.requests
+    assert all(after.continues(before) for before, after in pairwise(trace.requests))
+    assert "put in order of arrival" in said(trace, "sorted")
+    assert not said(expected, "sorted")
 
 
 TIMED = body(QUESTION, created=EPOCH)
