@@ -37,6 +37,9 @@ MOST_REQUESTS = 4_096
 _MOST_EVICTIONS = 8_192
 """Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
 
+_MOST_OF_AN_ID = 128
+"""Characters of a request's id that are kept: clients may choose them, as long as they like."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -78,7 +81,7 @@ class Explainer:
 
     def explanation(self, rid: str) -> Explanation | None:
         """Of a request; None: it is not among the last that were served, and cached."""
-        return self._requests.get(rid)
+        return self._requests.get(rid[:_MOST_OF_AN_ID])
 
     def _count_eviction(self, victim: Victim, order: Order) -> None:
         leaf, keep = victim.leaf, victim.keep
@@ -103,6 +106,7 @@ class Explainer:
     def _record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
         found = [self._evictions.pop(key, None) for key in _keys(conversation)]
         lacked = turn.prompt_len - turn.cached_len > conversation.new_len
+        rid = rid[:_MOST_OF_AN_ID]
         self._requests.pop(rid, None)
         self._requests[rid] = Explanation(
             rid,
@@ -139,7 +143,7 @@ def prefill_need(batch: Any) -> Callable[[], str]:
     def in_words() -> str:
         largest = max(batch.reqs, key=lambda req: int(req.extend_len))
         others = f" and {len(batch.reqs) - 1:,} others" if len(batch.reqs) > 1 else ""
-        return f"the prefill of {largest.extend_len:,} tokens of request {largest.rid}{others}"
+        return f"the prefill of {largest.extend_len:,} tokens of request {str(largest.rid)[:_MOST_OF_AN_ID]}{others}"
 
     return in_words
 

@@ -16,7 +16,7 @@ from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, small_model, write_weighted_model
 from tests.helpers.plugins import write_plugin
 from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
-from tests.helpers.servers import POOL
+from tests.helpers.servers import POOL, TIERS
 
 pytestmark = pytest.mark.live
 
@@ -58,8 +58,13 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: in
 
 
 @pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
-def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(asked: int) -> None:
-    flags = [*cpu_flags(ensure_demo_model(), POOL), "--pp-size", "2", "--radix-eviction", "tlru"]
+@pytest.mark.parametrize(
+    "more", [pytest.param((), id="", marks=pytest.mark.long), pytest.param(TIERS, id="with a host tier")]
+)
+def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(
+    more: tuple[str, ...], asked: int
+) -> None:
+    flags = [*cpu_flags(ensure_demo_model(), POOL), *more, "--pp-size", "2", "--radix-eviction", "tlru"]
     flags += ["--tlru-median-weight", "0.05", "--prefill-max-requests", "1"]  # or a busy machine prefills them in few
     with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT, grace_s=0) as server:
         results = asyncio.run(replay(server, asked))

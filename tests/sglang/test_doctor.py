@@ -144,7 +144,7 @@ def test_an_installation_on_the_slower_core_is_healthy() -> None:
         "Engine.server_args_class",
         "Scheduler.run_batch(batch=)",
         "Scheduler.process_batch_result(batch=)",
-        "UnifiedRadixCache._all_reduce(tp_reduce_op=)",
+        "UnifiedRadixCache._all_reduce_attn_groups(op=)",
     ],
 )
 def test_each_seam_is_found(report: subprocess.CompletedProcess[str], seam: str) -> None:

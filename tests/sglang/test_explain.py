@@ -51,6 +51,18 @@ class Explained(Driver):
         return found
 
 
+def test_of_an_id_that_a_client_made_long_the_beginning_is_kept() -> None:
+    cache, long = Explained(), 100_000 * "C"
+    cache.turn("A", 1_800)
+    cache.turn("B", 1_500)
+    cache.turn(long, 1_200)
+    cache.turn("A", 110)
+    assert cache.explanation(f"{long}1").rid == 128 * "C"
+    eviction = cache.explanation("A2").eviction
+    assert eviction is not None
+    assert eviction.needed_for == f"the prefill of 1,200 tokens of request {128 * 'C'}"
+
+
 def test_a_request_is_told_what_it_lacked_and_who_had_it_evicted() -> None:
     """Of A's 1,800 tokens 1,800 + 100 - 600 = 1,300 must stay; C is 500 too many for the pool."""
     cache = Explained()

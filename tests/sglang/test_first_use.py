@@ -6,6 +6,7 @@ from array import array
 from types import SimpleNamespace
 
 import pytest
+import torch
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -55,6 +56,26 @@ def test_a_prompt_without_a_turn_does_not_go_before_older_ones(driver: Driver, i
     driver.cache.tail.cleanup_after_caching_req(req, is_finished, driver.cache.insert(params), params)
     driver.evict(1_200)
     assert driver.resident(ids) == TOKENS
+
+
+def test_a_text_that_is_asked_for_no_token_again_and_again_stays_as_under_lru() -> None:
+    """As one is that is scored: each time it was used then, and not when it was first cached."""
+    driver = Driver(our_cache(POOL, policy="etlru", median_weight=1.0, threshold=600, trim_chunk=1))
+    conversation: list[int] = []
+    for number in range(300):  # every second turn is a return, and most return within seconds
+        conversation = driver.fresh(TOKENS) if number % 2 else conversation + driver.fresh(TOKENS)
+        driver.request(conversation, prompt=len(conversation) - 10, stamp=BOOT + 5 * number)
+    ids, found = array("q", driver.fresh(TOKENS)), []
+    req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=SamplingParams(max_new_tokens=0))
+    for asked in range(6):
+        found.append(slots := driver.slots(driver.match(ids).last_device_node))
+        own = torch.cat([slots, driver.allocate(TOKENS - len(slots))])
+        params = InsertParams(key=RadixKey(ids), value=own, prev_prefix_len=len(slots))
+        driver.cache.tail.cleanup_after_caching_req(req, True, driver.cache.insert(params), params)
+        for number in range(30):  # 3,000 tokens in 150 s
+            stamp = BOOT + 1_500 + 150 * asked + 5 * number
+            driver.request(driver.fresh(TOKENS), prompt=TOKENS - 10, stamp=stamp)
+    assert [len(slots) for slots in found] == [0, *[TOKENS] * 5]
 
 
 def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(driver: Driver) -> None:

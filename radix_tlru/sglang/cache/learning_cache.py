@@ -26,6 +26,9 @@ FULL = ComponentType.FULL
 
 logger = logging.getLogger(__name__)
 
+_TAG = int.from_bytes(b"PpXi", byteorder="big")
+"""Of what stages agree on: no other message between them has it (``sglang.srt.distributed.communication_tags``)."""
+
 REPORT_EVERY = 32
 """Evictions and unlocks from one report to the next of a server that is never idle. One takes as long as some unlocks.
 """
@@ -39,6 +42,8 @@ class LearningCache(UnifiedRadixCache):
 
     is_known_idle = False
     """Whether SGLang has seen since the last batch that there is none to run."""
+
+    _sent: torch.distributed.Work | None = None  # to the next stage, what was agreed on last
 
     live_threshold: LiveThreshold | None = None
     """What moves ξ, and the scheduler's hooks show prefills to; None where the Config pins it."""
@@ -106,9 +111,22 @@ class LearningCache(UnifiedRadixCache):
             self.tail.use_threshold(threshold)
 
     def agree_on_maximum(self, values: torch.Tensor) -> None:
-        """Replace each value by the largest of all ranks, in place: a collective."""
-        self._drain_async_work()
-        self._all_reduce(values, torch.distributed.ReduceOp.MAX)
+        """Replace each value by the largest of all ranks, in place: a collective. Of stages, those of the first count.
+
+        Not by SGLang's ``_all_reduce``: before each batch a host tier waits until all that was sent so is received. The
+        next stage receives this with a result that the first sends only afterwards.
+        """
+        if self.pp_rank == 0:
+            self._all_reduce_attn_groups(values, torch.distributed.ReduceOp.MAX)
+        if self.pp_size == 1 or self.pp_group is None:
+            return
+        if self._sent is not None:
+            self._sent.wait()  # the last time; it was received long ago
+        if self.pp_rank > 0:
+            torch.distributed.recv(values, group_src=self.pp_rank - 1, group=self.pp_group, tag=_TAG)
+        if self.pp_rank + 1 < self.pp_size:
+            passed_on = values.clone()
+            self._sent = torch.distributed.isend(passed_on, group_dst=self.pp_rank + 1, group=self.pp_group, tag=_TAG)
 
     def _agree_on_state(self) -> None:
         """Raise ConfigError unless all ranks begin with the same state: else they would soon evict differently."""

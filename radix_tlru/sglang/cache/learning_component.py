@@ -19,6 +19,7 @@ from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
 from radix_tlru.config import Config
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.records import is_known
 from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.explainer import Explainer
@@ -184,7 +185,7 @@ class LearningComponent(FullComponent):
 
         Chunks of prompts, requests for no token and turns that wait to be recorded are no reason to go first.
         """
-        if self.learner is not None and self.conversation_at(node_id) is None:
+        if self.learner is not None and not is_known(self.conversation_at(node_id)):
             self.write_use(node_id, self.learner.newcomer())
 
     def _learn_from(self, req: Req, node_id: NodeId, key: RadixKey) -> None:

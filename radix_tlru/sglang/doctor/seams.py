@@ -58,7 +58,7 @@ SEAMS = (
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.check_decode_mem", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
-    ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce", "tp_reduce_op"),
+    ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce_attn_groups", "op"),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
     ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
