@@ -57,7 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     why = commands.add_parser("explain", help="say why a request had to prefill what it did: five lines")
     why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
     why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
-    why.add_argument("--api-key", metavar="KEY", help="of the server, if it has one")
+    why.add_argument(
+        "--api-key", metavar="KEY", help="of the server, if it has one: --admin-api-key, or else --api-key"
+    )
     grafana = commands.add_parser("dashboard", help="print a Grafana dashboard, as JSON, of what servers evict")
     grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
     state = commands.add_parser("state", help="say what is in a file of --tlru-state")
