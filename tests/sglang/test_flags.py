@@ -134,8 +134,11 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
         Engine.server_args_class(model_path=model, radix_cache_backend=BACKEND)
     with pytest.raises(ConfigError, match=r"^--tlru-warm FILE: must be left out of an Engine"):
         Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_warm="FILE")
-    with pytest.raises(ConfigError, match=r"^--tlru-prefill-ahead: must be left out of an Engine"):
-        Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_prefill_ahead=True)
+    for switch in ("tlru_prefill_ahead", "tlru_explain"):
+        with pytest.raises(
+            ConfigError, match=r"^--tlru-\w+(-ahead)?: must be left out of an Engine, which has no HTTP"
+        ):
+            Engine.server_args_class(model_path=model, radix_eviction="tlru", **{switch: True})
 
 
 def test_a_return_model_that_breaks_its_contract_ends_the_launch(
@@ -276,6 +279,14 @@ REFUSED = {
     "--radix-eviction tlru --tlru-prefill-ahead --dp-size 2": "-ahead: not supported together with --dp-size 2",
     "--radix-eviction tlru --tlru-prefill-ahead --tokenizer-worker-num 2": "-ahead: not supported together with --t",
     "--radix-eviction tlru --tlru-prefill-ahead --disaggregation-mode prefill": "-ahead: not supported together with",
+    "--radix-eviction tlru --tlru-prefill-ahead --tp 2 --attn-dp-size 2": "--attn-dp-size 2",
+    "--radix-eviction tlru --tlru-prefill-ahead --enable-memory-saver": "not supported together with --enable-memory-",
+    "--radix-eviction tlru --tlru-warm . --enable-memory-saver": ".: not supported together with --enable-memory-saver",
+    "--radix-eviction tlru --use-ray": "together with --use-ray",
+    "--radix-eviction tlru --encoder-only": "together with --encoder-only",
+    "--radix-eviction tlru --kv-canary-sweep-interval 100": "together with --kv-canary-sweep-interval 100",
+    "--radix-eviction tlru --enable-int8-mamba-checkpoint": "together with --enable-int8-mamba-checkpoint",
+    '--radix-eviction tlru --enable-metrics --extra-metric-labels {"policy":"a"}': "-labels policy: must be another",
 }
 
 
@@ -327,6 +338,19 @@ def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model:
     server = Server(flags, name="test-no-plugin", environment={"SGLANG_PLUGINS": "another_plugin"}, grace_s=0)
     with pytest.raises(ServerError, match=r"ended with status 2 (.|\n)*--radix-eviction"), server:
         pass
+
+
+def test_what_sglang_disables_the_radix_cache_for_is_refused_before_the_model_is_loaded(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scoring of several items does so; SGLang would decline it on a CPU unless told of a backend of GPUs."""
+    scoring = ("--device", "cpu", "--enable-mis", "--attention-backend", "flashinfer")
+    record = parse(model, "--radix-eviction", "tlru", *scoring)
+    record.resolve_once()
+    with pytest.raises(SystemExit) as stopped:
+        record.check_server_args()
+    assert stopped.value.code == 2
+    assert "not supported with --disable-radix-cache, which SGLang chose" in capsys.readouterr().err.splitlines()[-1]
 
 
 HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]
