@@ -62,6 +62,13 @@ def test_the_flags_become_a_configuration_that_travels_to_the_schedulers(model: 
     assert config_of(record) == Config("tlru", threshold=4096, next_prompt_estimate=64, median_weight=0.2)
 
 
+def test_sglangs_own_policy_stays_lru_whatever_it_would_choose_for_the_model(model: str) -> None:
+    """For Qwen3-VL it would choose another one, and then not look up again what waits, unless lru was asked for."""
+    record, stock = parse(model, "--radix-eviction", "tlru"), parse(model)
+    assert (record.radix_eviction_policy, record._radix_eviction_policy_explicitly_set) == ("lru", True)
+    assert not stock._radix_eviction_policy_explicitly_set
+
+
 def test_one_flag_is_enough(model: str) -> None:
     assert config_of(parse(model, "--radix-eviction", "tlru")) == Config()
 
