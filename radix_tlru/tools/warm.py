@@ -78,7 +78,7 @@ class Warmer:
         self._url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._patience_s = _PATIENCE_S
         self._session = requests.Session()
-        self._session.verify = verify
+        self._verify = verify  # given with each request, or an environment that has REQUESTS_CA_BUNDLE has its own way
         if api_key is not None:
             self._session.headers["Authorization"] = f"Bearer {api_key}"
         asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
@@ -166,7 +166,8 @@ class Warmer:
         """What ``read`` takes out of the server's answer; ``about``: what a refusal begins with."""
         url = f"{self._url}/{path}"
         try:
-            reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=self._patience_s)
+            method = "GET" if body is None else "POST"
+            reply = self._session.request(method, url, json=body, timeout=self._patience_s, verify=self._verify)
         except requests.exceptions.SSLError as error:
             told = f"{self._url}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust"
             raise WarmError(told) from None

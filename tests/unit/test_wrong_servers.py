@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import certifi
 import pytest
 
 from radix_tlru.cli import main
@@ -174,3 +175,16 @@ def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
         assert main([name, url, *others]) == 2
         assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_server_that_warms_itself_trusts_its_certificate_whatever_the_environment_trusts(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang says for its own requests what to verify: a file of --ssl-ca-certs, or nothing."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
+    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS, "/generate": SERVED}
+    with answering(answers, certificate=certificate) as url:
+        for verify in (False, str(certificate[0])):
+            warmer = warm.Warmer(url, [Prompt("row 1", "once", text="Once")], verify=verify)
+            assert warmer.warm() == [warm.Warmed("once", 2, 0)]
