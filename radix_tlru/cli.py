@@ -86,7 +86,9 @@ def _parser() -> argparse.ArgumentParser:
     why = command("explain", _explain, "say why a request had to prefill what it did: five lines", _INSTALL_TOP)
     why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
     why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
-    why.add_argument("--api-key", metavar="KEY", help="of the server, if it has one")
+    why.add_argument(
+        "--api-key", metavar="KEY", help="of the server, if it has one: --admin-api-key, or else --api-key"
+    )
     grafana = command(
         "dashboard", _dashboard, "print a Grafana dashboard, as JSON, of what servers evict", _INSTALL_DASHBOARD
     )

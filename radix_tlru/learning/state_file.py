@@ -11,6 +11,7 @@ A NumPy archive (``.npz``) of numbers and text, read without pickle, so that not
 ===========  ==================================================================================
 
 It is written beside the old one, which it then replaces in one step: a server that dies while it writes loses nothing.
+Where the path is a link, that is the file that it leads to.
 """
 
 from __future__ import annotations
@@ -71,8 +72,14 @@ class StateFile:
     path: Path
     origin: Origin
 
+    @property
+    def _target(self) -> Path:
+        """The file itself, if the path is a link to it."""
+        return Path(os.path.realpath(self.path))
+
     def check(self, now: str) -> None:
-        """Make sure, before a model is loaded, that the state can be loaded and saved. A missing file is created.
+        """Make sure, before a model is loaded, that the state can be loaded and saved, by doing so. A missing file is
+        created. One in a folder that can be written may yet be none that can be replaced, as a mount is.
 
         Args:
             now: date and time, for a new file.
@@ -81,20 +88,21 @@ class StateFile:
             ConfigError: the file is of another model, page size or shape, is no such file, or cannot be written.
         """
         try:
-            if not self.path.exists():
-                self.save(LearnedState(), now)
-                return
-            tempfile.TemporaryFile(dir=self.path.absolute().parent).close()  # the file itself is replaced
+            saved = self._read() if self.path.exists() else SavedState(self.origin, now, LearnedState())
+            self.save(saved.state, saved.saved_at)
         except OSError as error:
             raise _refused(self.path, f"cannot be written, {_reason(error)}") from error
-        self.load()
 
     def load(self) -> LearnedState:
         """What a former run learned.
 
         Raises:
-            ConfigError: as :meth:`check`.
+            ConfigError: as :meth:`check`, but that it cannot be written.
         """
+        return self._read().state
+
+    def _read(self) -> SavedState:
+        """What is in the file, which has to be of this origin."""
         saved = read_state(self.path)
         for name, own, found in (
             ("the model", self.origin.model, saved.origin.model),
@@ -102,7 +110,7 @@ class StateFile:
         ):
             if own != found:
                 raise _refused(self.path, f"was learned with {name} {found}; must be of {own}, or a new file")
-        return saved.state
+        return saved
 
     def save(self, state: LearnedState, now: str) -> None:
         """Write what was learned up to ``now`` (date and time).
@@ -119,8 +127,8 @@ class StateFile:
             "answers": state.answers._asdict(),
             "seen": state.seen._asdict(),
         }
-        directory, name = self.path.absolute().parent, self.path.name
-        handle, part = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=directory)
+        target = self._target
+        handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
         try:
             with os.fdopen(handle, "wb") as file:
                 np.savez(
@@ -133,8 +141,8 @@ class StateFile:
                 )
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(part, self.path.stat().st_mode if self.path.exists() else _MODE)
-            os.replace(part, self.path)
+            os.chmod(part, target.stat().st_mode if target.exists() else _MODE)
+            os.replace(part, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(part)

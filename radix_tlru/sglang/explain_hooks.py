@@ -1,6 +1,7 @@
 """How a server is asked for an explanation, and how a cache hears of who needs room (``--tlru-explain``).
 
-A question is ``GET /tlru/explain?rid=…``, a route of SGLang's own HTTP server, behind its keys. It travels to the
+A question is ``GET /tlru/explain?rid=…``, a route of SGLang's own HTTP server. An answer names requests of others, so
+it is behind the operator's key (``--admin-api-key``) where there is one, else behind ``--api-key``. It travels to the
 schedulers as ``/server_info`` does, in a ``GetInternalStateReq``, whose ``rid`` nobody else uses. Metrics have no place
 for single requests, and ``/server_info`` takes no question: it would have to say all of it, in the scheduler's thread.
 """
@@ -82,9 +83,10 @@ def answer_question(original: Callable[..., Any], controller: Any, asked: Any) -
 def add_route() -> None:
     """Have this process's HTTP server take questions, if it runs one; once."""
     from sglang.srt.entrypoints import http_server
+    from sglang.srt.utils.auth import AuthLevel, auth_level
 
     if not any(getattr(route, "path", None) == ROUTE for route in http_server.app.routes):
-        http_server.app.get(ROUTE)(_explain)
+        http_server.app.get(ROUTE)(auth_level(AuthLevel.ADMIN_OPTIONAL)(_explain))
 
 
 async def _explain(rid: str) -> Any:

@@ -18,7 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from radix_tlru.config import Config
+from xxhash import xxh3_128_hexdigest
+
+from radix_tlru.config import Config, one_line
 from radix_tlru.learning.records import is_known
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.policy.policy import policy_for
@@ -34,11 +36,11 @@ __all__ = ["MOST_REQUESTS", "Explainer", "decode_need", "prefill_need"]
 MOST_REQUESTS = 4_096
 """Requests that can be explained, the newest: 0.9 kB each."""
 
+_LONGEST_NAME = 128
+"""Characters of a request's id, which a client may choose, that are kept of it."""
+
 _MOST_EVICTIONS = 8_192
 """Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
-
-_MOST_OF_AN_ID = 128
-"""Characters of a request's id that are kept: clients may choose them, as long as they like."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +83,7 @@ class Explainer:
 
     def explanation(self, rid: str) -> Explanation | None:
         """Of a request; None: it is not among the last that were served, and cached."""
-        return self._requests.get(rid[:_MOST_OF_AN_ID])
+        return self._requests.get(_name_of(rid))
 
     def _count_eviction(self, victim: Victim, order: Order) -> None:
         leaf, keep = victim.leaf, victim.keep
@@ -106,10 +108,10 @@ class Explainer:
     def _record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
         found = [self._evictions.pop(key, None) for key in _keys(conversation)]
         lacked = turn.prompt_len - turn.cached_len > conversation.new_len
-        rid = rid[:_MOST_OF_AN_ID]
-        self._requests.pop(rid, None)
-        self._requests[rid] = Explanation(
-            rid,
+        name = _name_of(rid)
+        self._requests.pop(name, None)
+        self._requests[name] = Explanation(
+            name,
             time.time(),
             turn.prompt_len,
             turn.cached_len,
@@ -137,13 +139,20 @@ def _keys(conversation: Conversation) -> Iterator[int]:
         prefix = prefix.above
 
 
+def _name_of(rid: str) -> str:
+    """An id as it is kept and shown: in one line, and of a long one its beginning and a hash."""
+    if len(rid) > _LONGEST_NAME:
+        rid = f"{rid[: _LONGEST_NAME // 2]}… {xxh3_128_hexdigest(rid.encode(errors='surrogatepass'))}"
+    return one_line(rid)
+
+
 def prefill_need(batch: Any) -> Callable[[], str]:
     """What room is made for while SGLang prepares a batch of prefills, in words."""
 
     def in_words() -> str:
         largest = max(batch.reqs, key=lambda req: int(req.extend_len))
         others = f" and {len(batch.reqs) - 1:,} others" if len(batch.reqs) > 1 else ""
-        return f"the prefill of {largest.extend_len:,} tokens of request {str(largest.rid)[:_MOST_OF_AN_ID]}{others}"
+        return f"the prefill of {largest.extend_len:,} tokens of request {_name_of(str(largest.rid))}{others}"
 
     return in_words
 

@@ -60,7 +60,10 @@ class TailMetrics(_StatLoggerDIMixin):
             self._victims = _VictimMetrics(make, tail)
             self._parts += [_OrderMetrics(make, tail), self._victims]
         if tail.learner is not None:
-            self._parts.append(_LearnerMetrics(make, tail.learner))
+            self._parts.append(_LearnerMetrics(make, tail, tail.learner))
+        self._fallen_back = make.gauge(
+            "sglang:tlru_fallen_back", "1: a fault of the policy, which the log tells; lru evicts since, as stock."
+        )
         dry_run = make.gauge("sglang:tlru_dry_run", "1: stock lru evicts, and the policy in force is only watched.")
         dry_run.set(tail.config.dry_run)
         self._threshold = make.gauge(
@@ -90,6 +93,7 @@ class TailMetrics(_StatLoggerDIMixin):
         """Bring the registry up to date: so many metrics that no token of an answer should wait for it."""
         for part in self._parts:
             part.report()
+        self._fallen_back.set(self._tail.breaker.has_tripped)
         self._threshold.set(self._tail.policy.threshold)
         self._weight.set(self._tail.policy.median_weight)
         if self._live is not None:
@@ -147,8 +151,8 @@ class _OrderMetrics:
 class _LearnerMetrics:
     """What the turns cost so far, and what was predicted of them."""
 
-    def __init__(self, make: _Maker, learner: Learner) -> None:
-        self._learner = learner
+    def __init__(self, make: _Maker, tail: LearningComponent, learner: Learner) -> None:
+        self._tail, self._learner = tail, learner
         self._reported = -1
         names = list(learner.candidates)
         self._policy = make.gauges("sglang:tlru_policy", "1 for the policy in force.", "policy", names)
@@ -208,6 +212,10 @@ class _LearnerMetrics:
     def report(self) -> None:
         learner = self._learner
         served = learner.served
+        if self._tail.breaker.has_tripped:  # nothing is learned any more
+            for name, gauge in self._policy.items():
+                gauge.set(name == "lru")
+            return
         if served.requests == self._reported:
             return
         self._reported = served.requests

@@ -103,8 +103,9 @@ def _engine_server_args(original: Callable[..., ServerArgs]) -> Callable[..., Se
         config = flags.config_from({name: arguments.pop(name, None) for name in keywords})
         if config is not None and config.warm is not None:
             raise ConfigError(f"{FLAGS['warm']} {config.warm}: must be left out of an Engine, which has no HTTP server")
-        if config is not None and config.prefill_ahead:
-            raise ConfigError(f"{FLAGS['prefill_ahead']}: must be left out of an Engine, which has no HTTP server")
+        for field in ("prefill_ahead", "explain"):
+            if config is not None and getattr(config, field):
+                raise ConfigError(f"{FLAGS[field]}: must be left out of an Engine, which has no HTTP server")
         return _stock(original(**arguments)) if config is None else server_args(config, **arguments)
 
     return engine_server_args

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ANSWERS_QUESTIONS",
+    "METRIC_LABELS",
     "SUPPORTED",
     "TOKENIZER_WORKERS",
     "check_model",
@@ -48,6 +49,7 @@ __all__ = [
     "page_size_of",
     "python_core_reason",
     "release_of",
+    "replicas_of",
     "rust_core_refusal",
     "sessions_refusal",
     "sglang_version",
@@ -64,6 +66,9 @@ ANSWERS_QUESTIONS = "sglang.srt.managers.scheduler_components.internal_state"
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
 """Method of a ServerArgs record by which further tokenizer processes find their class."""
 
+METRIC_LABELS = ("answer", "phase", "policy", "position", "silent")
+"""Labels of our metrics beside those of a rank."""
+
 # Flags of SGLang that choose another cache or another order, and the value that each has to have.
 _CONFLICTS = {
     "--enable-hisparse": ("enable_hisparse", False),  # drops KV of its own choice, and wants no radix cache
@@ -78,6 +83,10 @@ _CONFLICTS = {
     "--enable-kv-cache-sharding": ("enable_kv_cache_sharding", False),
     "--disaggregation-decode-retraction-backup": ("disaggregation_decode_retraction_backup", None),
     "--enable-pd-role-switch": ("enable_pd_role_switch", False),
+    "--encoder-only": ("encoder_only", False),  # it caches no KV
+    "--use-ray": ("use_ray", False),  # its schedulers load no plugins
+    "--kv-canary-sweep-interval": ("kv_canary_sweep_interval", 0),  # a sweep walks SGLang's own class of cache alone
+    "--enable-int8-mamba-checkpoint": ("enable_int8_mamba_checkpoint", False),  # nor does its pool go with another
     # They take requests in without the code that stamps them and checks hints.
     "--grpc-mode": ("grpc_mode", False),
     "--smg-grpc-mode": ("smg_grpc_mode", False),
@@ -257,15 +266,26 @@ def check_record(record: ServerArgs, config: Config) -> None:
     for flag, refused_with in (
         (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
         ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone
+        ("--enable-memory-saver", record.enable_memory_saver),  # while memory is released nobody may ask
     ):
         if config.warm is not None and refused_with:
             raise ConfigError(f"{FLAGS['warm']} {config.warm}: not supported together with {flag}")
         if config.prefill_ahead and refused_with:
             raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag}")
-    if config.prefill_ahead and record.dp_size > 1:  # which of them has the conversation only a router knows
-        raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with --dp-size {record.dp_size}")
+    if config.prefill_ahead and replicas_of(record) > 1:  # which of them has the conversation only a router knows
+        flag = "--dp-size" if record.dp_size > 1 else "--attn-dp-size"
+        raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag} {replicas_of(record)}")
+    if record.enable_metrics and (taken := set(record.extra_metric_labels or ()).intersection(METRIC_LABELS)):
+        raise ConfigError(
+            f"--extra-metric-labels {min(taken)}: must be another label, as metrics of ours have that one"
+        )
     if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
         raise conflict("--tokenizer-worker-num", workers, config)
+
+
+def replicas_of(record: ServerArgs) -> int:
+    """Caches among which requests are divided: replicas of the model, or groups of data-parallel attention."""
+    return int(record.dp_size * getattr(record, "attn_dp_size", 1))  # without a field of its own: among the replicas
 
 
 def page_size_of(record: ServerArgs) -> int:
@@ -285,8 +305,9 @@ def check_model(record: ServerArgs, config: Config) -> None:
     is_stateful = uses_ssm_state(model)
     is_hybrid = model.is_hybrid_swa or is_stateful
     refusals = {
-        # Whisper, encoders, --enable-mis, deterministic inference on some attention backends.
-        "a model or flags for which SGLang turns its radix cache off": resolving_view(record).disable_radix_cache,
+        "--disable-radix-cache, which SGLang chose for this model, or for another flag, as it logged": (
+            resolving_view(record).disable_radix_cache
+        ),
         "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
         f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
         "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,

@@ -95,11 +95,12 @@ PANELS = (
     ),
     Panel(
         "Policy in force",
-        "1 for the policy that evicts; in a dry run for the one that would.",
+        "1 for the policy that evicts; in a dry run for the one that would. After a fault lru evicts, until a restart.",
         Short,
         (
             Query(_now("sglang:tlru_policy"), "{{policy}}"),
             Query(_now("sglang:tlru_dry_run"), "dry run"),
+            Query(_now("sglang:tlru_fallen_back"), "after a fault"),
         ),
     ),
     Panel(
@@ -191,9 +192,15 @@ PANELS = (
     ),
     Panel(
         "Eviction's share of the time",
-        "Of the scheduler's time, what evictions take.",
+        "Of the scheduler's time, what evictions take; of several, the mean.",
         PercentUnit,
-        (Query(_rate(f"{_EVICTIONS}_sum"), "{{instance}}"),),
+        (
+            Query(  # replicas of --dp-size are one series of SGLang's; of ours each has its own
+                f"sum by (instance) ({_rate(f'{_EVICTIONS}_sum')}) "
+                f"/ count by (instance) ({_now('sglang:tlru_dry_run')})",
+                "{{instance}}",
+            ),
+        ),
     ),
     Panel(
         "What could go",

@@ -35,7 +35,7 @@ def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
     headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
     reply = get(base, ROUTE, params={"rid": rid}, headers=headers)
     if reply.status_code == requests.codes.unauthorized:
-        raise ScrapeError(f"{where}: the server wants its key; give --api-key")
+        raise ScrapeError(f"{where}: the server wants its key (its --admin-api-key, if it has one); give --api-key")
     try:
         answer = reply.json()
     except requests.JSONDecodeError:

@@ -139,6 +139,8 @@ def get(base: str, path: str, session: requests.Session | None = None, **options
     """
     try:
         return (session or requests).get(f"{base}{path}", timeout=_PATIENCE_S, **options)
+    except requests.exceptions.SSLError as error:
+        raise ScrapeError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
     except requests.ConnectionError:
         raise ScrapeError(f"no server answers at {base}") from None
     except requests.RequestException as error:

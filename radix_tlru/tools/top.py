@@ -88,10 +88,11 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
         lower: tuple[RenderableType, ...] = (beside,)
     else:
         lower = (shadows, Text(), returns)
-    if first.is_dry_run:
-        return Group(_title(now), Text(), _dry_run(first), Text(), _state(now, before), Text(), *lower)
     warm = (Text(), _warm(now.warm)) if now.warm else ()
     ahead = (Text(), _ahead(now.ahead)) if now.ahead is not None else ()
+    if first.is_dry_run:
+        saved = _dry_run(first)
+        return Group(_title(now), Text(), saved, Text(), _state(now, before), Text(), *lower, *warm, *ahead)
     return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm, *ahead)
 
 
@@ -164,6 +165,8 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
 
     is_dry_run = now.ranks[0].is_dry_run
     meaning = "if this were no dry run" if is_dry_run else "by whose order leaves go"
+    if any(rank.value("fallen_back") for rank in now.ranks):
+        meaning = "AFTER A FAULT, which the server's log tells"
     row("policy in force", lambda rank: rank.policy, meaning, alike=True)
     row(
         "threshold ξ",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -78,12 +78,13 @@ class Warmer:
         self._url = (url if "://" in url else f"http://{url}").rstrip("/")
         self._patience_s = _PATIENCE_S
         self._session = requests.Session()
-        self._session.verify = verify
+        self._verify = verify  # given with each request, or an environment that has REQUESTS_CA_BUNDLE has its own way
         if api_key is not None:
             self._session.headers["Authorization"] = f"Bearer {api_key}"
         asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
-        told = self._ask("server_info", lambda info: [int(info[field]) for field in asked])
-        self.pool, longest, self._replicas, self._page_size = told
+        told = self._ask("server_info", lambda info: [int(info[field]) for field in asked] + [_attention_groups(info)])
+        self.pool, longest, replicas, self._page_size, groups = told
+        self._replicas = replicas * groups
         self._check_adapters(prompts)
         self._ready: list[_Ready] = []
         self.tokens = 0
@@ -165,7 +166,11 @@ class Warmer:
         """What ``read`` takes out of the server's answer; ``about``: what a refusal begins with."""
         url = f"{self._url}/{path}"
         try:
-            reply = self._session.request("GET" if body is None else "POST", url, json=body, timeout=self._patience_s)
+            method = "GET" if body is None else "POST"
+            reply = self._session.request(method, url, json=body, timeout=self._patience_s, verify=self._verify)
+        except requests.exceptions.SSLError as error:
+            told = f"{self._url}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust"
+            raise WarmError(told) from None
         except requests.ConnectionError:
             raise WarmError(f"no server answers at {self._url}") from None
         except requests.RequestException as error:
@@ -176,6 +181,11 @@ class Warmer:
             return read(reply.json())
         except (KeyError, TypeError, ValueError, AttributeError):
             raise WarmError(f"{url}: is no SGLang server; of a router, give the URL of each worker") from None
+
+
+def _attention_groups(info: Mapping[str, Any]) -> int:
+    """Groups of data-parallel attention, each with a cache of its own. SGLang counted them as replicas once."""
+    return int(info.get("attn_dp_size", 1))
 
 
 def _message_of(reply: requests.Response) -> str:

@@ -20,7 +20,9 @@ import requests
 
 from eval.live.server import Server, free_port
 from radix_tlru.cli import main
+from radix_tlru.tools.prompts import Prompt
 from radix_tlru.tools.scrape import read
+from radix_tlru.tools.warm import Warmer
 from tests.helpers.kv_subscriber import Subscriber
 from tests.helpers.models import QWEN, write_adapter, write_weighted_model
 from tests.helpers.servers import (
@@ -281,6 +283,9 @@ def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
         same = Conversation(50).ask(500)
         found = [cached(ask(server, [body(same, **replica)])[0]) for replica in [*REPLICAS, *REPLICAS]]
         assert found == [0, 0, 499, 499]
+        warm = Conversation(51).ask(300)
+        Warmer(server.base_url, [Prompt("row 1", "warm", input_ids=[*warm])]).warm()
+        assert [cached(ask(server, [body(warm, **replica)])[0]) for replica in REPLICAS] == [299, 299]
         assert_unharmed(server, POOL)
     return histories(told)
 

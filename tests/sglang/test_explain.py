@@ -5,15 +5,17 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.entrypoints.http_server import app
 from sglang.srt.managers.schedule_batch import ScheduleBatch
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.utils.auth import _get_auth_level_from_app_and_scope, decide_request_auth
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import explainer
-from radix_tlru.sglang.explain_hooks import room_for_decode, room_for_prefill
+from radix_tlru.sglang.explain_hooks import add_route, room_for_decode, room_for_prefill
 from radix_tlru.sglang.explainer import Explainer
-from radix_tlru.tools.explanation import Explanation, lines
+from radix_tlru.tools.explanation import ROUTE, Explanation, lines
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.served import served
 
@@ -31,13 +33,13 @@ class Explained(Driver):
         self._now = 0.0
         self._turns: dict[str, int] = {}
 
-    def turn(self, conversation: str, tokens: int) -> int:
+    def turn(self, conversation: str, tokens: int, rid: str | None = None) -> int:
         """All of the tokens but 10 are prompt; room is made as for a batch of this request alone."""
         history = self.histories.setdefault(conversation, [])
         history += self.fresh(tokens)
         self._now += 1.0
         self._turns[conversation] = self._turns.get(conversation, 0) + 1
-        rid = f"{conversation}{self._turns[conversation]}"
+        rid = f"{conversation}{self._turns[conversation]}" if rid is None else rid
         batch = SimpleNamespace(tree_cache=self.cache, reqs=[SimpleNamespace(rid=rid, extend_len=tokens)])
 
         def prepared(_batch: object) -> int:
@@ -49,18 +51,6 @@ class Explained(Driver):
         found = self.cache.tail.explainer.explanation(rid)
         assert found is not None
         return found
-
-
-def test_of_an_id_that_a_client_made_long_the_beginning_is_kept() -> None:
-    cache, long = Explained(), 100_000 * "C"
-    cache.turn("A", 1_800)
-    cache.turn("B", 1_500)
-    cache.turn(long, 1_200)
-    cache.turn("A", 110)
-    assert cache.explanation(f"{long}1").rid == 128 * "C"
-    eviction = cache.explanation("A2").eviction
-    assert eviction is not None
-    assert eviction.needed_for == f"the prefill of 1,200 tokens of request {128 * 'C'}"
 
 
 def test_a_request_is_told_what_it_lacked_and_who_had_it_evicted() -> None:
@@ -173,6 +163,45 @@ def test_memory_is_bounded_and_a_request_beyond_it_is_not_known(monkeypatch: pyt
     assert [known.explanation(f"N{number} 1") is None for number in range(20)] == [True] * 17 + [False] * 3
     assert len(known._requests) == 3
     assert len(known._evictions) == 2
+
+
+def test_an_id_that_a_client_chose_fills_neither_memory_nor_the_screen() -> None:
+    """The one of a request that had another evicted, too: it is in what is told of that one."""
+    cache = Explained()
+    ids = [f"\x1b[2J{letter * 1_000_000}\n" for letter in "ABC"]
+    for rid, tokens in zip(ids, (1_800, 1_500, 1_200), strict=True):
+        cache.turn(rid[-2], tokens, rid)
+    again = f"{ids[0]}again"
+    cache.turn("A", 110, again)
+    told = [*lines(cache.explanation(again))]
+    assert told[0].startswith("request: \\x1b[2JAAAA")
+    assert " of request \\x1b[2JCCCC" in told[2]
+    assert all(line.isprintable() and len(line) < 300 for line in told)
+    known = cache.cache.tail.explainer
+    assert len({*known._requests}) == 4, "each is told from the others"
+    assert max(len(name) for name in known._requests) < 200
+    assert {known.explanation(rid).prompt for rid in ids} == {1_790, 1_490, 1_190}
+
+
+@pytest.mark.parametrize(
+    ("api_key", "admin_api_key", "allowed"),
+    [
+        (None, None, {None, "client", "operator"}),
+        ("client", None, {"client"}),
+        (None, "operator", {"operator"}),
+        ("client", "operator", {"operator"}),
+    ],
+)
+def test_a_question_is_the_operators_as_an_answer_names_requests_of_others(
+    api_key: str | None, admin_api_key: str | None, allowed: set[str | None]
+) -> None:
+    add_route()
+    scope = {"type": "http", "method": "GET", "path": ROUTE, "headers": [], "query_string": b"rid=a"}
+    asked = {"method": "GET", "path": ROUTE, "auth_level": _get_auth_level_from_app_and_scope(app, scope)}
+    keys = {"api_key": api_key, "admin_api_key": admin_api_key}
+    for given in (None, "client", "operator"):
+        header = given and f"Bearer {given}"
+        assert decide_request_auth(**asked, **keys, authorization_header=header).allowed == (given in allowed)
 
 
 def test_a_fault_ends_explanations_and_nothing_else(

@@ -62,6 +62,13 @@ def test_the_flags_become_a_configuration_that_travels_to_the_schedulers(model: 
     assert config_of(record) == Config("tlru", threshold=4096, next_prompt_estimate=64, median_weight=0.2)
 
 
+def test_sglangs_own_policy_stays_lru_whatever_it_would_choose_for_the_model(model: str) -> None:
+    """For Qwen3-VL it would choose another one, and then not look up again what waits, unless lru was asked for."""
+    record, stock = parse(model, "--radix-eviction", "tlru"), parse(model)
+    assert (record.radix_eviction_policy, record._radix_eviction_policy_explicitly_set) == ("lru", True)
+    assert not stock._radix_eviction_policy_explicitly_set
+
+
 def test_one_flag_is_enough(model: str) -> None:
     assert config_of(parse(model, "--radix-eviction", "tlru")) == Config()
 
@@ -134,8 +141,11 @@ def test_the_engine_takes_the_flags_as_keywords(model: str) -> None:
         Engine.server_args_class(model_path=model, radix_cache_backend=BACKEND)
     with pytest.raises(ConfigError, match=r"^--tlru-warm FILE: must be left out of an Engine"):
         Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_warm="FILE")
-    with pytest.raises(ConfigError, match=r"^--tlru-prefill-ahead: must be left out of an Engine"):
-        Engine.server_args_class(model_path=model, radix_eviction="tlru", tlru_prefill_ahead=True)
+    for switch in ("tlru_prefill_ahead", "tlru_explain"):
+        with pytest.raises(
+            ConfigError, match=r"^--tlru-\w+(-ahead)?: must be left out of an Engine, which has no HTTP"
+        ):
+            Engine.server_args_class(model_path=model, radix_eviction="tlru", **{switch: True})
 
 
 def test_a_return_model_that_breaks_its_contract_ends_the_launch(
@@ -276,6 +286,14 @@ REFUSED = {
     "--radix-eviction tlru --tlru-prefill-ahead --dp-size 2": "-ahead: not supported together with --dp-size 2",
     "--radix-eviction tlru --tlru-prefill-ahead --tokenizer-worker-num 2": "-ahead: not supported together with --t",
     "--radix-eviction tlru --tlru-prefill-ahead --disaggregation-mode prefill": "-ahead: not supported together with",
+    "--radix-eviction tlru --tlru-prefill-ahead --tp 2 --attn-dp-size 2": "--attn-dp-size 2",
+    "--radix-eviction tlru --tlru-prefill-ahead --enable-memory-saver": "not supported together with --enable-memory-",
+    "--radix-eviction tlru --tlru-warm . --enable-memory-saver": ".: not supported together with --enable-memory-saver",
+    "--radix-eviction tlru --use-ray": "together with --use-ray",
+    "--radix-eviction tlru --encoder-only": "together with --encoder-only",
+    "--radix-eviction tlru --kv-canary-sweep-interval 100": "together with --kv-canary-sweep-interval 100",
+    "--radix-eviction tlru --enable-int8-mamba-checkpoint": "together with --enable-int8-mamba-checkpoint",
+    '--radix-eviction tlru --enable-metrics --extra-metric-labels {"policy":"a"}': "-labels policy: must be another",
 }
 
 
@@ -329,6 +347,19 @@ def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model:
         pass
 
 
+def test_what_sglang_disables_the_radix_cache_for_is_refused_before_the_model_is_loaded(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scoring of several items does so; SGLang would decline it on a CPU unless told of a backend of GPUs."""
+    scoring = ("--device", "cpu", "--enable-mis", "--attention-backend", "flashinfer")
+    record = parse(model, "--radix-eviction", "tlru", *scoring)
+    record.resolve_once()
+    with pytest.raises(SystemExit) as stopped:
+        record.check_server_args()
+    assert stopped.value.code == 2
+    assert "not supported with --disable-radix-cache, which SGLang chose" in capsys.readouterr().err.splitlines()[-1]
+
+
 HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]
 
 
@@ -355,19 +386,6 @@ def test_a_hybrid_model_is_accepted_where_this_release_lets_it(
     with pytest.raises(SystemExit) if refusal else nullcontext():
         record.check_server_args()
     assert f"not supported with a hybrid model: {refusal}" in capsys.readouterr().err or refusal is None
-
-
-def test_a_radix_cache_that_sglang_turns_off_is_refused_before_weights_are_loaded(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    scoring = ("--enable-mis", "--attention-backend", "flashinfer", "--device", "cpu", "--dtype", "float32")
-    record = parse(model, "--radix-eviction", "etlru", *scoring)
-    record.resolve_once()
-    with pytest.raises(SystemExit) as stopped:
-        record.check_server_args()
-    assert stopped.value.code == 2
-    named = "--radix-eviction etlru: not supported with a model or flags for which SGLang turns its radix cache off"
-    assert named in capsys.readouterr().err.strip().splitlines()[-1]
 
 
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))

@@ -113,7 +113,10 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's package prometheus is not installed")
 def test_a_rule_fires_where_the_policy_in_force_is_worse_than_lru_and_nowhere_else(tmp_path: Path) -> None:
-    """In two hours lru has 100 tokens of TEL a minute; the policy in force 110 at ``worse``, 102 at ``even``."""
+    """In two hours lru has 100 tokens of TEL a minute; the policy in force 110 at ``worse``, 102 at ``even``.
+
+    Evictions take a fifth of the time at ``worse``, and a 25th of that of each of the eight replicas at ``even``.
+    """
     found = []
     for instance, tokens in (("worse", 110), ("even", 102)):
         for policy, in_force, grows in (("etlru", 1, tokens), ("lru", 0, 100)):
@@ -125,10 +128,16 @@ def test_a_rule_fires_where_the_policy_in_force_is_worse_than_lru_and_nowhere_el
         for le in ("0.005", "0.05", "+Inf"):
             grows = 60 if slow < float(le) else 0
             found.append(series("sglang:eviction_duration_seconds_bucket", f"0+{grows}x120", instance=instance, le=le))
-        found.append(series("sglang:eviction_duration_seconds_sum", f"0+{600 * slow}x120", instance=instance))
+        replicas = {"worse": 1, "even": 8}[instance]
+        took_s = 600 * slow * replicas
+        found.append(series("sglang:eviction_duration_seconds_sum", f"0+{took_s}x120", instance=instance))
+        for rank in map(str, range(replicas)):
+            found.append(series("sglang:tlru_dry_run", "0x120", instance=instance, dp_rank=rank))
+            fallen = int(instance == "worse")
+            found.append(series("sglang:tlru_fallen_back", f"{fallen}x120", instance=instance, dp_rank=rank))
     firing = [
         {"labels": f'{{__name__="ALERTS",alertname="{name}",alertstate="firing",instance="worse",severity="warning"}}'}
-        for name in ("TlruEvictionShare", "TlruEvictionSlow", "TlruWorseThanLru")
+        for name in ("TlruEvictionShare", "TlruEvictionSlow", "TlruFellBack", "TlruWorseThanLru")
     ]
     expected = {"expr": "ALERTS", "eval_time": "110m", "exp_samples": [{**each, "value": 1} for each in firing]}
     case = {"interval": "1m", "input_series": found, "promql_expr_test": [expected]}

@@ -350,18 +350,6 @@ def test_nothing_in_a_file_is_run(file: StateFile, tmp_path: Path) -> None:
     assert not (tmp_path / "intruded").exists()
 
 
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    assert_cannot_be_written(tmp_path / "nowhere" / "state.npz", "FileNotFoundError: No such file or directory")
-    (tmp_path / "file").touch()
-    assert_cannot_be_written(tmp_path / "file" / "state.npz", "NotADirectoryError: Not a directory")
-
-
-def assert_cannot_be_written(path: Path, reason: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        StateFile(path, Origin(MODEL, PAGE)).check(NOW)
-    assert str(refused.value) == f"--tlru-state {path}: cannot be written, {reason}"
-
-
 # ---- radix-tlru state FILE ----
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
@@ -22,6 +23,7 @@ from radix_tlru.cli import main
 from radix_tlru.config import PolicyName
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.metrics import TailMetrics
+from radix_tlru.sglang.support import METRIC_LABELS
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
 from tests.helpers.caches import Driver, our_cache
@@ -52,8 +54,8 @@ class Watched(Driver):
             _counter_cls = partial(Counter, registry=self.registry)
             _gauge_cls = partial(Gauge, registry=self.registry)
 
-        labels = {"cache_type": "TailRadixCache", "dp_rank": "0", "pp_rank": "0", "tp_rank": str(rank)}
-        self._metrics, self._random, self._now = Metrics(labels, self.tail), Random(1), 0.0
+        self.labels = {"cache_type": "TailRadixCache", "dp_rank": "0", "pp_rank": "0", "tp_rank": str(rank)}
+        self._metrics, self._random, self._now = Metrics(self.labels, self.tail), Random(1), 0.0
 
     def serve(self, requests: int) -> Snapshot:
         """So many turns, some seconds after each other."""
@@ -107,6 +109,30 @@ def test_the_metrics_say_what_the_cache_did_and_the_learner_believes(
     told = [rank.by(f"{name}_total", "silent") for name in ("watched_seconds", "expected_returns", "returns")]
     assert [*zip(*(each.values() for each in told), strict=True)] == learner.returns_by_age
     assert [*told[0]] == ["0-22s", "22-128s", "128-1024s", "1024-8000s", "8000+s"]
+
+
+def test_labels_that_an_operator_may_not_add_are_those_of_our_metrics(
+    snapshots: tuple[Watched, Snapshot, Snapshot],
+) -> None:
+    watched, _, _ = snapshots
+    samples = [each for family in text_string_to_metric_families(watched.text()) for each in family.samples]
+    assert {label for each in samples for label in each.labels} == {*watched.labels, *METRIC_LABELS}
+
+
+def test_after_a_fault_lru_is_told_to_be_in_force_and_what_was_counted_stays() -> None:
+    """At w = 0.05 etlru is in force in the end, which no later report would otherwise take back."""
+    watched = Watched("etlru", median_weight=0.05)
+    (before,) = watched.serve(300).ranks
+    assert (before.policy, before.value("fallen_back")) == ("etlru", 0.0)
+    watched.tail.breaker.is_armed = True
+    watched.tail.breaker.trip("to choose what goes", RuntimeError("a fault of the policy"))
+    snapshot = watched.serve(0)
+    (after,) = snapshot.ranks
+    assert (after.policy, after.value("fallen_back"), after.value("median_weight")) == ("lru", 1.0, 1.0)
+    for name in ("requests_total", "excess_tokens_total", "shadow_requests_total"):
+        assert after.value(name) == before.value(name)
+    (line,) = (line for line in shown(snapshot).splitlines() if line.strip().startswith("policy in force"))
+    assert " ".join(line.split()[3:]) == "lru AFTER A FAULT, which the server's log tells"
 
 
 def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
@@ -253,6 +279,7 @@ def test_a_dry_run_says_in_words_what_would_have_been_saved() -> None:
     assert excess["in force"] == excess["tlru"] < excess["lru"]
     assert f"With what would have been in force so far: {saved}, requests beyond ξ " in text
     assert "Next to go" not in text, "stock does not tell what goes next"
+    assert "support" in shown(read(watched.text() + WARM.format(more=7.0), "http://server")), "it warms prompts as well"
     assert "evictable leaves" not in text
     assert rank.value("requests_total") == watched.served
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shutil
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import certifi
 import pytest
 
 from radix_tlru.cli import main
@@ -20,13 +25,25 @@ HTML = "<html>nothing here</html>"
 
 
 @contextlib.contextmanager
-def answering(answers: Mapping[str, tuple[int, str]], takes_s: float = 0.0) -> Iterator[str]:
-    """The URL of a server that answers a path by a status and a text, after a while, and any other by 404 and HTML."""
+def answering(
+    answers: Mapping[str, tuple[int, str]],
+    takes_s: float = 0.0,
+    heard: list[tuple[str, bytes]] | None = None,
+    certificate: tuple[Path, Path] | None = None,
+) -> Iterator[str]:
+    """The URL of a server that answers a path by a status and a text, after a while, and any other by 404 and HTML.
+
+    Args:
+        heard: gets the path and the body of each request.
+        certificate: for TLS, with its key.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             status, text = answers.get(self.path.partition("?")[0], (404, HTML))
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            if heard is not None:
+                heard.append((self.path, body))
             time.sleep(takes_s)
             self.send_response(status)
             self.end_headers()
@@ -39,9 +56,13 @@ def answering(answers: Mapping[str, tuple[int, str]], takes_s: float = 0.0) -> I
             """Nobody reads it."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}"
+            yield f"http{'s' if certificate is not None else ''}://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
 
@@ -60,7 +81,7 @@ NO_EXPLANATION = "is no SGLang server that was started with --tlru-explain"
         (404, HTML, "HTTP 404; start the server with --tlru-explain"),
         (500, HTML, "HTTP 500; start the server with --tlru-explain"),
         (500, '{"error": {"message": "m"}}', "HTTP 500; start the server with --tlru-explain"),
-        (401, HTML, "the server wants its key; give --api-key"),
+        (401, HTML, "the server wants its key (its --admin-api-key, if it has one); give --api-key"),
     ],
 )
 def test_what_is_no_explanation_is_told_by_its_status_first(
@@ -73,6 +94,7 @@ def test_what_is_no_explanation_is_told_by_its_status_first(
 
 INFO = {"max_total_num_tokens": 4_000, "max_req_input_len": 3_000, "dp_size": 1, "page_size": 1}
 TOKENS = (200, '{"tokens": [1, 2]}')
+SERVED = (200, '{"meta_info": {"cached_tokens": 0}}')
 
 
 @pytest.mark.parametrize(
@@ -99,10 +121,70 @@ def test_a_server_that_warms_nothing_is_named_with_what_it_was_asked(
 def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is going down takes a prompt and never answers it; it waits for as long as its client does."""
     monkeypatch.setattr(warm, "_LATER_PATIENCE_S", 0.05)
-    served = (200, '{"meta_info": {"cached_tokens": 0}}')
-    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS, "/generate": served}
+    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS, "/generate": SERVED}
     with answering(answers, takes_s=0.5) as url:
         warmer = warm.Warmer(url, [Prompt("row 1", "once", text="Once")])
         assert warmer.warm() == [warm.Warmed("once", 2, 0)]
         with pytest.raises(warm.WarmError, match=r"/generate: .*timed out"):
             warmer.warm()
+
+
+@pytest.mark.parametrize(("replicas", "groups"), [(3, None), (3, 1), (1, 3)])
+def test_each_replica_is_asked_and_each_group_of_data_parallel_attention(replicas: int, groups: int | None) -> None:
+    """SGLang 0.5.21 has no count of groups, as it counts them as replicas."""
+    info = {**INFO, "dp_size": replicas, **({} if groups is None else {"attn_dp_size": groups})}
+    heard: list[tuple[str, bytes]] = []
+    answers = {"/server_info": (200, json.dumps(info)), "/v1/tokenize": TOKENS, "/generate": SERVED}
+    with answering(answers, heard=heard) as url:
+        warm.Warmer(url, [Prompt("row 1", "once", text="Once")]).warm()
+    asked = [json.loads(body)["routed_dp_rank"] for path, body in heard if path == "/generate"]
+    assert asked == [0, 1, 2]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """One that nobody has signed but its owner, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    files = folder / "certificate.pem", folder / "key.pem"
+    new = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-out", str(files[0]), "-keyout", str(files[1])]
+    subprocess.run(
+        [*new, "-subj", "/CN=a server", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
+    )
+    return files
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
+    command: tuple[str, ...],
+    certificate: tuple[Path, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    with answering({}, certificate=certificate) as url:
+        assert main([name, url, *others]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"radix-tlru: error: {url}: ")
+        assert "CERTIFICATE_VERIFY_FAILED" in error
+        assert error.endswith("; REQUESTS_CA_BUNDLE names a file of certificates to trust\n")
+        assert error.count("\n") == 1
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
+        assert main([name, url, *others]) == 2
+        assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_a_server_that_warms_itself_trusts_its_certificate_whatever_the_environment_trusts(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang says for its own requests what to verify: a file of --ssl-ca-certs, or nothing."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
+    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS, "/generate": SERVED}
+    with answering(answers, certificate=certificate) as url:
+        for verify in (False, str(certificate[0])):
+            warmer = warm.Warmer(url, [Prompt("row 1", "once", text="Once")], verify=verify)
+            assert warmer.warm() == [warm.Warmed("once", 2, 0)]

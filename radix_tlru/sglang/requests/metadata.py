@@ -30,6 +30,7 @@ from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.record import config_of
 from radix_tlru.sglang.requests.first_tokens import FirstTokens, dumps, loads
+from radix_tlru.sglang.support import replicas_of
 
 __all__ = [
     "HOOKED",
@@ -198,7 +199,7 @@ def _serves_without_hints(error: object, record: Any) -> bool:
 
 def _first_tokens(manager: Any) -> FirstTokens:
     if not hasattr(manager, _FIRST_TOKENS):
-        setattr(manager, _FIRST_TOKENS, FirstTokens(manager.rid_to_state, manager.server_args.dp_size))
+        setattr(manager, _FIRST_TOKENS, FirstTokens(manager.rid_to_state, replicas_of(manager.server_args)))
     first_tokens: FirstTokens = getattr(manager, _FIRST_TOKENS)
     return first_tokens
 
