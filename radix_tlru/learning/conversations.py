@@ -138,9 +138,10 @@ class Conversations:
             self.begun += 1
             conversation = Conversation(stamp, self.begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
             conversation.new_len = turn.prompt_len - conversation.shared_len
+            conversation.family = conversation.number
         else:
             conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
-            conversation.prefix = before.prefix
+            conversation.prefix, conversation.family = before.prefix, before.family
             conversation.new_len = max(turn.prompt_len - (before.context_len if prompt_len is None else prompt_len), 0)
             conversation.wait, conversation.wait_before = stamp - before.stamp, before.wait
         conversation.ending = ending_of(turn.finish, self.endings.number_of(turn.answer_ids))
@@ -179,6 +180,8 @@ class Conversations:
             longer.above = shorter
         if prefixes:
             conversation.prefix = prefixes[0]
+            if left is not None and not prefixes[0].is_common:
+                conversation.family = left.family
             conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
 
     def _supersede(self, conversation: Conversation, left: Conversation | None, shared: int) -> None:

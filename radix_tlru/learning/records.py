@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _ALL = 1 << 60  # tokens, more than any context has
+_COMMON = 8  # uses, from which on a prefix is nothing that the branches of one conversation alone share
 
 
 class Turn(NamedTuple):
@@ -81,6 +82,11 @@ class SharedPrefix(Struct, eq=False, gc=False):
     last_use: float = -math.inf  # when the last of them was, s
     last_user: int = 0  # number of the conversation that used it last
 
+    @property
+    def is_common(self) -> bool:
+        """Whether many begin with it. Else who does is taken for a branch of the conversation whose path it left."""
+        return self.uses >= _COMMON
+
 
 class Conversation(Struct, eq=False, gc=False):
     """A conversation as of its last turn."""
@@ -96,6 +102,8 @@ class Conversation(Struct, eq=False, gc=False):
     """Tokens of its context that the next prompt begins with. Beyond them nothing that is cached will be used."""
     left: int = 0
     """Number of the conversation whose path this first turn left; 0: none, or no first turn."""
+    family: int = 0
+    """Number of the conversation that it is a branch of, or a branch of a branch; its own, if of none."""
     prompt_len: int = 0
     answer_len: int = 0
     thought_len: int = 0

@@ -16,7 +16,7 @@ from radix_tlru.policy.tel import Tally
 __all__ = ["IN_FORCE", "Rule", "Selector", "sparsity"]
 
 _FEWEST = 100  # contexts that fit into a shadow, unless the cache itself holds fewer
-_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most
+_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most; their branches are served with them
 _SIZED_EVERY = 1_000  # turns between two looks at how many contexts fit
 
 IN_FORCE = "in force"
@@ -88,7 +88,7 @@ class Selector:
         That is a step for each, and one in which the rule is told what they found.
         """
         self._count_context(turn.context_len)
-        if conversation.number % self.one_in:
+        if conversation.family % self.one_in:
             return
         self.prompt_tokens += turn.prompt_len
         uncached: list[int] = []
@@ -112,7 +112,7 @@ class Selector:
     def without(self, conversation: Conversation) -> Iterator[None]:
         """Take a conversation out of the orders of the shadows while what is known of it changes."""
         with ExitStack() as orders:
-            if conversation.number % self.one_in == 0:
+            if conversation.family % self.one_in == 0:
                 for shadow in self._shadows.values():
                     orders.enter_context(shadow.without(conversation))
             yield

@@ -17,7 +17,7 @@ LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
 def held(shadow: ShadowCache) -> int:
     """Tokens of its prefixes, and of its lines, each of which stands for several."""
     lines = sum(leaf.end - leaf.start for number, leaf in shadow._leaves.items() if number not in shadow._fronts_alone)
-    return sum(front.end for front in shadow._fronts.values()) + lines * shadow._one_in
+    return sum((front.end - front.start) * front.counts for front in shadow._fronts.values()) + lines * shadow._one_in
 
 
 def test_a_conversation_that_goes_on_from_within_what_it_shares_leaves_that_to_the_others() -> None:
@@ -36,7 +36,7 @@ def test_a_conversation_that_goes_on_from_within_what_it_shares_leaves_that_to_t
         shadow.serve(conversations.record_turn(served, is_leaf=True), served)
         resident.append(shadow._resident)
         assert shadow._resident == held(shadow)
-    assert resident == [4 * 1_024, 4 * 1_200, 1_024 + 4 * (176 + 176), 1_024 + 4 * 176]
+    assert resident == [4 * 1_024, 4 * 1_200, 4 * (1_024 + 176 + 176), 4 * (1_024 + 176)]
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 5])
@@ -63,3 +63,56 @@ def test_a_shadow_knows_what_it_holds_whoever_goes_on_from_where(seed: int, one_
         shadow.serve(conversations.record_turn(served, is_leaf=True), served)
         assert shadow._resident == held(shadow)
     assert shadow._resident > 59_000 * one_in
+
+
+@pytest.mark.parametrize("order", [(1_024, 1_448, 2_048), (2_048, 1_448, 1_024), (1_448, 2_048, 1_024)])
+def test_of_prefixes_on_one_path_each_is_held_once_whichever_was_found_first(order: tuple[int, ...]) -> None:
+    """A conversation of 2,896 tokens, and three that leave its path, each with 500 tokens of its own."""
+    shadow, conversations, words = ShadowCache(LRU, 100_000, 1), new_conversations(), Words()
+    path = words.fresh(2_896)
+    found = []
+    for at, shared in enumerate((len(path), *order)):
+        served = told(float(at), path[:shared] + (words.fresh(500) if at else []))
+        found.append(shadow.serve(conversations.record_turn(served, is_leaf=True), served))
+        assert shadow._resident == held(shadow) == 2_896 + 500 * at
+    assert found == [0, *order]
+
+
+def test_a_prefix_that_is_found_on_the_path_of_a_longer_one_takes_what_that_held() -> None:
+    """Whose path they leave is not in the shadow, which samples: the prefixes alone say what is shared."""
+    shadow, conversations, words = ShadowCache(LRU, 100_000, 1), new_conversations(), Words()
+    path = words.fresh(4_096)
+    found = []
+    for at, shared in enumerate((4_096, 2_048, 4_096, 1_024, 2_048)):
+        served = told(float(at), path[:shared] + words.fresh(500 if at else 0))
+        conversation = conversations.record_turn(served, is_leaf=True)
+        if conversation.number > 1:
+            found.append(shadow.serve(conversation, served))
+    assert found == [0, 0, 2_048], "only the last one is known to go on behind both"
+    assert shadow._resident == held(shadow) == 2_048 + 3 * 500
+
+
+def test_branches_of_one_conversation_are_sampled_together_until_many_share_what_they_begin_with() -> None:
+    conversations, words = new_conversations(), Words()
+    path = words.fresh(2_000)
+    families = []
+    for at in range(12):
+        served = told(float(at), path + words.fresh(500))
+        families.append(conversations.record_turn(served, is_leaf=True).family)
+    assert families == [*[1] * 9, 10, 11, 12], "eight have used the path after another one: the next stands for himself"
+    more = conversations.record_turn(told(12.0, path[:1_000] + words.fresh(500)), is_leaf=True)
+    assert more.family == 12, "a branch of the last one, as nobody left its path so early before"
+
+
+def test_what_only_branches_share_counts_for_as_many_as_a_line_until_it_is_common() -> None:
+    shadow, conversations, words = ShadowCache(LRU, 1_000_000, 1, one_in=4), new_conversations(), Words()
+    path = words.fresh(2_000)
+    resident = []
+    for at in range(10):
+        served = told(float(at), path + words.fresh(500))
+        shadow.serve(conversations.record_turn(served, is_leaf=True), served)
+        assert shadow._resident == held(shadow)
+        resident.append(shadow._resident)
+    shared = 1_448  # of 2,000 tokens, as they are found by hashes at few depths
+    assert resident[:2] == [4 * 2_500, 4 * (shared + 2 * (2_500 - shared))]
+    assert resident[-1] == shared + 4 * 10 * (2_500 - shared)

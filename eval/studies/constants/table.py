@@ -138,6 +138,8 @@ CONSTANTS = (
     Constant("learning.selector", "_FEWEST", "contexts", "that fit into a shadow cache"),
     Constant("learning.selector", "_MOST_SPARSE", "conversations", "for each that a shadow cache serves, at most"),
     Constant("learning.selector", "_SIZED_EVERY", "turns", "between two looks at how many contexts fit"),
+    Constant("learning.records", "_COMMON", "uses", "from which on a prefix is more than branches of one chat share"),
+    Constant("learning.shadow_cache", "_MOST_ABOVE", "prefixes", "above one in a shadow cache that are looked at"),
     Constant("learning.shared_prefixes", "_MEMORY", "share", "of a mean wait that the next one leaves", "odds"),
     Constant("learning.shared_prefixes", "_MOST_ON_A_PATH", "prefixes", "of a conversation that are looked at"),
     Constant("learning.shared_prefixes", "_MOST_REMEMBERED", "prefixes", "recognised when they are used again"),
