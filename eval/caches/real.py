@@ -9,6 +9,7 @@ given all tokens instead.
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,6 +86,8 @@ class RealCache:
 
         with warnings.catch_warnings():  # SGLang's imports warn of every kernel that is not there
             warnings.simplefilter("ignore")
+            from sglang.srt.mem_cache.evict_policy import TLRUStrategy
+
             from radix_tlru.sglang import build_cache
             from radix_tlru.sglang.offline.caches import stock_cache_of
 
@@ -107,10 +110,13 @@ class RealCache:
             cache = build_cache(params, replace(asked, trim_chunk=trim // page_size))
         else:  # with less than a page of slack nothing is ever TEL-safe, and stock tlru is lru
             evicts_tails = policy == "tlru" and slack > 0
+            tlru_config = {"threshold": slack, "next_prompt_estimate": 0}
+            if "trim_chunk" in inspect.signature(TLRUStrategy).parameters:  # of a patched SGLang, see patches/
+                tlru_config["trim_chunk"] = round_up(trim_chunk or 1, page_size) // page_size
             cache = stock_cache_of(
                 replace(params, enable_session_radix_cache=sessions),
                 "lru" if policy == "tlru" and not evicts_tails else policy,
-                {"threshold": slack, "next_prompt_estimate": 0} if evicts_tails else None,
+                tlru_config if evicts_tails else None,
             )
         self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = _window_pool(pages) if hybrid == "swa" else pages

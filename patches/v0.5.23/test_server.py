@@ -6,6 +6,7 @@ The tests are those of ``tests/live/test_server.py``. These servers are given mo
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,7 +41,12 @@ from tests.live.test_server import (
 )
 
 STARTUP_S = 900.0
-TLRU = {"radix-eviction": "tlru", "tlru-threshold": THRESHOLD, "tlru-next-prompt-estimate": NEXT_PROMPT}
+TLRU = {
+    "radix-eviction": "tlru",
+    "tlru-threshold": THRESHOLD,
+    "tlru-next-prompt-estimate": NEXT_PROMPT,
+    "radix-eviction-policy-config": json.dumps({"trim_chunk": 1}),  # to the page, as ours in pools so small
+}
 
 pytestmark = [pytestmark, pytest.mark.timeout(1_200)]
 
@@ -66,7 +72,7 @@ def stock_server(weighted_model: Path) -> Iterator[Server]:  # noqa: F811
 def paged_server(tmp_path: Path) -> Iterator[Server]:
     """By a file of settings: page size 16, and prompts in chunks of 256 tokens."""
     settings = tmp_path / "server.yaml"
-    settings.write_text("".join(f"{name}: {value}\n" for name, value in TLRU.items()))
+    settings.write_text("".join(f"{name}: {json.dumps(value)}\n" for name, value in TLRU.items()))
     given = [*flags(ensure_demo_model(), PAGED_POOL, PAGE_SIZE, PAGED_CHUNK), *("--config", str(settings))]
     with Server(given, name="test-patched-paged", environment=ALL_CHECKS, startup_s=STARTUP_S) as server:
         yield server
