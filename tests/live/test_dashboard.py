@@ -65,7 +65,12 @@ def test_the_rules_are_evaluated_and_none_fires_on_a_server_that_is_well(watchin
         assert time.monotonic() < deadline
         time.sleep(0.5)
     (group,) = watching.ask("rules")["groups"]
-    assert {rule["name"]: rule["state"] for rule in group["rules"]} == {
-        rule["alert"]: "inactive" for rule in yaml.safe_load(rules())["groups"][0]["rules"]
+    states = {rule["name"]: rule["state"] for rule in group["rules"]}
+    assert list(states) == [rule["alert"] for rule in yaml.safe_load(rules())["groups"][0]["rules"]]
+    # How long evictions take is the machine's: on a busy one that may be about to be told, after 15 minutes.
+    assert {name: state for name, state in states.items() if name not in ("TlruEvictionSlow", "TlruEvictionShare")} == {
+        "TlruWorseThanLru": "inactive",
+        "TlruFellBack": "inactive",
     }
+    assert "firing" not in states.values()
     assert all(rule["health"] == "ok" for rule in group["rules"]), group

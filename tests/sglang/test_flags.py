@@ -198,13 +198,6 @@ def test_a_state_that_cannot_be_written_ends_the_launch(
     assert line == f"sglang: error: --tlru-state {file}: cannot be written, {reason}"
 
 
-def test_a_state_is_for_etlru(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        parse(model, "--radix-eviction", "tlru", "--tlru-state", "file")
-    assert ended.value.code == 2
-    assert "--tlru-state file: must be left out without --radix-eviction etlru" in capsys.readouterr().err
-
-
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
 def test_a_hierarchical_cache_has_a_threshold_of_the_host(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     hierarchical = ("--radix-eviction", "tlru", "--enable-hierarchical-cache", "--hicache-storage-backend", "file")
@@ -255,6 +248,7 @@ REFUSED = {
     "--radix-eviction tlru --tlru-median-weight nan": "--tlru-median-weight nan: must be a number from 0 to 1",
     "--radix-eviction lfu": "argument --radix-eviction: invalid choice: 'lfu' (choose from 'tlru', 'etlru')",
     "--tlru-state file": "error: --tlru-state file: needs --radix-eviction etlru",
+    "--radix-eviction tlru --tlru-state file": "file: must be left out without --radix-eviction etlru",
     "--tlru-return-model a:b": "error: --tlru-return-model a:b: needs --radix-eviction etlru",
     "--tlru-threshold 4096": "--tlru-threshold 4096: needs --radix-eviction etlru (or tlru)",
     "--tlru-explain": "error: --tlru-explain: needs --radix-eviction etlru (or tlru)",
