@@ -12,7 +12,8 @@
 | `blocks.py` | ids of blocks become ids of prefixes; sizes of blocks | `hash_ids` → units |
 | `chats.py`, `content.py` | conversations in text; what a message says | messages → requests |
 | `prompts.py`, `tokenizer.py` | prompts that are one text; how tokens are counted | text or tokens → units |
-| `api.py`, `calls.py` | calls of the APIs of OpenAI and Anthropic; which call continues which | rows → requests |
+| `bodies.py`, `api.py` | calls of the APIs of OpenAI and Anthropic: what is read; all of them | rows → calls |
+| `calls.py` | which call continues which | calls → requests |
 | `log_line.py` | a line of a server's log | text → a request, or nothing |
 | `agent_log.py` | sessions of local agents with exact usage | calls → requests |
 | `lengths.py` | traces of lengths alone: contexts are rebuilt | lengths → requests |

@@ -121,12 +121,12 @@ def calls_tool(message: Mapping[str, Any]) -> bool:
     return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or str(message.get("type")) in _TOOL_CALL_TYPES
 
 
-def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Message | None:
+def message_of(message: Mapping[str, Any]) -> Message | None:
     """A message of an API or an item of a log; None if it has no known role."""
     kind = str(message.get("type", ""))
     role: Role | None
     if kind in _ANSWERED_WITHIN:
-        return Message("assistant", _text_of_block({name: message[name] for name in message if name != "id"}), time_s)
+        return Message("assistant", _text_of_block({name: message[name] for name in message if name != "id"}))
     if kind in _TOOL_CALL_TYPES or kind == "reasoning":
         role = "assistant"
     elif kind in _TOOL_RESULT_TYPES:
@@ -139,7 +139,7 @@ def message_of(message: Mapping[str, Any], time_s: float | None = None) -> Messa
         role = "tool"
     # What is called `input` in a message that is no call is a copy of what it answers.
     text = _said({name: value for name, value in message.items() if name != "input" or role == "assistant"})
-    return Message(role, text, time_s, role == "assistant" and calls_tool(message))
+    return Message(role, text, calls_tool=role == "assistant" and calls_tool(message))
 
 
 def _text_of_block(block: Mapping[str, Any]) -> str:
