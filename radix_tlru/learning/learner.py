@@ -164,7 +164,7 @@ class Learner:
         """
         steps, turns = math.inf, 0
         if a_slice:
-            a_turn = 3 + len(self.candidates)  # what is estimated, each candidate's shadow, the verdict, the end
+            a_turn = 2 + len(self.candidates)  # each candidate's shadow, the verdict, the end
             steps = max(math.ceil(len(self._unlearned) * a_turn / _SLICES), 1)
         while steps > 0:
             if self._lesson is None:
