@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -16,6 +14,7 @@ from pathlib import Path
 
 import certifi
 import pytest
+import trustme
 
 from radix_tlru.cli import main
 from radix_tlru.tools import warm
@@ -35,7 +34,7 @@ def answering(
 
     Args:
         heard: gets the path and the body of each request.
-        certificate: for TLS, with its key.
+        certificate: for TLS: of the authority, and the server's with its key.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -62,7 +61,7 @@ def answering(
     with Quiet(("127.0.0.1", 0), Handler) as server:
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*certificate)
+            context.load_cert_chain(certificate[1])
             server.socket = context.wrap_socket(server.socket, server_side=True)
         threading.Thread(target=server.serve_forever, args=(0.01,)).start()
         try:
@@ -147,17 +146,16 @@ def test_each_replica_is_asked_and_each_group_of_data_parallel_attention(replica
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """One that nobody has signed but its owner, and its key."""
+    """Of an authority that nobody knows, and of a server of its, with the key."""
     folder = tmp_path_factory.mktemp("tls")
     files = folder / "certificate.pem", folder / "key.pem"
-    new = ["openssl", "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-out", str(files[0]), "-keyout", str(files[1])]
-    subprocess.run(
-        [*new, "-subj", "/CN=a server", "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True
-    )
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    authority.cert_pem.write_to_path(files[0])
+    server.private_key_and_cert_chain_pem.write_to_path(files[1])
     return files
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 @pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
 def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
     command: tuple[str, ...],
@@ -181,7 +179,6 @@ def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
         assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
 def test_a_server_that_warms_itself_trusts_its_certificate_whatever_the_environment_trusts(
     certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
