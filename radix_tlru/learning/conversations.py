@@ -25,6 +25,7 @@ from radix_tlru.learning.reuse import AnswerReuse
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
 from radix_tlru.learning.turn_features import ending_of, features_of
 from radix_tlru.learning.turn_log import TurnLog
+from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["Conversations"]
 
@@ -41,7 +42,7 @@ class _Found(NamedTuple):
 
 
 class Conversations:
-    """Recognises conversations by their contexts, or by their prompts alone. Memory: the last 50,000."""
+    """Recognises conversations by their contexts, or by their prompts alone. Memory: some 50,000, the last."""
 
     def __init__(self, log: TurnLog, prompts: PromptLengths, page_size: int = 1) -> None:
         self._log, self._prompts, self._page_size = log, prompts, page_size
@@ -55,8 +56,9 @@ class Conversations:
         self.begun = 0
         """Conversations so far."""
         self._served = 0
-        self._known: dict[Conversation, None] = {}  # the longest silent first
-        self._sessions: dict[int, Conversation] = {}  # by key: the last turn of each, the longest silent first
+        # In each shard the longest silent first.
+        self._known = ShardedDict[Conversation]()  # by number
+        self._sessions = ShardedDict[Conversation]()  # by key: the last turn of each
 
     def record_turn(self, turn: Turn, is_leaf: bool) -> Conversation:
         """A turn was served. Returns the conversation that it belongs to, as of now.
@@ -188,14 +190,18 @@ class Conversations:
         """A first turn leaves the path of a conversation after ``shared`` tokens, or begins anew in its session."""
         session = conversation.session
         last = self._sessions.get(session) if session is not None else None
-        if left is not None and left in self._known and not left.superseded:
+        if left is not None and self._is_last_turn(left) and not left.superseded:
             if session is not None and left.session == session:
                 self._mark_superseded(left, Supersession.SESSION)
             else:
                 early = shared < _EARLY * left.context_len
                 self._mark_superseded(left, Supersession.EARLY if early else Supersession.LATE)
-        if last is not None and last in self._known and not last.superseded:
+        if last is not None and self._is_last_turn(last) and not last.superseded:
             self._mark_superseded(last, Supersession.SESSION_ANEW)
+
+    def _is_last_turn(self, conversation: Conversation) -> bool:
+        """Whether it took no turn since, and is remembered."""
+        return self._known.get(conversation.number) is conversation
 
     def _mark_superseded(self, conversation: Conversation, how: Supersession) -> None:
         conversation.superseded = how
@@ -240,7 +246,7 @@ class Conversations:
         if (other := contexts.get(path[-1])) is not None:
             self._log.write_end(self._forget(other).log_serial)
         self._index.put(contexts, path, conversation)
-        self._known[conversation] = None
+        longest_silent = self._known.put_last(conversation.number, conversation, _MOST_REMEMBERED)
         if turn.prompt_len < turn.context_len:
             remembered = self._remember_prompt(conversation, context, turn.prompt_len)
             conversation.last_prompt, conversation.prompt_hash = remembered
@@ -248,14 +254,11 @@ class Conversations:
             remembered = self._remember_prompt(conversation, context, chain_len)
             conversation.chain_start, conversation.chain_hash = remembered
             conversation.chain_len = chain_len
+        if longest_silent is not None:
+            self._log.write_end(self._forget(longest_silent).log_serial)
         conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
         if conversation.session is not None:
-            self._sessions.pop(conversation.session, None)
-            self._sessions[conversation.session] = conversation
-            if len(self._sessions) > _MOST_REMEMBERED:
-                del self._sessions[next(iter(self._sessions))]
-        if len(self._known) > _MOST_REMEMBERED:
-            self._log.write_end(self._forget(next(iter(self._known))).log_serial)
+            self._sessions.put_last(conversation.session, conversation, _MOST_REMEMBERED)
 
     def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> tuple[int, int]:
         """Recognise it by its first ``end`` tokens, if their last checkpoint is further up than that of the context.
@@ -281,7 +284,7 @@ class Conversations:
     def _forget(self, conversation: Conversation) -> Conversation:
         """Recognise a conversation no longer. Returns it."""
         index = self._index
-        del self._known[conversation]
+        self._known.pop(conversation.number, None)
         index.remove(index.contexts, conversation.checkpoint)
         for prompt in (conversation.last_prompt, conversation.chain_start):
             if prompt:

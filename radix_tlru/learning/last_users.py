@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from radix_tlru.learning.prefix_index import STEPS, HashedContext
 from radix_tlru.learning.records import Conversation
-from radix_tlru.policy.sharded_dict import SHARDS, ShardedDict
+from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["LastUsers"]
 
@@ -34,11 +34,6 @@ class LastUsers:
 
     def count_use(self, context: HashedContext, conversation: Conversation) -> None:
         """The conversation used all of the context."""
-        shards, numbers = self._last.shards, context.numbers
+        numbers = context.numbers
         for step in range(_FIRST, len(numbers)):
-            key = numbers[step] << _STEP_BITS | step
-            last = shards[key % SHARDS]
-            last.pop(key, None)
-            last[key] = conversation
-            if len(last) > _MOST_REMEMBERED // SHARDS:
-                del last[next(iter(last))]
+            self._last.put_last(numbers[step] << _STEP_BITS | step, conversation, _MOST_REMEMBERED)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from radix_tlru.learning.prefix_index import PrefixIndex
 from radix_tlru.learning.records import Conversation, SharedPrefix
+from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
@@ -39,12 +40,12 @@ def prefixes_of(conversation: Conversation) -> Iterator[SharedPrefix]:
 
 
 class SharedPrefixes:
-    """The prefixes that were used of late. Memory: the last 20,000."""
+    """The prefixes that were used of late. Memory: some 20,000, those used last."""
 
     def __init__(self, index: PrefixIndex[Conversation, SharedPrefix]) -> None:
         self._index = index
         self._found = 0
-        self._known: dict[int, SharedPrefix] = {}  # by number, the longest unused first
+        self._known = ShardedDict[SharedPrefix]()  # by number; in each shard the longest unused first
 
     def add_prefix(self, path: Sequence[int], depth: int) -> SharedPrefix:
         """The prefix of ``depth`` tokens, to whose last checkpoint the path leads."""
@@ -54,10 +55,10 @@ class SharedPrefixes:
             prefix.depth = max(prefix.depth, depth)
             return prefix
         self._found += 1
-        prefix = self._known[self._found] = SharedPrefix(self._found, checkpoint, depth)
+        prefix = SharedPrefix(self._found, checkpoint, depth)
         index.put(index.prefixes, path, prefix)
-        if len(self._known) > _MOST_REMEMBERED:
-            dropped = self._known.pop(next(iter(self._known)))
+        dropped = self._known.put_last(prefix.number, prefix, _MOST_REMEMBERED)
+        if dropped is not None:
             index.remove(index.prefixes, dropped.checkpoint)
         return prefix
 
@@ -71,5 +72,5 @@ class SharedPrefixes:
                     prefix.wait = wait if not prefix.uses else _MEMORY * prefix.wait + (1.0 - _MEMORY) * wait
                     prefix.uses += 1
                 prefix.last_user, prefix.last_use = number, stamp
-            if self._known.pop(prefix.number, None) is not None:
-                self._known[prefix.number] = prefix
+            if prefix.number in self._known:
+                self._known.put_last(prefix.number, prefix, _MOST_REMEMBERED)

@@ -56,3 +56,14 @@ class ShardedDict(MutableMapping[int, V]):
         """As of a dictionary."""
         value: V = self.shards[key % SHARDS].pop(key, *default)
         return value
+
+    def put_last(self, key: int, value: V, most: int) -> V | None:
+        """Make the entry the last of its shard. The first of that makes room, if there are more than ``most`` / 61.
+
+        Returns:
+            What made room.
+        """
+        shard = self.shards[key % SHARDS]
+        shard.pop(key, None)
+        shard[key] = value
+        return shard.pop(next(iter(shard))) if len(shard) > most // SHARDS else None

@@ -92,18 +92,20 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radix_tlru.learning.conversations._MOST_REMEMBERED", 50)
-    monkeypatch.setattr("radix_tlru.learning.last_users._MOST_REMEMBERED", 2 * SHARDS)
+    most = 2 * SHARDS
+    for module in ("conversations", "last_users"):
+        monkeypatch.setattr(f"radix_tlru.learning.{module}._MOST_REMEMBERED", most)
     cache = learning(50_000)
     conversations = learner_of(cache)._conversations
     for number, request in enumerate(synthetic(1500)):
         cache.request(replace(request, session=f"{number // 2}"))
-        assert len(conversations._known) <= 50
-        assert len(conversations._sessions) <= 50
-        assert len(conversations._index) <= 50 * 12
-        assert len(conversations._users._last) <= 2 * SHARDS
-    assert len(conversations._known) == len(conversations._sessions) == 50
-    assert conversations.begun > 50
+        assert len(conversations._known) <= most
+        assert len(conversations._sessions) <= most
+        assert len(conversations._index) <= most * 12
+        assert len(conversations._users._last) <= most
+    assert len(conversations._known) > most / 2
+    assert len(conversations._sessions) > most / 2
+    assert conversations.begun > most
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:

@@ -110,7 +110,7 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
         )
     known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
     assert len(known) > 1
-    for conversation in conversations._known:
+    for conversation in conversations._known.values():
         known += [conversation.checkpoint, conversation.last_prompt, conversation.chain_start]
     checkpoints = {checkpoint for checkpoint in known if checkpoint}
     index = conversations._index

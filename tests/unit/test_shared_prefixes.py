@@ -19,6 +19,7 @@ from radix_tlru.learning.shared_prefixes import SharedPrefixes, prefixes_of, reu
 from radix_tlru.learning.turn_features import Feature
 from radix_tlru.policy.models import FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.sharded_dict import SHARDS
 from tests.helpers.random_traces import tel
 from tests.helpers.turns import PAGE, Words, conversation, new_conversations, told
 
@@ -60,14 +61,24 @@ def test_a_prefix_is_used_at_the_rate_of_late_by_one_conversation_after_another(
 
 
 def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("radix_tlru.learning.shared_prefixes._MOST_REMEMBERED", 3)
+    most = 2 * SHARDS
+    monkeypatch.setattr("radix_tlru.learning.shared_prefixes._MOST_REMEMBERED", most)
     index: PrefixIndex = PrefixIndex()
     prefixes = SharedPrefixes(index)
-    for stamp, name in enumerate((1, 2, 3, 1, 4, 5)):
-        path = HashedContext(lambda start, end, above, name=name: name, 100).path_to(90)
+
+    def use(name: int, stamp: int) -> None:
+        path = HashedContext(lambda start, end, above: name, 100).path_to(90)
         known = index.prefixes.get(path[-1])
-        prefixes.count_uses(used(known or prefixes.add_prefix(path, 95), 10 + stamp, float(stamp)))
-    assert {*map(hash_at, index.prefixes)} == {*map(hash_at, index._leading)} == {1, 4, 5}
+        prefixes.count_uses(used(known or prefixes.add_prefix(path, 95), stamp, float(stamp)))
+
+    for stamp in range(2, 300):
+        use(1, stamp)  # again and again
+        use(stamp, stamp)
+        assert len(index.prefixes) <= most
+    remembered = {*map(hash_at, index.prefixes)}
+    assert remembered == {*map(hash_at, index._leading)}
+    assert {1, 299} < remembered
+    assert 2 not in remembered
 
 
 @pytest.mark.parametrize("cached", [0, 1_024])
