@@ -18,6 +18,7 @@ from sglang.srt.mem_cache.unified_cache.tree_core_registry import (
 )
 
 from radix_tlru.config import Config
+from radix_tlru.policy.sharded_dict import ShardedDict
 from radix_tlru.sglang.cache.learning_cache import LearningCache
 from radix_tlru.sglang.cache.learning_component import LearningComponent, component_for
 from radix_tlru.sglang.state import StateKeeper
@@ -44,17 +45,14 @@ class DryRunComponent(LearningComponent):
 
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
-        self._written: dict[NodeId, Conversation] = {}  # by the node that its context ends at, the oldest first
+        self._written: ShardedDict[Conversation] = ShardedDict()  # by the node that its context ends at
 
     def has_children(self, node_id: NodeId) -> bool:
         (path,) = self.tree_core.collect_path_info([node_id])
         return bool(path and path[-1].num_children)
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
-        self._written.pop(node_id, None)
-        self._written[node_id] = conversation
-        if len(self._written) > _MOST_WRITTEN:
-            del self._written[next(iter(self._written))]
+        self._written.put_last(node_id, conversation, _MOST_WRITTEN)
 
     def conversation_at(self, node_id: NodeId) -> Conversation | None:
         return self._written.get(node_id)
@@ -73,7 +71,7 @@ class DryRunComponent(LearningComponent):
 
     def forget(self) -> None:
         """The tree was emptied."""
-        self._written.clear()
+        self._written = ShardedDict()
         if self.learner is not None:
             self.learner.clear_claims()
 
