@@ -45,7 +45,7 @@ __all__ = ["Learner"]
 _ENOUGH = 50  # turns, before which nothing is compared
 _PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
 _PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICES = 64  # of the steps of learning that wait, a slice is one of so many; one step at least
+_SLICES = 128  # of the steps of learning that wait, a slice is one of so many; one step at least
 _OVER = object()
 _TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
@@ -160,7 +160,7 @@ class Learner:
         answers of others wait meanwhile.
 
         Args:
-            a_slice: a step of a turn, or a 64th of the steps that wait, if those are more.
+            a_slice: a step of a turn, or a 128th of the steps that wait, if those are more.
         """
         steps, turns = math.inf, 0
         if a_slice:

@@ -8,7 +8,6 @@ all of them. Part of Q is known beforehand: what could not be cached of the last
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -80,27 +79,33 @@ class PromptLengths:
     """The last 2,000 lengths (tokens) that prompts have added to their conversations."""
 
     def __init__(self) -> None:
-        self._lengths: deque[tuple[int, int]] = deque(maxlen=_REMEMBERED)  # and the kind of what was continued
+        self._counted = 0
+        self._lengths = np.zeros(_REMEMBERED, np.int64)  # a ring
+        self._kinds = np.zeros(_REMEMBERED, np.int64)  # of what was continued
 
     def count_prompt(self, tokens: int, kind: int = 0) -> None:
         """A conversation of that kind was continued by a prompt that added ``tokens``."""
-        self._lengths.append((tokens, kind))
+        row = self._counted % _REMEMBERED
+        self._lengths[row], self._kinds[row] = tokens, kind
+        self._counted += 1
 
     def snapshot(self) -> tuple[tuple[int, int], ...]:
         """The lengths that are remembered, each with its kind; the oldest first."""
-        return tuple(self._lengths)
+        rows = np.arange(max(self._counted - _REMEMBERED, 0), self._counted) % _REMEMBERED
+        return tuple(zip(self._lengths[rows].tolist(), self._kinds[rows].tolist(), strict=True))
 
     def restore(self, lengths: Iterable[tuple[int, int]]) -> None:
         """Begin with the lengths of a former run."""
-        self._lengths.extend(lengths)
+        for tokens, kind in lengths:
+            self.count_prompt(tokens, kind)
 
     def distribution(self, before: NextPrompts | None = None) -> NextPrompts | None:
         """As seen lately: ``before`` itself if that has not changed; None if nothing was seen."""
-        if not self._lengths:
+        if not self._counted:
             return before
-        lengths, kinds = np.array(self._lengths).T
-        order = np.argsort(lengths, kind="stable")
-        lengths, kinds = lengths[order], kinds[order]
+        rows = min(self._counted, _REMEMBERED)
+        order = np.argsort(self._lengths[:rows])
+        lengths, kinds = self._lengths[order], self._kinds[order]
         # Each kind is a mixture of its own lengths with all of them, in the measure of their numbers.
         own = np.cumsum(kinds == np.arange(KINDS)[:, None], axis=1)
         every = np.arange(1, len(lengths) + 1) / len(lengths)

@@ -69,7 +69,7 @@ def fingerprint(tokens: Sequence[int]) -> object:
 
 
 def lengths(prompts: PromptLengths) -> list[int]:
-    return [tokens for tokens, _ in prompts._lengths]
+    return [tokens for tokens, _ in prompts.snapshot()]
 
 
 @pytest.mark.parametrize("keeps", [False, True])

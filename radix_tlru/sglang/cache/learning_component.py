@@ -12,8 +12,9 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
@@ -41,20 +42,22 @@ __all__ = ["LearningComponent", "component_for"]
 
 logger = logging.getLogger(__name__)
 
-_RECORDED = 4
-"""Turns that a step records, or an eighth of those that wait if that is more. One takes as long as to cache it."""
+_RECORDED = 2
+"""Turns that a step records, or a 16th of those that wait if that is more. One takes as long as to cache it."""
 
 _MOST_UNLEARNED = 8
 """Turns that wait for an idle moment to be learned from. If more do, every step learns a slice."""
 
 
-class _Served(NamedTuple):
+@dataclass(slots=True)
+class _Served:
     """A turn that was served, and is not recorded yet."""
 
     node_id: NodeId  # at which its context ends
     turn: Turn
     rid: str
     is_leaf: bool  # whether nothing that was cached then continued it
+    is_back: bool = False  # whether a request that continues it has come
 
 
 class LearningComponent(FullComponent):
@@ -137,10 +140,9 @@ class LearningComponent(FullComponent):
         """A leaf was looked up, for a request that is queued or about to be served: so its conversation is back."""
         if self.learner is None:
             return
-        for position, served in enumerate(self._unrecorded, 1):
+        for served in self._unrecorded:
             if served.node_id == node_id:
-                self.record_served(position)
-                break
+                served.is_back = True
         try:
             conversation = self.conversation_at(node_id)
             if conversation is not None and self.learner is not None:
@@ -224,15 +226,18 @@ class LearningComponent(FullComponent):
         To find whose turn one is takes as long as to cache it.
         """
         recorded, self._unrecorded = self._unrecorded[:most], self._unrecorded[most:] if most is not None else []
-        for node_id, turn, rid, is_leaf in recorded:
+        for served in recorded:
             if self.learner is None:
                 return
             try:
-                conversation = self.learner.record_turn(turn, is_leaf, learns_later=True)
-                self.write_use(node_id, conversation)
+                turn = served.turn
+                conversation = self.learner.record_turn(turn, served.is_leaf, learns_later=True)
+                if served.is_back:
+                    self.learner.mark_queued(conversation)
+                self.write_use(served.node_id, conversation)
                 if self.explainer is not None:
                     in_force = self.learner.in_force
-                    self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
+                    self.explainer.record_turn(served.rid, turn, conversation, self.policy.threshold, in_force)
                 self._put_in_force(self.learner.policy)
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
@@ -285,7 +290,7 @@ class LearningComponent(FullComponent):
 
     @property
     def _recorded_in_a_step(self) -> int:
-        return max(_RECORDED, math.ceil(len(self._unrecorded) / 8))
+        return max(_RECORDED, math.ceil(len(self._unrecorded) / 16))
 
     @property
     def _cannot_wait(self) -> bool:
