@@ -19,6 +19,7 @@ Differences between releases are looked for where they are, never derived from t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -218,69 +219,72 @@ def conflict(flag: str, value: Any, config: Config) -> ConfigError:
 
 def check_record(record: ServerArgs, config: Config) -> None:
     """Raise ConfigError if a server with these arguments cannot evict as the configuration says."""
-    from sglang.srt.environ import envs
-
     check_version(sglang_version() or "(not installed)")
     for flag, (field, neutral) in _CONFLICTS.items():
         value = getattr(record, field, neutral)
         if value != neutral:
             raise conflict(flag, value, config)
-    if envs.SGLANG_RUST_SERVER.get():  # it takes requests in elsewhere, too
-        raise conflict("SGLANG_RUST_SERVER", True, config)
-    if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
-        # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
-        raise conflict("--disaggregation-mode prefill --enable-hierarchical-cache --pp-size", record.pp_size, config)
-    if record.enable_pdmux and not config.is_pinned:
-        # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
-        raise ConfigError(
-            f"{FLAGS['policy']} {config.policy}: not supported together with --enable-pdmux, whose prefills cannot be "
-            f"timed, unless {FLAGS['threshold']} is given"
-        )
-    if record.disaggregation_mode == "decode":
-        raise ConfigError(
-            f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "
-            "cached, and evicted, at the prefill servers; give it to them"
-        )
-    for flag, wanted, refused in (
-        ("--enable-hierarchical-cache", record.enable_hierarchical_cache, host_tier_refusal),
-        ("--enable-streaming-session", record.enable_streaming_session, sessions_refusal),
-    ):
-        if wanted and (refusal := refused()):
-            raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
-    if config.dry_run:
-        if not record.enable_metrics:
-            raise ConfigError(f"{FLAGS['dry_run']}: needs --enable-metrics, where what would be saved is told")
-        if refusal := rust_core_refusal():  # its paths tell the dry run what has children, on either core
-            raise ConfigError(f"{FLAGS['dry_run']}: not supported with SGLang {sglang_version()}: {refusal}")
-    if config.host_threshold is not None:
-        given = f"{FLAGS['host_threshold']} {config.host_threshold}"
-        if not record.enable_hierarchical_cache:
-            raise ConfigError(f"{given}: needs --enable-hierarchical-cache")
-        if record.hicache_host_memory_mode != "cache":
-            raise ConfigError(f"{given}: needs --hicache-host-memory-mode cache")
-    workers = getattr(record, "tokenizer_worker_num", 1)
-    if workers > 1 and config.explain:
-        raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
-    if config.explain and (refusal := explain_refusal()):
-        raise ConfigError(f"{FLAGS['explain']}: not supported with SGLang {sglang_version()}: {refusal}")
-    for flag, refused_with in (
-        (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
-        ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone
+    for given, refusal, is_refused in _refusals(record, config):
+        if is_refused:
+            raise ConfigError(f"{given}: {refusal}")
+
+
+def _refusals(record: ServerArgs, config: Config) -> Iterator[tuple[str, str, object]]:
+    """A table: the flag that is refused, in which words, and whether it is. The first that is ends the launch."""
+    from sglang.srt.environ import envs
+
+    policy, together = f"{FLAGS['policy']} {config.policy}", "not supported together with"
+    is_tiered, is_prefill = record.enable_hierarchical_cache, record.disaggregation_mode == "prefill"
+    workers, replicas = getattr(record, "tokenizer_worker_num", 1), replicas_of(record)
+    tokenizers = f"--tokenizer-worker-num {workers}"
+
+    # It takes requests in elsewhere, too.
+    yield policy, f"{together} SGLANG_RUST_SERVER; drop one of them", envs.SGLANG_RUST_SERVER.get()
+    # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
+    stages = f"--disaggregation-mode prefill --enable-hierarchical-cache --pp-size {record.pp_size}"
+    yield policy, f"{together} {stages}; drop one of them", is_prefill and is_tiered and record.pp_size > 1
+    # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
+    untimed = f"--enable-pdmux, whose prefills cannot be timed, unless {FLAGS['threshold']} is given"
+    yield policy, f"{together} {untimed}", record.enable_pdmux and not config.is_pinned
+    decode = "--disaggregation-mode decode: prompts are cached, and evicted, at the prefill servers; give it to them"
+    yield policy, f"{together} {decode}", record.disaggregation_mode == "decode"
+    reason = is_tiered and host_tier_refusal()
+    yield policy, f"{together} --enable-hierarchical-cache: {reason}", reason
+    reason = record.enable_streaming_session and sessions_refusal()
+    yield policy, f"{together} --enable-streaming-session: {reason}", reason
+
+    on_release, dry_run = f"not supported with SGLang {sglang_version()}", FLAGS["dry_run"]
+    needed = "needs --enable-metrics, where what would be saved is told"
+    yield dry_run, needed, config.dry_run and not record.enable_metrics
+    reason = config.dry_run and rust_core_refusal()  # its paths tell the dry run what has children, on either core
+    yield dry_run, f"{on_release}: {reason}", reason
+
+    host, has_host = f"{FLAGS['host_threshold']} {config.host_threshold}", config.host_threshold is not None
+    yield host, "needs --enable-hierarchical-cache", has_host and not is_tiered
+    is_buffer = has_host and record.hicache_host_memory_mode != "cache"
+    yield host, "needs --hicache-host-memory-mode cache", is_buffer
+
+    yield FLAGS["explain"], f"{together} {tokenizers}", config.explain and workers > 1
+    reason = config.explain and explain_refusal()
+    yield FLAGS["explain"], f"{on_release}: {reason}", reason
+
+    ahead = FLAGS["prefill_ahead"]
+    for flag, is_given in (
+        (tokenizers, workers > 1),  # those processes load no plugins
+        ("--disaggregation-mode prefill", is_prefill),  # it answers no one alone
         ("--enable-memory-saver", record.enable_memory_saver),  # while memory is released nobody may ask
     ):
-        if config.warm is not None and refused_with:
-            raise ConfigError(f"{FLAGS['warm']} {config.warm}: not supported together with {flag}")
-        if config.prefill_ahead and refused_with:
-            raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag}")
-    if config.prefill_ahead and replicas_of(record) > 1:  # which of them has the conversation only a router knows
-        flag = "--dp-size" if record.dp_size > 1 else "--attn-dp-size"
-        raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag} {replicas_of(record)}")
-    if record.enable_metrics and (taken := set(record.extra_metric_labels or ()).intersection(METRIC_LABELS)):
-        raise ConfigError(
-            f"--extra-metric-labels {min(taken)}: must be another label, as metrics of ours have that one"
-        )
-    if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
-        raise conflict("--tokenizer-worker-num", workers, config)
+        yield f"{FLAGS['warm']} {config.warm}", f"{together} {flag}", is_given and config.warm is not None
+        yield ahead, f"{together} {flag}", is_given and config.prefill_ahead
+    # Which of the replicas has the conversation only a router knows.
+    divided = f"{'--dp-size' if record.dp_size > 1 else '--attn-dp-size'} {replicas}"
+    yield ahead, f"{together} {divided}", config.prefill_ahead and replicas > 1
+
+    label = min(set(record.extra_metric_labels or ()).intersection(METRIC_LABELS), default=None)
+    is_ours = record.enable_metrics and label is not None
+    yield f"--extra-metric-labels {label}", "must be another label, as metrics of ours have that one", is_ours
+    cannot_be_told = workers > 1 and not hasattr(record, TOKENIZER_WORKERS)
+    yield policy, f"{together} {tokenizers}; drop one of them", cannot_be_told
 
 
 def replicas_of(record: ServerArgs) -> int:
