@@ -31,7 +31,7 @@ from eval.live.replay.plan import machine_facts
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read, write
-from radix_tlru.sglang.support import torch_mismatch
+from radix_tlru.sglang.releases import torch_mismatch
 
 __all__ = ["add_arguments", "gpu_facts", "run"]
 

@@ -6,7 +6,7 @@ import pytest
 
 from eval.caches.real import REAL_CACHES
 from eval.traces.request import Path, Request
-from radix_tlru.sglang.support import hybrid_refusal
+from radix_tlru.sglang.releases import hybrid_refusal
 
 CAPACITY = 100
 

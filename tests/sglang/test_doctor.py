@@ -19,7 +19,7 @@ from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.doctor import seams
 from radix_tlru.sglang.doctor.checks import Check, Section
 from radix_tlru.sglang.doctor.report import examine
-from radix_tlru.sglang.support import SUPPORTED, release_of, rust_core_refusal, supported_range
+from radix_tlru.sglang.releases import SUPPORTED, release_of, rust_core_refusal, supported_range
 from tests.helpers.paths import REPOSITORY
 
 

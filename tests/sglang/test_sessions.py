@@ -24,8 +24,8 @@ from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline.caches import cache_params, stock_cache_of
+from radix_tlru.sglang.releases import host_tier_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of
-from radix_tlru.sglang.support import host_tier_refusal
 from tests.helpers.caches import Driver
 from tests.helpers.examples import examples
 from tests.helpers.rules import InTurn
