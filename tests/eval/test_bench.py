@@ -124,7 +124,7 @@ def test_the_tenths_of_a_long_trace_are_all_of_it() -> None:
     assert done == ["1", "3", "4", "6", "7", "9", "10", "12", "13", "15"]
 
 
-def test_what_was_there_before_fills_the_pool_which_by_default_is_trimmed_by_a_share_of_it() -> None:
+def test_earlier_conversations_fill_the_pool_and_the_default_trim_is_a_share_of_it() -> None:
     for pool in (LEAST_POOL, POOL, 4 * POOL):
         assert pool < filling(pool).tokens < 2 * pool
         assert Config().for_pool(pool) == Config(trim_chunk=min(pool // TRIMS, MOST_TRIM))

@@ -40,7 +40,7 @@ def tlru(threshold: int) -> Policy:
     leaves=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 100)), min_size=1, max_size=REPRICED),
     moves=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 600)), min_size=1, max_size=20),
 )
-def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_leaves_would_choose(
+def test_after_a_move_the_next_victim_is_that_of_a_scan_of_all_leaves(
     leaves: list[tuple[int, int]], moves: list[tuple[int, int]]
 ) -> None:
     page = 16
@@ -113,7 +113,7 @@ def prefill(driver: Driver, number: int, uncached: int, ms: float | None, *told:
     driver.cache.live_threshold.count_batch(PrefillBatch((f"{number}",), None, uncached, told), ms)
 
 
-def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_not_forget_it() -> None:
+def test_an_objective_moves_the_threshold_at_the_32nd_prefill_across_flushes() -> None:
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     for number in range(EVERY):
         assert driver.cache.tail.policy.threshold == 2_048
