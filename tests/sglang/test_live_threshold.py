@@ -131,25 +131,22 @@ def test_an_objective_moves_the_threshold_at_the_32nd_prefill_across_flushes() -
     assert driver.cache.tail.order.over_budget == 750
 
 
-def test_what_else_first_tokens_wait_for_is_taken_off_the_objective() -> None:
+@pytest.mark.parametrize(
+    ("overhead_ms", "threshold"),
+    [
+        (20.0, 750),  # (100 - 20 - 5) / 0.1
+        (80.0, 450),  # (50 - 5) / 0.1: half of the objective is left to prefill
+    ],
+)
+def test_what_else_first_tokens_wait_for_is_taken_off_the_objective(overhead_ms: float, threshold: int) -> None:
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     told: list[FirstToken] = []
     for number in range(EVERY):
         ms = 5.0 + 0.1 * 50 * (number + 1)
         prefill(driver, number, 50 * (number + 1), ms, *told)
-        told = [FirstToken(f"{number}", ms + 20.0)]  # with the next one
-    assert driver.cache.tail.policy.threshold == 750  # (100 - 20 - 5) / 0.1
-    assert driver.cache.live_threshold.estimate.overhead_ms == pytest.approx(20.0)
-
-
-def test_half_the_objective_is_left_to_prefill_whatever_else_takes_long() -> None:
-    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
-    told: list[FirstToken] = []
-    for number in range(EVERY):
-        ms = 5.0 + 0.1 * 50 * (number + 1)
-        prefill(driver, number, 50 * (number + 1), ms, *told)
-        told = [FirstToken(f"{number}", ms + 80.0)]
-    assert driver.cache.tail.policy.threshold == 450  # (50 - 5) / 0.1
+        told = [FirstToken(f"{number}", ms + overhead_ms)]  # with the next one
+    assert driver.cache.tail.policy.threshold == threshold
+    assert driver.cache.live_threshold.estimate.overhead_ms == pytest.approx(overhead_ms)
 
 
 def test_prefills_that_are_late_now_and_then_leave_a_margin() -> None:

@@ -12,7 +12,7 @@ from eval.traces.facts import facts
 from eval.traces.request import Path as Context
 from eval.traces.request import Request
 from eval.traces.working_set import working_set
-from tests.eval.compare.blocks import BLOCK, write_blocks
+from tests.helpers.block_traces import BLOCK, write_blocks
 
 
 def test_the_suite_has_every_kind_but_the_example_of_four_requests() -> None:
