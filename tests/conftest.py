@@ -20,7 +20,7 @@ from xdist.workermanage import NodeManager, WorkerController
 
 from eval.live import warm_start
 from eval.live.server import Server
-from radix_tlru.sglang.support import rust_core_refusal
+from radix_tlru.sglang.releases import rust_core_refusal
 from tests.helpers.models import small_model, write_weighted_model
 from tests.helpers.servers import (
     NEXT_PROMPT,

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eval.caches.pages import page_ids, token_ids
 from eval.traces.request import Request
+from radix_tlru import Config, policy_for
+from radix_tlru.policy.tel import round_up
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
@@ -81,15 +83,9 @@ class RealCache:
         strip_thinking: bool = False,
         sessions: bool = False,
     ) -> None:
-        from radix_tlru import Config, policy_for
-        from radix_tlru.policy.tel import round_up
-
         with warnings.catch_warnings():  # SGLang's imports warn of every kernel that is not there
             warnings.simplefilter("ignore")
-            from sglang.srt.mem_cache.evict_policy import TLRUStrategy
-
             from radix_tlru.sglang import build_cache
-            from radix_tlru.sglang.offline.caches import stock_cache_of
 
         self.page_size = page_size
         pages = capacity // page_size
@@ -97,27 +93,21 @@ class RealCache:
         self._learns = not stock and (policy == "etlru" or is_told_of_turns)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         params = _params(pages, self._tokens_a_page, page_size, core, hybrid)
+        params = replace(params, enable_session_radix_cache=sessions)
         # In pages, and with the estimate taken off the threshold before it is rounded down: exactly the same budgets.
         slack = max(threshold - (next_prompt_estimate or 0), 0) // page_size
-        if self._learns:
+        if stock:
+            cache = _stock_cache(params, policy, slack, trim_chunk, page_size)
+        elif self._learns:
             name: PolicyName = "etlru" if policy == "etlru" else "tlru"
             config = Config(name, threshold, next_prompt_estimate, median_weight, trim_chunk=trim_chunk)
-            cache = build_cache(replace(params, enable_session_radix_cache=sessions), config)
-        elif not stock:
+            cache = build_cache(params, config)
+        else:
             trim = round_up(policy_for(Config(trim_chunk=trim_chunk).for_pool(capacity)).trim_chunk, page_size)
-            tlru = Config(threshold=slack, next_prompt_estimate=0, median_weight=median_weight)
-            asked = tlru if slack else Config(policy="lru")
+            asked = Config("lru")
+            if slack:
+                asked = Config(threshold=slack, next_prompt_estimate=0, median_weight=median_weight)
             cache = build_cache(params, replace(asked, trim_chunk=trim // page_size))
-        else:  # with less than a page of slack nothing is ever TEL-safe, and stock tlru is lru
-            evicts_tails = policy == "tlru" and slack > 0
-            tlru_config = {"threshold": slack, "next_prompt_estimate": 0}
-            if "trim_chunk" in inspect.signature(TLRUStrategy).parameters:  # of a patched SGLang, see patches/
-                tlru_config["trim_chunk"] = round_up(trim_chunk or 1, page_size) // page_size
-            cache = stock_cache_of(
-                replace(params, enable_session_radix_cache=sessions),
-                "lru" if policy == "tlru" and not evicts_tails else policy,
-                tlru_config if evicts_tails else None,
-            )
         self._cache = _served(cache, max(chunk // page_size, 1) * self._tokens_a_page)
         self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
@@ -153,6 +143,22 @@ class RealCache:
             self._cache.touch(page_ids(request.prompt, self.page_size, self._units)[: self._pages])
         else:
             self._cache.touch(token_ids(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
+
+
+def _stock_cache(
+    params: CacheInitParams, policy: str, slack: int, trim_chunk: int | None, page_size: int
+) -> UnifiedRadixCache:
+    """SGLang's own; ``slack`` is ξ − Q̂ in whole pages. Without any nothing is ever TEL-safe, and tlru is lru."""
+    from sglang.srt.mem_cache.evict_policy import TLRUStrategy
+
+    from radix_tlru.sglang.offline.caches import stock_cache_of
+
+    if policy != "tlru" or not slack:
+        return stock_cache_of(params, "lru" if policy == "tlru" else policy)
+    config = {"threshold": slack, "next_prompt_estimate": 0}
+    if "trim_chunk" in inspect.signature(TLRUStrategy).parameters:  # of a patched SGLang, see patches/
+        config["trim_chunk"] = round_up(trim_chunk or 1, page_size) // page_size
+    return stock_cache_of(params, "tlru", config)
 
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:

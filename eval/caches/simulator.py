@@ -23,7 +23,7 @@ class Span(NamedTuple):
     """What a policy is told of a part of a context, which begins where the span before ends."""
 
     end: int  # tokens from the start of the context
-    known: Any  # becomes ``Leaf.known``
+    known: Any  # becomes ``Leaf.conversation``
 
 
 Knowledge = Callable[[int], Sequence[Span]]

@@ -42,7 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--capacity", type=tokens, default="2M", metavar="TOKENS", help=words)
     add("--threshold", type=tokens, default="8192", metavar="TOKENS", help=f"{THRESHOLD_HELP} {words}")
     add_page_size(parser, default=512)
-    add("--chunks", nargs="*", type=int, default=[1, 64], metavar="TOKENS", help="trim chunks of live servers (1 64)")
+    add(
+        "--chunks",
+        nargs="*",
+        type=whole(1),
+        default=[1, 64],
+        metavar="TOKENS",
+        help="trim chunks of live servers (1 64)",
+    )
     add("--repeats", type=whole(1), default=6, metavar="N", help="of live servers (default: %(default)s)")
     add("--aging", type=whole(0), default=6, metavar="N", help="loads before live servers are measured (%(default)s)")
     add("--pool", type=tokens, default="65536", metavar="TOKENS", help="of live servers (default: %(default)s)")

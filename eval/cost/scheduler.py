@@ -34,7 +34,6 @@ from eval.live.replay.rows import risen
 from eval.live.replay.turns import Load
 from eval.terminal import show, table, track
 from eval.traces import open_trace
-from radix_tlru import Config
 from radix_tlru.config import TRIMS
 
 OUTPUT = Path(".out/bench/scheduler.jsonl")
@@ -120,13 +119,11 @@ def run(args: argparse.Namespace) -> None:
     """Play all arms, print the table and write `.out/bench/scheduler.jsonl`.
 
     Raises:
-        ValueError: a chunk or the pool is out of range.
+        ValueError: the pool is out of range.
         ServerError: a server does not start.
         ReplayError: a request failed.
     """
     chunks, repeats, pool, aging = args.chunks, args.repeats, args.pool, args.aging
-    for chunk in chunks:
-        Config(trim_chunk=chunk)  # raises ConfigError for what no server takes
     if pool < LEAST_POOL:
         raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, so that {USERS} users alone do not fill it")
     load, fill = load_from(open_trace(TRACE).requests), filling(pool)

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 
-import numpy as np
 from rich.table import Table
 
 from eval.caches.policies import simulated_cache
 from eval.caches.real import REAL_CACHES, RealCache
 from eval.caches.simulator import Cache, SimulatedCache, simulate
-from eval.simulate.cells import uncached_tokens
+from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.terminal import show, table, track
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
@@ -106,7 +105,7 @@ def simulated(row: str, setting: Setting) -> SimulatedCache:
 
 def excess(requests: Sequence[Request], cached: Sequence[int], threshold: int) -> int:
     """Tail excess latency of requests that found so many tokens, in tokens."""
-    return int(np.maximum(uncached_tokens(requests, cached) - threshold, 0).sum())
+    return tail_excess_latency(uncached_tokens(requests, cached), threshold)
 
 
 def change(tel: dict[str, int], name: str, stock: str) -> str:

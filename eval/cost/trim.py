@@ -14,7 +14,7 @@ import numpy as np
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
-from eval.simulate.cells import uncached_tokens
+from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
@@ -62,4 +62,4 @@ def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedC
 def figures(cache: SimulatedCache, requests: Sequence[Request], threshold: int) -> list[float]:
     """TEL and percentiles of uncached tokens."""
     uncached = uncached_tokens(requests, simulate(cache, requests))
-    return [float(np.maximum(uncached - threshold, 0).sum()), *np.percentile(uncached, PERCENTILES).tolist()]
+    return [float(tail_excess_latency(uncached, threshold)), *np.percentile(uncached, PERCENTILES).tolist()]

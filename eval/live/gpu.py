@@ -31,7 +31,7 @@ from eval.live.replay.plan import machine_facts
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read, write
-from radix_tlru.sglang.support import torch_mismatch
+from radix_tlru.sglang.releases import torch_mismatch
 
 __all__ = ["add_arguments", "gpu_facts", "run"]
 
@@ -106,26 +106,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
     print(f"{timing} tokens (R² {timing.r2 or 0:.3f}); ξ = {threshold:,}")
 
-    common = {
-        "--device": args.device,
-        "--model": str(model),
-        "--pool": str(args.pool),
-        "--page-size": str(args.page_size),
-        "--threshold": str(threshold),
-        "--next-prompt-estimate": str(args.next_prompt_estimate),
-        "--slo": f"{args.slo:g}",
-        "--repeats": str(args.repeats),
-    }
-    if args.extra:
-        common["--server-flags"] = shlex.join(args.extra)
-    tail = {**common, "--trace": args.trace, "--loop": "open", "--out": str(args.out / "tail")}
-    if args.settle:
-        tail["--settle"] = f"{args.settle:g}"
     baseline, _, candidate = default_arms(threshold, args.next_prompt_estimate)
-    arms = [("--arm", f"{arm.name}={shlex.join(arm.flags)}") for arm in (baseline, candidate)]
-    saturated = {"--loop": "closed", "--users": str(args.users), "--out": str(args.out / "decode")}
-    decode = {**common, "--trace": args.decode_trace, **saturated}
-    commands = [[*_words(tail), *args.load], [*_words(decode), *(word for pair in arms for word in pair)]]
+    commands = _commands(args, model, threshold, (baseline, candidate))
     facts = {"gpu": gpu, **machine_facts(), **_versions(), "tree core": os.environ.get(TREE_CORE, "as SGLang chooses")}
     report = Report(args.out, facts, timing, args.slo, args.settle, commands)
     statuses = []
@@ -143,6 +125,29 @@ def run(args: argparse.Namespace) -> int:
     for _, line in verdicts:
         print(line)
     return max(*statuses, int(not all(met for met, _ in verdicts)))
+
+
+def _commands(args: argparse.Namespace, model: Path, threshold: int, saturated: Sequence[Arm]) -> list[list[str]]:
+    """The words of the two replays: the load, and these arms at saturation."""
+    common = {
+        "--device": args.device,
+        "--model": str(model),
+        "--pool": str(args.pool),
+        "--page-size": str(args.page_size),
+        "--threshold": str(threshold),
+        "--next-prompt-estimate": str(args.next_prompt_estimate),
+        "--slo": f"{args.slo:g}",
+        "--repeats": str(args.repeats),
+    }
+    if args.extra:
+        common["--server-flags"] = shlex.join(args.extra)
+    tail = {**common, "--trace": args.trace, "--loop": "open", "--out": str(args.out / "tail")}
+    if args.settle:
+        tail["--settle"] = f"{args.settle:g}"
+    decode = {**common, "--trace": args.decode_trace, "--loop": "closed", "--users": str(args.users)}
+    decode["--out"] = str(args.out / "decode")
+    arms = [word for arm in saturated for word in ("--arm", f"{arm.name}={shlex.join(arm.flags)}")]
+    return [[*_words(tail), *args.load], [*_words(decode), *arms]]
 
 
 def _fill_in(args: argparse.Namespace) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from eval.traces.request import Request
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
-__all__ = ["Cell", "Outcome", "outcome", "uncached_tokens"]
+__all__ = ["Cell", "Outcome", "outcome", "tail_excess_latency", "uncached_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,11 @@ def uncached_tokens(requests: Sequence[Request], cached: Sequence[int]) -> NDArr
     return prompts - np.asarray(cached, dtype=np.int64)
 
 
+def tail_excess_latency(uncached: NDArray[np.int64], threshold: int) -> int:
+    """TEL of requests with so many uncached tokens each: those beyond ξ, summed."""
+    return int(np.maximum(uncached - threshold, 0).sum())
+
+
 def outcome(
     requests: Sequence[Request], cached: Sequence[int], threshold: int, evicted: dict[str, int], seconds: float
 ) -> Outcome:
@@ -89,7 +94,6 @@ def outcome(
     """
     uncached = uncached_tokens(requests, cached)
     total = int(uncached.sum()) + int(np.sum(cached, dtype=np.int64))
-    over = np.maximum(uncached - threshold, 0)
     p50, p90, p95, p99 = (float(value) for value in np.percentile(uncached, [50, 90, 95, 99]))
     return Outcome(
         requests=len(requests),
@@ -99,8 +103,8 @@ def outcome(
         p90=p90,
         p95=p95,
         p99=p99,
-        tel=int(over.sum()),
-        violations=int((over > 0).sum()),
+        tel=tail_excess_latency(uncached, threshold),
+        violations=int((uncached > threshold).sum()),
         evicted=dict(sorted(evicted.items())),
         seconds=round(seconds, 3),
     )

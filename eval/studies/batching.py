@@ -18,7 +18,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -82,96 +82,122 @@ class _Running(NamedTuple):
 
 
 @dataclass(slots=True)
-class _State:
-    now: float = 0.0
-    step: int = 0  # steps that decoded
-    busy_s: float = 0.0
-    running: list[_Running] = field(default_factory=list)  # a heap
-
-    def pass_steps(self, count: int, each_s: float) -> None:
-        self.now += count * each_s
-        self.busy_s += count * each_s
-
-
-class _Prefill:
+class _Prefilling:
     """A request whose prompt is being prefilled."""
 
-    def __init__(self, number: int, uncached: int, held: Hold) -> None:
-        self.number, self.left, self.held = number, uncached, held
+    number: int
+    left: int  # tokens to prefill
+    held: Hold
 
 
 def serve_batches(cache: HoldingCache, requests: Sequence[Request], engine: Engine) -> Batched:
     """Serve a trace, step by step; steps that are alike are taken at once."""
-    coming, queue = deque(range(len(requests))), deque[int]()
-    uncached = np.zeros(len(requests), dtype=np.int64)
-    ttft, itl = np.zeros(len(requests)), np.full(len(requests), np.nan)
-    state = _State(now=requests[0].arrival_s)
-    prefill: _Prefill | None = None
-    prefills = 0
-    while coming or queue or prefill or state.running:
-        if not (queue or prefill or state.running):
-            state.now = max(state.now, requests[coming[0]].arrival_s)
-        while coming and requests[coming[0]].arrival_s <= state.now:
-            queue.append(coming.popleft())
-        budget, started = engine.chunk, False
-        done: list[_Prefill] = []
-        while budget and (prefill or _may_start(cache, requests, queue, state, engine, len(done))):
-            if prefill is None:
-                if prefills % REFRESH == 0:
-                    for number in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
-                        cache.touch(requests[number])
-                prefills += 1
-                number = queue.popleft()
-                uncached[number] = requests[number].prompt_tokens - cache.request(requests[number])
-                prefill = _Prefill(number, int(uncached[number]), cache.hold(requests[number]))
-            started = True
-            taken = min(budget, prefill.left)
-            budget -= taken
-            prefill.left -= taken
-            if not prefill.left:
-                done.append(prefill)
-                prefill = None
-        tokens = engine.chunk - budget
-        count = 1 if started else _steps(state, coming, requests, engine, bool(queue))
-        state.pass_steps(count, engine.seconds(tokens if started else None, len(state.running)))
-        state.step += 0 if started else count
-        for one in done:
-            ttft[one.number] = state.now - requests[one.number].arrival_s
-            last = state.step + max(requests[one.number].output_tokens, 1) - 1
-            heapq.heappush(state.running, _Running(last, one.number, state.now, one.held))
-        while state.running and state.running[0].last_step <= state.step:
-            ended = heapq.heappop(state.running)
-            cache.release(ended.held)
-            more = requests[ended.number].output_tokens - 1
-            if more > 0:
-                itl[ended.number] = (state.now - ended.first_token_s) / more
-    span_s = state.now - requests[0].arrival_s
+    server = _Server(cache, requests, engine)
+    while server.has_work:
+        server.take_in()
+        prefilled, done = server.prefill()
+        server.pass_time(prefilled)
+        server.begin_answers(done)
+        server.end_answers()
+    span_s = server.now - requests[0].arrival_s
     answers = sum(request.output_tokens for request in requests)
-    return Batched(uncached, ttft, itl, state.busy_s / span_s, answers / span_s)
+    return Batched(server.uncached, server.ttft_s, server.itl_s, server.busy_s / span_s, answers / span_s)
 
 
-def _may_start(
-    cache: HoldingCache,
-    requests: Sequence[Request],
-    queue: Sequence[int],
-    state: _State,
-    engine: Engine,
-    done: int,
-) -> bool:
-    """Whether the head of the queue may be prefilled now. Where nothing else runs it always may."""
-    if not queue:
-        return False
-    running = len(state.running) + done
-    return not running or (running < engine.most_running and cache.fits(requests[queue[0]]))
+class _Server:
+    """The state between two steps. A request is known by its number in the trace."""
 
+    def __init__(self, cache: HoldingCache, requests: Sequence[Request], engine: Engine) -> None:
+        self._cache, self._requests, self._engine = cache, requests, engine
+        self._coming, self._queue = deque(range(len(requests))), deque[int]()
+        self._prefilling: _Prefilling | None = None  # the request whose prompt goes on in the next step
+        self._running: list[_Running] = []  # a heap
+        self._prefills = 0  # prompts begun
+        self._step = 0  # steps that decoded
+        self.now = requests[0].arrival_s
+        self.busy_s = 0.0
+        self.uncached = np.zeros(len(requests), dtype=np.int64)
+        self.ttft_s, self.itl_s = np.zeros(len(requests)), np.full(len(requests), np.nan)
 
-def _steps(
-    state: _State, coming: Sequence[int], requests: Sequence[Request], engine: Engine, someone_waits: bool
-) -> int:
-    """Steps that only decode until an answer ends or, if nobody waits, the next request arrives."""
-    until_end = state.running[0].last_step - state.step
-    if someone_waits or not coming:
-        return until_end
-    each_s = engine.seconds(None, len(state.running))
-    until_arrival = int(np.ceil((requests[coming[0]].arrival_s - state.now) / each_s)) if each_s else until_end
-    return min(until_end, max(until_arrival, 1))
+    @property
+    def has_work(self) -> bool:
+        return bool(self._coming) or self._is_occupied
+
+    @property
+    def _is_occupied(self) -> bool:
+        return bool(self._queue or self._prefilling or self._running)
+
+    def take_in(self) -> None:
+        """Queue who has arrived; with nothing else to do, wait for the next one."""
+        if not self._is_occupied:
+            self.now = max(self.now, self._requests[self._coming[0]].arrival_s)
+        while self._coming and self._requests[self._coming[0]].arrival_s <= self.now:
+            self._queue.append(self._coming.popleft())
+
+    def prefill(self) -> tuple[int | None, list[_Prefilling]]:
+        """Prefill a chunk. Returns its tokens, None if nobody could be prefilled, and the prompts that end with it."""
+        budget, started = self._engine.chunk, False
+        done: list[_Prefilling] = []
+        while budget and (self._prefilling or self._may_begin(len(done))):
+            prompt = self._prefilling or self._begin()
+            started = True
+            taken = min(budget, prompt.left)
+            budget -= taken
+            prompt.left -= taken
+            self._prefilling = prompt if prompt.left else None
+            if not prompt.left:
+                done.append(prompt)
+        return self._engine.chunk - budget if started else None, done
+
+    def _may_begin(self, done: int) -> bool:
+        """Whether the head of the queue may be prefilled now. Where nothing else runs it always may."""
+        if not self._queue:
+            return False
+        running = len(self._running) + done
+        return not running or (running < self._engine.most_running and self._cache.fits(self._requests[self._queue[0]]))
+
+    def _begin(self) -> _Prefilling:
+        """Take the head of the queue and look up what is cached of it."""
+        if self._prefills % REFRESH == 0:
+            for number in reversed(list(itertools.islice(self._queue, MOST_REFRESHED))):  # the head of the queue last
+                self._cache.touch(self._requests[number])
+        self._prefills += 1
+        number = self._queue.popleft()
+        request = self._requests[number]
+        self.uncached[number] = request.prompt_tokens - self._cache.request(request)
+        return _Prefilling(number, int(self.uncached[number]), self._cache.hold(request))
+
+    def pass_time(self, prefilled: int | None) -> None:
+        """A step that prefills, or steps that decode until something changes."""
+        count = 1 if prefilled is not None else self._steps()
+        taken_s = count * self._engine.seconds(prefilled, len(self._running))
+        self.now += taken_s
+        self.busy_s += taken_s
+        self._step += count if prefilled is None else 0
+
+    def _steps(self) -> int:
+        """Steps that only decode until an answer ends or, if nobody waits, the next request arrives."""
+        until_end = self._running[0].last_step - self._step
+        if self._queue or not self._coming:
+            return until_end
+        each_s = self._engine.seconds(None, len(self._running))
+        wait_s = self._requests[self._coming[0]].arrival_s - self.now
+        until_arrival = int(np.ceil(wait_s / each_s)) if each_s else until_end
+        return min(until_end, max(until_arrival, 1))
+
+    def begin_answers(self, done: Sequence[_Prefilling]) -> None:
+        """Prompts that are prefilled have their first token."""
+        for prompt in done:
+            request = self._requests[prompt.number]
+            self.ttft_s[prompt.number] = self.now - request.arrival_s
+            last = self._step + max(request.output_tokens, 1) - 1
+            heapq.heappush(self._running, _Running(last, prompt.number, self.now, prompt.held))
+
+    def end_answers(self) -> None:
+        """Answers that have their last token release what they hold."""
+        while self._running and self._running[0].last_step <= self._step:
+            ended = heapq.heappop(self._running)
+            self._cache.release(ended.held)
+            more = self._requests[ended.number].output_tokens - 1
+            if more > 0:
+                self.itl_s[ended.number] = (self.now - ended.first_token_s) / more

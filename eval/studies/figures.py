@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.simulate.cells import uncached_tokens
+from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.traces.request import Request
 
 __all__ = ["Figures", "figures", "mean", "shown"]
@@ -58,7 +58,7 @@ def figures(requests: Sequence[Request], cached: Sequence[int], threshold: int, 
     """
     uncached = uncached_tokens(requests, cached)[first:]
     prompts = sum(request.prompt_tokens for request in requests[first:])
-    over = np.maximum(uncached - threshold, 0)
     p50, p95 = np.percentile(uncached, [50, 95]).tolist()
     hit_ratio = 1 - float(uncached.sum()) / prompts if prompts else 0.0
-    return Figures(float(over.sum()), p50, p95, float(uncached.mean()), float((over > 0).sum()), hit_ratio)
+    tel, violations = float(tail_excess_latency(uncached, threshold)), float((uncached > threshold).sum())
+    return Figures(tel, p50, p95, float(uncached.mean()), violations, hit_ratio)

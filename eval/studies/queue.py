@@ -41,7 +41,7 @@ from eval.arguments import (
     whole,
 )
 from eval.parallel import in_parallel
-from eval.simulate.cells import Cell
+from eval.simulate.cells import Cell, tail_excess_latency
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
@@ -169,7 +169,7 @@ def _lines(args: argparse.Namespace, requests: Sequence[Request], uncached: int)
 
 def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:
     """Mean uncached tokens, TEL, TTFT in s: p50, p95, p99; of batches ITL in ms: p50, p95; and tokens a second."""
-    tel = float(np.maximum(served.uncached - threshold, 0).sum())
+    tel = float(tail_excess_latency(served.uncached, threshold))
     figures = (float(served.uncached.mean()), tel, *np.percentile(served.ttft_s, [50, 95, 99]).tolist())
     if isinstance(served, Queued):
         return figures

@@ -57,16 +57,10 @@ def facts(requests: Sequence[Request]) -> Facts:
     new: list[int] = []
     distinct = 0
     for number, request in enumerate(requests):
-        ids, ends = request.prompt.ids, request.prompt.ends
-        known = len(ids)
-        while known and ids[known - 1] not in seen:
-            known -= 1
-        new.append(request.prompt_tokens - (ends[known - 1] if known else 0))
-        context = request.context
-        while known < len(context.ids) and context.ids[known] in seen:
-            known += 1
-        distinct += len(context) - (context.ends[known - 1] if known else 0)
-        seen.update(context.ids[known:])
+        known, new_tokens, distinct_tokens = _met(request, seen)
+        new.append(new_tokens)
+        distinct += distinct_tokens
+        ids = request.prompt.ids
         before = _before(request, ids, known, last)
         if before is None:
             conversation_of.append(conversations)
@@ -104,6 +98,20 @@ def facts(requests: Sequence[Request]) -> Facts:
         models=Counter(request.model for request in requests if request.model is not None),
         categories=Counter(request.category for request in requests if request.category is not None),
     )
+
+
+def _met(request: Request, seen: set[int]) -> tuple[int, int, int]:
+    """Put a context into an infinite cache of blocks. Returns the blocks of it that were there, the tokens of the
+    prompt that were not, and those of the context that were not."""
+    ids, ends, context = request.prompt.ids, request.prompt.ends, request.context
+    known = len(ids)
+    while known and ids[known - 1] not in seen:
+        known -= 1
+    new = request.prompt_tokens - (ends[known - 1] if known else 0)
+    while known < len(context.ids) and context.ids[known] in seen:
+        known += 1
+    seen.update(context.ids[known:])
+    return known, new, len(context) - (context.ends[known - 1] if known else 0)
 
 
 def _before(request: Request, ids: Sequence[int], known: int, last: dict[str | int, int]) -> int | None:

@@ -15,7 +15,7 @@ from typing import Any
 from radix_tlru.config import FLAGS
 from radix_tlru.sglang.explainer import MOST_REQUESTS, decode_need, prefill_need
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.sglang.support import ANSWERS_QUESTIONS
+from radix_tlru.sglang.releases import ANSWERS_QUESTIONS
 from radix_tlru.tools.explanation import ROUTE
 
 __all__ = ["HOOKED", "add_route", "answer_question", "install", "room_for_decode", "room_for_prefill"]

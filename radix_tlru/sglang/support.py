@@ -1,67 +1,41 @@
-"""What is supported: releases of SGLang, flags, models, shapes of caches, tree cores. Every refusal is made here.
+"""What is supported: flags, models, shapes of caches, tree cores. Every refusal of them is made here.
 
-Differences between releases are looked for where they are, never derived from the number of the release:
-
-=========================  ==========================================================================================
-``rust_core_refusal``      before 0.5.23 an eviction step in Rust has no list of what the cache must do, and a path
-                           does not tell how many children its nodes have: the order sits in the Python core there
-``host_tier_refusal``      before 0.5.23 nor has one in Python: hierarchical caches, which may need it, are refused
-``sessions_refusal``       before 0.5.22 a streaming session unlocks in a method of the cache that ours replaces
-``hybrid_refusal``         before 0.5.22 a match does not say how much of a path a next turn can use: hybrid models
-                           are refused
-``explain_refusal``        before 0.5.22 schedulers answer questions about themselves elsewhere
-``insert_params``          before 0.5.22 an insert is not told what the same request inserted before
-=========================  ==========================================================================================
-
-0.5.20 is not supported. There a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
-``tree_core_backend``), so a server told to use the Rust core would leave the order out without a word.
+What a release of SGLang does not support says :mod:`~radix_tlru.sglang.releases`.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-from functools import cache
-from importlib.metadata import PackageNotFoundError, requires, version
-from importlib.util import find_spec
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from radix_tlru.config import FLAGS, Config, ConfigError
+from radix_tlru.sglang.releases import (
+    check_version,
+    explain_refusal,
+    host_tier_refusal,
+    hybrid_refusal,
+    rust_core_refusal,
+    sessions_refusal,
+    sglang_version,
+    torch_mismatch,
+)
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.server_args import ServerArgs
 
 __all__ = [
-    "ANSWERS_QUESTIONS",
     "METRIC_LABELS",
-    "SUPPORTED",
     "TOKENIZER_WORKERS",
     "check_model",
     "check_record",
     "check_shape",
-    "check_version",
     "conflict",
-    "explain_refusal",
-    "host_tier_refusal",
-    "hybrid_refusal",
-    "insert_params",
     "page_size_of",
     "python_core_reason",
-    "release_of",
     "replicas_of",
-    "rust_core_refusal",
-    "sessions_refusal",
-    "sglang_version",
-    "supported_range",
-    "torch_mismatch",
 ]
-
-SUPPORTED = ((0, 5, 21), (0, 5, 23))
-"""First and last release whose seams were tried, both included."""
-
-ANSWERS_QUESTIONS = "sglang.srt.managers.scheduler_components.internal_state"
-"""Module of what answers questions to a scheduler about itself."""
 
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
 """Method of a ServerArgs record by which further tokenizer processes find their class."""
@@ -93,120 +67,6 @@ _CONFLICTS = {
 }
 
 
-# ---- releases ----
-
-
-def sglang_version() -> str | None:
-    """The installed SGLang, or None without one."""
-    try:
-        return version("sglang")
-    except PackageNotFoundError:
-        return None
-
-
-def supported_range() -> str:
-    """The supported releases in words: ``0.5.21 to 0.5.23``."""
-    return " to ".join(dict.fromkeys(".".join(map(str, bound)) for bound in SUPPORTED))
-
-
-def release_of(text: str) -> tuple[int, ...]:
-    """The numeric release of a version: ``0.5.23.post1+cu130`` is (0, 5, 23)."""
-    numbers = []
-    for part in text.split("+")[0].split("."):
-        if not part.isdigit():
-            break
-        numbers.append(int(part))
-    return tuple(numbers[:3])
-
-
-def check_version(text: str) -> None:
-    """Raise ConfigError unless this SGLang is one whose seams were tried."""
-    first, last = SUPPORTED
-    if not first <= release_of(text) <= last:
-        raise ConfigError(f"--radix-eviction: SGLang {text} is installed, supported is {supported_range()}")
-
-
-def torch_mismatch() -> str | None:
-    """Why the installed torch is not the one that the Rust tree core in SGLang's wheel was built for; None: it is.
-
-    That is the one that the wheel asks for. With 2.11 instead of 2.14 the core loads, SGLang's own check lets it
-    through, and it panics at the first insert (`UnknownKind(16)`).
-    """
-    try:
-        installed, asked = version("torch"), requires("sglang") or []
-    except PackageNotFoundError:
-        return None
-    built_for = next((each.partition("==")[2] for each in asked if each.startswith("torch==")), "")
-    if not built_for or release_of(built_for)[:2] == release_of(installed)[:2]:
-        return None
-    return f"SGLang's Rust core is built for torch {built_for}, installed is {installed}, with which it panics"
-
-
-def rust_core_refusal() -> str | None:
-    """Why the order cannot sit behind the Rust tree core of this SGLang; None if it can."""
-    # In the same release a step got this list, and a path the count of children.
-    return None if _steps_carry_actions() else "an eviction step of its Rust tree core carries no actions for the cache"
-
-
-def host_tier_refusal() -> str | None:
-    """Why the order cannot evict from a hierarchical cache of this SGLang; None if it can."""
-    if _steps_carry_actions():
-        return None
-    return f"an eviction step of SGLang {sglang_version()} carries no actions for the cache"
-
-
-def _steps_carry_actions() -> bool:
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
-
-    return hasattr(EvictDeviceNextNodeResult(), "cache_actions")
-
-
-def sessions_refusal() -> str | None:
-    """Why streaming sessions of this SGLang cannot be on a cache of ours; None if they can."""
-    from sglang.srt.session.streaming_session import StreamingSession
-
-    if hasattr(StreamingSession, "try_dec_lock_ref"):
-        return f"a session of SGLang {sglang_version()} unlocks in a method of the cache that ours replaces"
-    return None
-
-
-def explain_refusal() -> str | None:
-    """Why schedulers of this SGLang cannot be asked for an explanation; None if they can."""
-    from sglang.srt.managers import io_struct
-
-    asked = getattr(io_struct, "GetInternalStateReq", None)
-    if "rid" not in getattr(asked, "__struct_fields__", ()):
-        return "a question to its schedulers cannot name a request"
-    if find_spec(ANSWERS_QUESTIONS) is None:
-        return "its schedulers answer questions about themselves elsewhere"
-    return None
-
-
-def hybrid_refusal() -> str | None:
-    """Why the order cannot evict what a hybrid model of this SGLang caches; None if it can."""
-    from sglang.srt.mem_cache.base_prefix_cache import MatchResult
-
-    if "device_prefix_len" in MatchResult._fields:
-        return None
-    return f"a match of SGLang {sglang_version()} does not say how much of a path is of use"
-
-
-def insert_params(**arguments: Any) -> InsertParams:
-    """SGLang's parameters of an insert, without ``inserted_len`` (how it counts uses) where they do not have it."""
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
-
-    if not _insert_counts_uses():
-        arguments.pop("inserted_len", None)
-    return InsertParams(**arguments)
-
-
-@cache
-def _insert_counts_uses() -> bool:
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams
-
-    return "inserted_len" in {field.name for field in fields(InsertParams)}
-
-
 # ---- servers ----
 
 
@@ -218,69 +78,72 @@ def conflict(flag: str, value: Any, config: Config) -> ConfigError:
 
 def check_record(record: ServerArgs, config: Config) -> None:
     """Raise ConfigError if a server with these arguments cannot evict as the configuration says."""
-    from sglang.srt.environ import envs
-
     check_version(sglang_version() or "(not installed)")
     for flag, (field, neutral) in _CONFLICTS.items():
         value = getattr(record, field, neutral)
         if value != neutral:
             raise conflict(flag, value, config)
-    if envs.SGLANG_RUST_SERVER.get():  # it takes requests in elsewhere, too
-        raise conflict("SGLANG_RUST_SERVER", True, config)
-    if record.disaggregation_mode == "prefill" and record.pp_size > 1 and record.enable_hierarchical_cache:
-        # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
-        raise conflict("--disaggregation-mode prefill --enable-hierarchical-cache --pp-size", record.pp_size, config)
-    if record.enable_pdmux and not config.is_pinned:
-        # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
-        raise ConfigError(
-            f"{FLAGS['policy']} {config.policy}: not supported together with --enable-pdmux, whose prefills cannot be "
-            f"timed, unless {FLAGS['threshold']} is given"
-        )
-    if record.disaggregation_mode == "decode":
-        raise ConfigError(
-            f"{FLAGS['policy']} {config.policy}: not supported together with --disaggregation-mode decode: prompts are "
-            "cached, and evicted, at the prefill servers; give it to them"
-        )
-    for flag, wanted, refused in (
-        ("--enable-hierarchical-cache", record.enable_hierarchical_cache, host_tier_refusal),
-        ("--enable-streaming-session", record.enable_streaming_session, sessions_refusal),
-    ):
-        if wanted and (refusal := refused()):
-            raise ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {flag}: {refusal}")
-    if config.dry_run:
-        if not record.enable_metrics:
-            raise ConfigError(f"{FLAGS['dry_run']}: needs --enable-metrics, where what would be saved is told")
-        if refusal := rust_core_refusal():  # its paths tell the dry run what has children, on either core
-            raise ConfigError(f"{FLAGS['dry_run']}: not supported with SGLang {sglang_version()}: {refusal}")
-    if config.host_threshold is not None:
-        given = f"{FLAGS['host_threshold']} {config.host_threshold}"
-        if not record.enable_hierarchical_cache:
-            raise ConfigError(f"{given}: needs --enable-hierarchical-cache")
-        if record.hicache_host_memory_mode != "cache":
-            raise ConfigError(f"{given}: needs --hicache-host-memory-mode cache")
-    workers = getattr(record, "tokenizer_worker_num", 1)
-    if workers > 1 and config.explain:
-        raise ConfigError(f"{FLAGS['explain']}: not supported together with --tokenizer-worker-num {workers}")
-    if config.explain and (refusal := explain_refusal()):
-        raise ConfigError(f"{FLAGS['explain']}: not supported with SGLang {sglang_version()}: {refusal}")
-    for flag, refused_with in (
-        (f"--tokenizer-worker-num {workers}", workers > 1),  # those processes load no plugins
-        ("--disaggregation-mode prefill", record.disaggregation_mode == "prefill"),  # it answers no one alone
+    for given, refusal, is_refused in _refusals(record, config):
+        if is_refused:
+            raise ConfigError(f"{given}: {refusal}")
+
+
+def _refusals(record: ServerArgs, config: Config) -> Iterator[tuple[str, str, object]]:
+    """A table: the flag that is refused, in which words, and whether it is. The first that is ends the launch."""
+    from sglang.srt.environ import envs
+
+    policy, together = f"{FLAGS['policy']} {config.policy}", "not supported together with"
+    is_tiered, is_prefill = record.enable_hierarchical_cache, record.disaggregation_mode == "prefill"
+    workers, replicas = getattr(record, "tokenizer_worker_num", 1), replicas_of(record)
+    tokenizers = f"--tokenizer-worker-num {workers}"
+
+    # It takes requests in elsewhere, too.
+    yield policy, f"{together} SGLANG_RUST_SERVER; drop one of them", envs.SGLANG_RUST_SERVER.get()
+    # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
+    stages = f"--disaggregation-mode prefill --enable-hierarchical-cache --pp-size {record.pp_size}"
+    yield policy, f"{together} {stages}; drop one of them", is_prefill and is_tiered and record.pp_size > 1
+    # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
+    untimed = f"--enable-pdmux, whose prefills cannot be timed, unless {FLAGS['threshold']} is given"
+    yield policy, f"{together} {untimed}", record.enable_pdmux and not config.is_pinned
+    decode = "--disaggregation-mode decode: prompts are cached, and evicted, at the prefill servers; give it to them"
+    yield policy, f"{together} {decode}", record.disaggregation_mode == "decode"
+    reason = is_tiered and host_tier_refusal()
+    yield policy, f"{together} --enable-hierarchical-cache: {reason}", reason
+    reason = record.enable_streaming_session and sessions_refusal()
+    yield policy, f"{together} --enable-streaming-session: {reason}", reason
+
+    on_release, dry_run = f"not supported with SGLang {sglang_version()}", FLAGS["dry_run"]
+    needed = "needs --enable-metrics, where what would be saved is told"
+    yield dry_run, needed, config.dry_run and not record.enable_metrics
+    reason = config.dry_run and rust_core_refusal()  # its paths tell the dry run what has children, on either core
+    yield dry_run, f"{on_release}: {reason}", reason
+
+    host, has_host = f"{FLAGS['host_threshold']} {config.host_threshold}", config.host_threshold is not None
+    yield host, "needs --enable-hierarchical-cache", has_host and not is_tiered
+    is_buffer = has_host and record.hicache_host_memory_mode != "cache"
+    yield host, "needs --hicache-host-memory-mode cache", is_buffer
+
+    yield FLAGS["explain"], f"{together} {tokenizers}", config.explain and workers > 1
+    reason = config.explain and explain_refusal()
+    yield FLAGS["explain"], f"{on_release}: {reason}", reason
+
+    ahead = FLAGS["prefill_ahead"]
+    for flag, is_given in (
+        (tokenizers, workers > 1),  # those processes load no plugins
+        ("--disaggregation-mode prefill", is_prefill),  # it answers no one alone
         ("--enable-memory-saver", record.enable_memory_saver),  # while memory is released nobody may ask
     ):
-        if config.warm is not None and refused_with:
-            raise ConfigError(f"{FLAGS['warm']} {config.warm}: not supported together with {flag}")
-        if config.prefill_ahead and refused_with:
-            raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag}")
-    if config.prefill_ahead and replicas_of(record) > 1:  # which of them has the conversation only a router knows
-        flag = "--dp-size" if record.dp_size > 1 else "--attn-dp-size"
-        raise ConfigError(f"{FLAGS['prefill_ahead']}: not supported together with {flag} {replicas_of(record)}")
-    if record.enable_metrics and (taken := set(record.extra_metric_labels or ()).intersection(METRIC_LABELS)):
-        raise ConfigError(
-            f"--extra-metric-labels {min(taken)}: must be another label, as metrics of ours have that one"
-        )
-    if workers > 1 and not hasattr(record, TOKENIZER_WORKERS):
-        raise conflict("--tokenizer-worker-num", workers, config)
+        yield f"{FLAGS['warm']} {config.warm}", f"{together} {flag}", is_given and config.warm is not None
+        yield ahead, f"{together} {flag}", is_given and config.prefill_ahead
+    # Which of the replicas has the conversation only a router knows.
+    divided = f"{'--dp-size' if record.dp_size > 1 else '--attn-dp-size'} {replicas}"
+    yield ahead, f"{together} {divided}", config.prefill_ahead and replicas > 1
+
+    label = min(set(record.extra_metric_labels or ()).intersection(METRIC_LABELS), default=None)
+    is_ours = record.enable_metrics and label is not None
+    yield f"--extra-metric-labels {label}", "must be another label, as metrics of ours have that one", is_ours
+    cannot_be_told = workers > 1 and not hasattr(record, TOKENIZER_WORKERS)
+    yield policy, f"{together} {tokenizers}; drop one of them", cannot_be_told
 
 
 def replicas_of(record: ServerArgs) -> int:

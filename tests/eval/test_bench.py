@@ -90,16 +90,6 @@ def test_an_interval_is_of_the_logarithms() -> None:
     assert ratio([0.8, 1.25, 0.8, 1.25]) == f"× 1.00 ± {reach:.2f}"
 
 
-def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
-    for flag, value, said in (
-        ("--repeats", "0", "--repeats 0: must be 1 or more"),
-        ("--chunks", "0", "--tlru-trim-chunk 0: must be"),
-        ("--pool", "16k", "--pool 16000: must be 16384 or more"),
-    ):
-        assert main(["bench", "--only", "scheduler", flag, value]) == 2
-        assert said in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -109,6 +99,12 @@ def test_what_no_server_takes_is_refused_before_one_is_started(capsys: pytest.Ca
         (["--only", "served", "--capacity", "511"], "--capacity 511: must be at least one page, --page-size 512"),
         (["--only", "decision", "--page-size", "0"], "--page-size 0: must be 1 or more"),
         (["--only", "scheduler", "--aging", "-1"], "--aging -1: must be 0 or more"),
+        (["--only", "scheduler", "--repeats", "0"], "--repeats 0: must be 1 or more"),
+        (["--only", "scheduler", "--chunks", "64", "0"], "--chunks 0: must be 1 or more"),
+        (
+            ["--only", "scheduler", "--pool", "16k"],
+            "--pool 16000: must be 16384 or more, so that 8 users alone do not fill it",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +120,7 @@ def test_the_tenths_of_a_long_trace_are_all_of_it() -> None:
     assert done == ["1", "3", "4", "6", "7", "9", "10", "12", "13", "15"]
 
 
-def test_what_was_there_before_fills_the_pool_which_by_default_is_trimmed_by_a_share_of_it() -> None:
+def test_earlier_conversations_fill_the_pool_and_the_default_trim_is_a_share_of_it() -> None:
     for pool in (LEAST_POOL, POOL, 4 * POOL):
         assert pool < filling(pool).tokens < 2 * pool
         assert Config().for_pool(pool) == Config(trim_chunk=min(pool // TRIMS, MOST_TRIM))

@@ -97,7 +97,7 @@ def test_the_fit_finds_the_line_through_a_third_of_outliers() -> None:
 LENGTHS = (64, 128, 256, 512, 1_024, 2_048, 4_096, 8_192)
 
 
-def test_the_fit_finds_the_corner_below_which_a_gpu_takes_as_long_for_few_tokens_as_for_a_thousand() -> None:
+def test_the_fit_finds_the_corner_below_which_prefill_time_is_flat() -> None:
     rng = random.Random(3)
     points = [Point(n, max(26.0, 1 + 0.025 * n) * rng.uniform(0.98, 1.02)) for n in LENGTHS for _ in range(5)]
     points += [Point(n, 3_000.0) for n in LENGTHS]  # someone else used the server

@@ -92,7 +92,7 @@ def test_chat_sends_the_texts_of_the_trace_and_otherwise_as_many_letters_as_toke
     assert text.isprintable()
 
 
-def test_chat_mix_is_the_same_for_the_same_seed_and_a_larger_one_begins_with_the_smaller() -> None:
+def test_chat_mix_is_set_by_its_seed_and_a_larger_one_begins_with_the_smaller() -> None:
     def lengths(source: str) -> dict[str | None, list[tuple[float, int, int]]]:
         found: dict[str | None, list[tuple[float, int, int]]] = {}
         for request in open_trace(source).requests:

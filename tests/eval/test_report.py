@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 import shutil
 from collections.abc import Sequence
@@ -22,8 +21,8 @@ from eval.render.report.grids import heat_maps
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import Missing, Scene, groups
 from eval.render.report.tables import all_cells, arms_by_cell, cards
+from tests.helpers.block_traces import BLOCK, block_lists, write_blocks
 
-BLOCK = 512
 FIGURES = {"cdf", "change", "capacity", "tel-saved", "gap-closed", "frontier", "timeline"}
 OF_REQUESTS = {"cdf", "change", "timeline"}
 
@@ -31,20 +30,7 @@ OF_REQUESTS = {"cdf", "change", "timeline"}
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Mooncake trace: 300 turns of 40 conversations, a second apart, each adding 1 to 6 blocks."""
-    rng = random.Random(7)
-    conversations: list[list[int]] = [[] for _ in range(40)]
-    lines, block = [], 0
-    for number in range(300):
-        conversation = rng.choice(conversations)
-        added = rng.randrange(1, 7)
-        conversation += range(block, block + added)
-        block += added
-        length = len(conversation) * BLOCK
-        record = {"timestamp": number * 1000, "input_length": length, "output_length": 64, "hash_ids": conversation}
-        lines.append(json.dumps(record))
-    path = tmp_path_factory.mktemp("trace") / "small.jsonl"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_blocks(tmp_path_factory.mktemp("trace") / "small.jsonl", block_lists(7, 300, 40))
 
 
 def simulate(trace: Path, out: Path, *flags: str) -> None:

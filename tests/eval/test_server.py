@@ -143,7 +143,7 @@ def test_a_server_that_is_never_healthy_is_given_up_and_leaves_no_process() -> N
     assert live_members(server.process_group) == []
 
 
-def test_servers_that_start_together_wait_for_nobody_and_who_fails_is_told_to_whom_it_concerns(tmp_path: Path) -> None:
+def test_servers_start_together_and_a_failed_start_is_raised_by_its_own_server(tmp_path: Path) -> None:
     """Each is ready when the other has begun."""
     meets = (
         "import pathlib, sys, time\n"
@@ -201,7 +201,7 @@ def sessions(server: Server) -> list[str]:
     return [line.split(" of ")[1] for line in server.log_tail(1000).splitlines() if line.startswith("prompt")]
 
 
-def test_in_order_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_real_answers() -> None:
+def test_an_ordered_loop_keeps_its_order_on_a_slow_server_and_sends_real_answers() -> None:
     # Due at 0.00 (10 tokens), 0.01 (20) and 0.02 s, but each takes 0.1 s: the third is 10 + 3 of the answer + 4 new.
     load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.02)), conversation(1, 0.01, (20, 0.0))))
     seen: list[Sent] = []
@@ -218,7 +218,7 @@ def test_in_order_a_slow_server_sees_the_same_order_and_each_prompt_holds_the_re
     assert seen == sent
 
 
-def test_an_open_loop_does_not_wait_for_other_conversations_but_for_the_answer_and_then_thinks() -> None:
+def test_an_open_loop_waits_for_its_own_answer_and_think_time_alone() -> None:
     load = Load((conversation(0, 0.0, (10, 0.0), (4, 0.4)), conversation(1, 0.02, (20, 0.0))))
     with stand_in(SCRIPTED) as server:
         sent = {(one.result.conversation, one.result.turn): one for one in play(server.base_url, load, Pace("open"))}

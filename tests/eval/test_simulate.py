@@ -199,7 +199,7 @@ def test_a_wrong_flag_is_one_line_and_status_2(
     assert not (tmp_path / "cells.jsonl").exists(), "nothing is run that cannot be run whole"
 
 
-def test_an_estimate_is_of_the_policies_that_look_at_it_and_named_where_there_are_several(
+def test_an_estimate_belongs_to_the_policies_that_use_it_and_is_named_among_several(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     estimates = ("--next-prompt-estimate", "100", "400")

@@ -11,6 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tests.helpers.trace_files import write_lines
+
 # ---- schemas ----
 
 CATEGORIES = (
@@ -109,9 +111,7 @@ def write_parquet(path: FilePath, schema: pa.Schema, rows: list[dict[str, Any]])
 
 def write_jsonl(path: FilePath, rows: list[Any], time: Callable[[datetime], Any] = datetime.isoformat) -> str:
     """One object a line; lines that are text already stay as they are."""
-    lines = (each if isinstance(each, str) else json.dumps(each, default=time) for each in rows)
-    path.write_text("".join(line + "\n" for line in lines))
-    return str(path)
+    return write_lines(path, *(each if isinstance(each, str) else json.dumps(each, default=time) for each in rows))
 
 
 def write_json(path: FilePath, rows: list[Any]) -> str:

@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 from eval.live.warm_start import SHARED
 from patches.check.tree import CommandError, cache_folder, fetch_wheel
-from radix_tlru.sglang.support import SUPPORTED, release_of, sglang_version
+from radix_tlru.sglang.releases import SUPPORTED, release_of, sglang_version
 
 REPOSITORY = Path(__file__).parents[2]
 STARTUP = Path(__file__).with_name("startup")

@@ -139,26 +139,20 @@ def as_arrays(intervals: Sequence[Interval]) -> Intervals:
     )
 
 
-def drawn(
-    random: Random,
-    features: Features,
-    hazard: Callable[[float], float],
-    watched_s: float,
-    start: float = 0.0,
-) -> Interval:
-    """Silence from an age on, until a return at a hazard by age, or until nobody watches any more.
+def drawn(random: Random, features: Features, hazard: Callable[[float], float], watched_s: float) -> Interval:
+    """Silence from age 0 on, until a return at a hazard by age, or until nobody watches any more.
 
     The hazard is taken to be constant within a band.
     """
-    age = start
+    age = 0.0
     while age < watched_s:
         band = band_of(age)
         end = min(BANDS[band + 1] if band + 1 < len(BANDS) else math.inf, watched_s)
         wait = random.expovariate(hazard(float(MIDDLES[band])))
         if age + wait < end:
-            return Interval(features, start, age + wait, True)
+            return Interval(features, 0.0, age + wait, True)
         age = end
-    return Interval(features, start, watched_s, False)
+    return Interval(features, 0.0, watched_s, False)
 
 
 def random_features(random: Random) -> Features:

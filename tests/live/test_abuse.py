@@ -22,7 +22,7 @@ import requests
 
 from eval.live.server import Server
 from tests.helpers.models import write_weighted_model
-from tests.helpers.servers import COMPLAINTS, POOL, assert_all_is_given_back
+from tests.helpers.servers import POOL, assert_all_is_given_back, complaints
 from tests.helpers.talk import ANSWER, Conversation, answer_to, ask_all, until_running
 
 pytestmark = pytest.mark.live
@@ -56,8 +56,7 @@ def to_both(our_server: Server, stock_server: Server) -> Iterator[Callable[[Abus
     yield do
     do(assert_unharmed)
     for server, before in zip(servers, logged, strict=True):
-        log = server.log_path.read_bytes()[before:].decode(errors="replace")
-        assert not [complaint for complaint in COMPLAINTS if complaint in log]
+        assert complaints(server, before) == []
 
 
 def assert_unharmed(server: Server) -> None:

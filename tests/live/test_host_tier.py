@@ -8,18 +8,7 @@ from pathlib import Path
 import pytest
 
 from eval.live.server import Server
-from tests.helpers.servers import (
-    ALL_CHECKS,
-    CHUNK,
-    NEXT_PROMPT,
-    POOL,
-    REAL_WEIGHTS,
-    THRESHOLD,
-    TIERS,
-    assert_all_is_given_back,
-    flags,
-    total,
-)
+from tests.helpers.servers import OURS, POOL, TIERS, assert_all_is_given_back, serve, total
 from tests.helpers.talk import Conversation, answer_to
 
 pytestmark = pytest.mark.live
@@ -27,10 +16,7 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture(scope="module")
 def tiered_server(weighted_model: Path) -> Iterator[Server]:
-    ours = ("--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD))
-    estimate = ("--tlru-next-prompt-estimate", str(NEXT_PROMPT))
-    given = [*flags(weighted_model, POOL, 1, CHUNK), *REAL_WEIGHTS, *TIERS, *ours, *estimate]
-    with Server(given, name="test-tiers", environment=ALL_CHECKS, grace_s=0) as server:
+    with serve(weighted_model, "tiers", *OURS, *TIERS) as server:
         yield server
 
 

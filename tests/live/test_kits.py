@@ -25,7 +25,7 @@ from sglang.test.kits.prefix_cache_branching_kit import PrefixCacheBranchingMixi
 from eval.live.server import Server
 from radix_tlru.tools.demo_model import VOCABULARY
 from tests.helpers.models import small_model
-from tests.helpers.servers import COMPLAINTS, PAGE_SIZE, PAGED_POOL, POOL, assert_all_is_given_back
+from tests.helpers.servers import PAGE_SIZE, PAGED_POOL, POOL, assert_all_is_given_back, complaints
 
 pytestmark = pytest.mark.live
 
@@ -138,8 +138,7 @@ class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
     def tearDown(self) -> None:
         requests.post(f"{self.base_url}/continue_generation", json={}, timeout=60)  # a test may have failed in a pause
         assert_all_is_given_back(self.server, self.pool)
-        log = self.server.log_path.read_text(errors="replace")
-        assert not [complaint for complaint in COMPLAINTS if complaint in log]
+        assert complaints(self.server) == []
 
 
 class TestKits(Kits, unittest.TestCase):

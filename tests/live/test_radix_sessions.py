@@ -19,17 +19,7 @@ from eval.live.replay.rows import Folder
 from eval.live.server import Server
 from eval.traces import open_trace
 from radix_tlru.tools.demo_model import VOCABULARY
-from tests.helpers.servers import (
-    ALL_CHECKS,
-    CHUNK,
-    COMPLAINTS,
-    NEXT_PROMPT,
-    POOL,
-    REAL_WEIGHTS,
-    THRESHOLD,
-    assert_all_is_given_back,
-    flags,
-)
+from tests.helpers.servers import NEXT_PROMPT, OURS, POOL, THRESHOLD, assert_all_is_given_back, complaints, serve
 from tests.helpers.talk import answer_to
 
 pytestmark = pytest.mark.live
@@ -44,16 +34,9 @@ AGENTS = (
 
 @pytest.fixture(scope="module")
 def server(weighted_model: Path) -> Iterator[Server]:
-    given = [
-        *flags(weighted_model, POOL, 1, CHUNK),
-        *REAL_WEIGHTS,
-        *("--enable-session-radix-cache", "--enable-metrics", "--radix-eviction", "tlru"),
-        *("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
-    ]
-    with Server(given, name="test-radix-sessions", environment=ALL_CHECKS, grace_s=0) as server:
+    with serve(weighted_model, "radix-sessions", *OURS, "--enable-session-radix-cache") as server:
         yield server
-        log = server.log_path.read_text(errors="replace")
-        assert [complaint for complaint in COMPLAINTS if complaint in log] == []
+        assert complaints(server) == []
 
 
 def generate(server: Server, prompt: Sequence[int], session: str | None = None) -> Any:

@@ -23,7 +23,6 @@ from tests.helpers.models import small_model
 from tests.helpers.runs import Run
 from tests.helpers.servers import (
     CHUNK,
-    COMPLAINTS,
     NEXT_PROMPT,
     PAGE_SIZE,
     PAGED_POOL,
@@ -31,6 +30,7 @@ from tests.helpers.servers import (
     PRIORITY,
     THRESHOLD,
     assert_all_is_given_back,
+    complaints,
 )
 from tests.helpers.talk import ANSWER, A, B, C, Conversation, answer_to
 
@@ -259,8 +259,7 @@ def test_a_crowd_is_served_and_nothing_is_lost(
     conversation = Conversation(99)
     conversation.turn(server, 500)
     assert conversation.turn(server, 10) == (500 + ANSWER - 1) // page_size * page_size
-    log = server.log_path.read_text(errors="replace")
-    assert not [complaint for complaint in COMPLAINTS if complaint in log]
+    assert complaints(server) == []
 
 
 CACHE_OF = "Tree cache initialized: source={} impl={} "

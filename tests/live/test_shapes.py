@@ -53,7 +53,7 @@ from tests.helpers.talk import (
 
 pytestmark = pytest.mark.live
 
-# ---- tenants: on the servers of `test_live.py` ----
+# ---- tenants: on `our_server` and `stock_server` ----
 
 TENANTS: tuple[Fields, ...] = ({"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"})
 """Namespaces: what a tenant says to share nothing with others. A key and a salt of one name are two."""

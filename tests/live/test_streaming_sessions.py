@@ -14,17 +14,7 @@ from sglang.test.server_fixtures import streaming_session_fixture
 from transformers import AutoTokenizer
 
 from eval.live.server import Server
-from tests.helpers.servers import (
-    ALL_CHECKS,
-    CHUNK,
-    COMPLAINTS,
-    NEXT_PROMPT,
-    POOL,
-    REAL_WEIGHTS,
-    THRESHOLD,
-    assert_all_is_given_back,
-    flags,
-)
+from tests.helpers.servers import OURS, POOL, assert_all_is_given_back, complaints, serve
 from tests.helpers.talk import ANSWER, Conversation, answer_to
 
 pytestmark = pytest.mark.live
@@ -32,18 +22,11 @@ pytestmark = pytest.mark.live
 
 @pytest.fixture(scope="module")
 def server(weighted_model: Path) -> Iterator[Server]:
-    given = [
-        *flags(weighted_model, POOL, 1, CHUNK),
-        *REAL_WEIGHTS,
-        *("--context-length", "131072"),  # of the model that the kit is written for: it asks for 100,000 tokens
-        *("--enable-streaming-session", "--radix-eviction", "tlru", "--tlru-threshold", str(THRESHOLD)),
-        *("--tlru-next-prompt-estimate", str(NEXT_PROMPT)),
-    ]
-    longer = {"SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1"}
-    with Server(given, name="test-sessions", environment={**ALL_CHECKS, **longer}, grace_s=0) as server:
+    context = ("--context-length", "131072")  # of the model that the kit is written for: it asks for 100,000 tokens
+    given = (*OURS, "--enable-streaming-session", *context)
+    with serve(weighted_model, "sessions", *given, SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN="1") as server:
         yield server
-        log = server.log_path.read_text(errors="replace")
-        assert [complaint for complaint in COMPLAINTS if complaint in log] == []
+        assert complaints(server) == []
 
 
 def post(server: Server, path: str, **body: Any) -> Any:

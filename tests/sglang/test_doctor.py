@@ -19,7 +19,7 @@ from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.doctor import seams
 from radix_tlru.sglang.doctor.checks import Check, Section
 from radix_tlru.sglang.doctor.report import examine
-from radix_tlru.sglang.support import SUPPORTED, release_of, rust_core_refusal, supported_range
+from radix_tlru.sglang.releases import SUPPORTED, release_of, rust_core_refusal, supported_range
 from tests.helpers.paths import REPOSITORY
 
 
@@ -106,7 +106,7 @@ def test_it_says_which_tree_core_serves_and_why_not_the_faster_one(
     assert slower.result.endswith("SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND=python")
 
 
-def test_with_another_torch_than_the_rust_core_was_built_for_it_serves_on_the_python_core(
+def test_a_torch_other_than_the_rust_cores_means_the_python_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = seams.tree_core()

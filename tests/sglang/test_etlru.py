@@ -12,8 +12,8 @@ from eval.caches.real import RealCache
 from eval.caches.simulator import simulate
 from eval.traces import open_trace
 from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.releases import rust_core_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of, turn_of
-from radix_tlru.sglang.support import rust_core_refusal
 from tests.helpers.rules import InTurn
 from tests.helpers.served import served
 
@@ -82,7 +82,7 @@ def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
     assert len({0, *(each.namespace for each in salted)}) == 1 + len(UNLIKE), "each is a namespace of its own"
 
 
-def test_what_a_step_of_speculative_decoding_has_after_the_stop_is_no_part_of_the_answer() -> None:
+def test_tokens_of_speculative_decoding_after_the_stop_are_no_part_of_the_answer() -> None:
     """The client has 11, 12 and 2, which ends the answer; SGLang caches 20 tokens of prompt and these three."""
     req = served(range(20), [11, 12, 2, 77, 78], stop=2, reasoning_tokens=5)
     turn = turn_of(req, RadixKey(array("q", range(23))), 0.0, call_tokens=[77])

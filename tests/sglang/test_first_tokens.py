@@ -45,7 +45,7 @@ class Requests:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_request_that_was_alone_is_told_of_with_the_next_from_its_coming_to_the_sending_of_its_token(
+def test_an_uncontended_request_is_reported_with_the_next_one_from_arrival_to_first_token(
     finished: bool,
 ) -> None:
     requests = Requests()
@@ -83,7 +83,7 @@ def test_each_of_many_that_wait_looks_at_one_other_when_it_comes() -> None:
     assert requests.in_flight.looks == 999
 
 
-def test_one_that_waits_for_long_keeps_others_from_being_told_of_and_those_answered_are_forgotten() -> None:
+def test_a_request_that_waits_long_delays_reports_and_answered_ones_are_forgotten() -> None:
     """100 others come and are answered before the first one is."""
     requests = Requests()
     requests.come("first", 0.0)

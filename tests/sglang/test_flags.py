@@ -20,7 +20,7 @@ from radix_tlru import Config, ConfigError
 from radix_tlru.learning.state_file import Origin, read_state
 from radix_tlru.sglang.plugin import server_args
 from radix_tlru.sglang.record import BACKEND, config_of
-from radix_tlru.sglang.support import (
+from radix_tlru.sglang.releases import (
     check_version,
     host_tier_refusal,
     hybrid_refusal,

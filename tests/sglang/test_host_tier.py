@@ -14,7 +14,7 @@ import torch
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from radix_tlru.sglang.offline.caches import WritePolicy
-from radix_tlru.sglang.support import host_tier_refusal
+from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import CONFIG, NEXT_PROMPT, THRESHOLD, TieredDriver
 
 pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))

@@ -30,7 +30,7 @@ from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, check_shape, python_core_reason
 from radix_tlru.sglang.offline.caches import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
-from radix_tlru.sglang.support import hybrid_refusal
+from radix_tlru.sglang.releases import hybrid_refusal
 from tests.helpers.any_order import in_any_order
 from tests.helpers.examples import examples
 from tests.helpers.rules import InTurn

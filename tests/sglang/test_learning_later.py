@@ -54,7 +54,7 @@ def turn(driver: Driver, draw: random.Random, number: int) -> int:
     return driver.request(history, prompt=len(history) - 5, stamp=float(number))
 
 
-def test_turns_are_recorded_when_their_batch_was_processed_and_learned_from_step_by_step() -> None:
+def test_turns_are_recorded_after_their_batch_and_learned_from_step_by_step() -> None:
     driver, draw = learning(), random.Random(1)
     for number in range(TURNS):
         turn(driver, draw, number)
@@ -98,7 +98,7 @@ def test_a_leaf_that_went_before_its_turn_was_recorded_is_no_fault() -> None:
     assert not tail.breaker.has_tripped
 
 
-def test_of_a_turn_that_is_continued_in_the_same_batch_the_last_one_is_written_on_the_leaf() -> None:
+def test_of_two_turns_of_a_conversation_in_one_batch_the_leaf_has_the_last() -> None:
     driver, words = learning(), list(range(1, 301))
 
     def serve() -> None:

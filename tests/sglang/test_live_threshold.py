@@ -40,7 +40,7 @@ def tlru(threshold: int) -> Policy:
     leaves=st.lists(st.tuples(st.integers(1, 200), st.integers(0, 100)), min_size=1, max_size=REPRICED),
     moves=st.lists(st.tuples(st.integers(0, 5_000), st.integers(1, 600)), min_size=1, max_size=20),
 )
-def test_after_a_move_the_next_victim_of_a_few_is_the_one_that_a_look_at_all_leaves_would_choose(
+def test_after_a_move_the_next_victim_is_that_of_a_scan_of_all_leaves(
     leaves: list[tuple[int, int]], moves: list[tuple[int, int]]
 ) -> None:
     page = 16
@@ -113,7 +113,7 @@ def prefill(driver: Driver, number: int, uncached: int, ms: float | None, *told:
     driver.cache.live_threshold.count_batch(PrefillBatch((f"{number}",), None, uncached, told), ms)
 
 
-def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_not_forget_it() -> None:
+def test_an_objective_moves_the_threshold_at_the_32nd_prefill_across_flushes() -> None:
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     for number in range(EVERY):
         assert driver.cache.tail.policy.threshold == 2_048
@@ -131,25 +131,22 @@ def test_an_objective_moves_the_threshold_at_the_32nd_prefill_and_a_flush_does_n
     assert driver.cache.tail.order.over_budget == 750
 
 
-def test_what_else_first_tokens_wait_for_is_taken_off_the_objective() -> None:
+@pytest.mark.parametrize(
+    ("overhead_ms", "threshold"),
+    [
+        (20.0, 750),  # (100 - 20 - 5) / 0.1
+        (80.0, 450),  # (50 - 5) / 0.1: half of the objective is left to prefill
+    ],
+)
+def test_what_else_first_tokens_wait_for_is_taken_off_the_objective(overhead_ms: float, threshold: int) -> None:
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     told: list[FirstToken] = []
     for number in range(EVERY):
         ms = 5.0 + 0.1 * 50 * (number + 1)
         prefill(driver, number, 50 * (number + 1), ms, *told)
-        told = [FirstToken(f"{number}", ms + 20.0)]  # with the next one
-    assert driver.cache.tail.policy.threshold == 750  # (100 - 20 - 5) / 0.1
-    assert driver.cache.live_threshold.estimate.overhead_ms == pytest.approx(20.0)
-
-
-def test_half_the_objective_is_left_to_prefill_whatever_else_takes_long() -> None:
-    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
-    told: list[FirstToken] = []
-    for number in range(EVERY):
-        ms = 5.0 + 0.1 * 50 * (number + 1)
-        prefill(driver, number, 50 * (number + 1), ms, *told)
-        told = [FirstToken(f"{number}", ms + 80.0)]
-    assert driver.cache.tail.policy.threshold == 450  # (50 - 5) / 0.1
+        told = [FirstToken(f"{number}", ms + overhead_ms)]  # with the next one
+    assert driver.cache.tail.policy.threshold == threshold
+    assert driver.cache.live_threshold.estimate.overhead_ms == pytest.approx(overhead_ms)
 
 
 def test_prefills_that_are_late_now_and_then_leave_a_margin() -> None:

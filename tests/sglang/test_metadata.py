@@ -182,9 +182,7 @@ def test_a_request_without_custom_parameters_is_read_as_any_other(kind: str) -> 
 
 @pytest.mark.parametrize("kind", ["responses", "messages"])
 @pytest.mark.parametrize("in_header", [False, True])
-def test_wrong_hints_of_a_request_without_custom_parameters_are_refused_before_it_is_served(
-    kind: str, in_header: bool
-) -> None:
+def test_wrong_hints_without_custom_parameters_are_refused_before_serving(kind: str, in_header: bool) -> None:
     wrong = {"retention_seconds": "long"}
     hints, headers = ({}, {"x-tlru": json.dumps(wrong)}) if in_header else (wrong, {})
     with pytest.raises(HTTPException) as refused:

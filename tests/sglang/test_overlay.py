@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from patches.check.tree import CommandError
-from radix_tlru.sglang.support import check_version
+from radix_tlru.sglang.releases import check_version
 from tests.helpers.overlay import SUITE, releases, run_suite
 
 OLDEST = releases()[0]

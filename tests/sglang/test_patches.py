@@ -19,7 +19,7 @@ import pytest
 from patches.check.__main__ import main
 from patches.check.series import PATCHES, Series, SeriesError, all_series
 from patches.check.tree import CommandError, Tree
-from radix_tlru.sglang.support import release_of, sglang_version
+from radix_tlru.sglang.releases import release_of, sglang_version
 
 SERIES = [series for series in all_series() if release_of(series.release) == release_of(sglang_version() or "")]
 

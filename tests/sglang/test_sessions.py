@@ -24,8 +24,8 @@ from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline.caches import cache_params, stock_cache_of
+from radix_tlru.sglang.releases import host_tier_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of
-from radix_tlru.sglang.support import host_tier_refusal
 from tests.helpers.caches import Driver
 from tests.helpers.examples import examples
 from tests.helpers.rules import InTurn
@@ -91,7 +91,7 @@ def test_within_either_part_tails_beyond_the_budget_go_first() -> None:
 
 
 @pytest.mark.parametrize(("config", "left"), [(TLRU, (1_000, 100)), ("lru", (0, 1_000))])
-def test_a_closed_session_goes_before_an_older_conversation_and_in_stock_it_waits_for_its_turn(
+def test_a_closed_session_is_evicted_before_an_older_conversation_unlike_in_stock(
     config: Config | str, left: tuple[int, int]
 ) -> None:
     served = clients(config)
@@ -134,7 +134,7 @@ def test_what_a_closed_session_shares_stays_for_the_others() -> None:
     assert (served.cached("s1"), served.cached("x")) == (500, 500), "what two began with is worth what x is"
 
 
-def test_a_conversation_with_the_same_text_but_no_session_is_not_over_when_one_is_closed() -> None:
+def test_closing_a_session_does_not_end_an_equal_conversation_without_one() -> None:
     served = clients()
     served.turn("x", 1_000)
     served.turn("s1", 1_000)

@@ -15,7 +15,7 @@ from sglang.srt.runtime_context import get_parallel
 
 from radix_tlru import Config
 from radix_tlru.sglang.offline.caches import WritePolicy
-from radix_tlru.sglang.support import host_tier_refusal
+from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import NEXT_PROMPT, THRESHOLD, TieredDriver, page_names
 
 pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))

@@ -12,7 +12,7 @@ import pytest
 
 from radix_tlru.config import Config
 from radix_tlru.sglang.offline.caches import WritePolicy
-from radix_tlru.sglang.support import host_tier_refusal
+from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import TieredDriver, Waiting
 
 pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))

@@ -247,7 +247,7 @@ def uncontended(overhead: Overhead, name: str, prefill_ms: float, other_ms: floa
     overhead.count_first_token(FirstToken(name, prefill_ms + other_ms))
 
 
-def test_the_overhead_is_the_median_of_what_uncontended_requests_waited_for_other_than_their_prefills() -> None:
+def test_the_overhead_is_the_median_wait_of_uncontended_requests_without_prefills() -> None:
     overhead = Overhead()
     for number in range(Overhead.ENOUGH):
         assert overhead.ms() is None

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from radix_tlru.cli import main
-from radix_tlru.sglang.support import SUPPORTED
+from radix_tlru.sglang.releases import SUPPORTED
 from radix_tlru.tools.dashboard import PANELS, dashboard, rules
 from tests.helpers.paths import REPOSITORY
 

@@ -68,7 +68,7 @@ def test_an_added_leaf_pays_for_few_entries_of_a_sweep_however_many_buckets(monk
     assert all(entries.is_current(entries.bucket[leaf_id], entries.key[leaf_id], leaf_id) for leaf_id in leaves)
 
 
-def test_a_turn_takes_few_old_entries_off_and_leaves_few_for_the_decision_that_comes_to_them() -> None:
+def test_a_turn_drops_few_stale_entries_and_leaves_few_to_the_next_decision() -> None:
     buckets, random = new_buckets(20), Random(0)
     entries = entries_in(buckets)
     leaves: dict[int, Bucket] = {}

@@ -73,7 +73,7 @@ def test_where_little_is_found_cached_it_is_enough_to_find_more() -> None:
         assert guard.preferred == preferred
 
 
-def test_of_two_that_are_admitted_the_one_with_less_tel_is_preferred_and_the_first_of_equals() -> None:
+def test_the_admitted_candidate_with_the_least_tel_is_preferred() -> None:
     assert shown(Guard(["a", "b", "lru"]), turns_of(same, better), 2_000) == "b"
     assert shown(Guard(["a", "b", "lru"]), turns_of(better, better), 300) == "a"
 

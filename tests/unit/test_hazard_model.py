@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from radix_tlru.learning.age_bands import BANDS, GROUP_OF, GROUPS, MIDDLES
+from radix_tlru.learning.age_bands import BANDS, GROUPS, MIDDLES
 from radix_tlru.learning.gittins import gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Supersession
@@ -30,8 +30,6 @@ from tests.helpers.plain_hazards import (
     random_features,
     random_intervals,
 )
-
-FIRST_GROUP = [band for band, group in enumerate(GROUP_OF) if group == 0]
 
 
 def fit(intervals: Sequence[Interval], model: HazardModel | None = None, times: int = 1) -> HazardModel:

@@ -264,7 +264,7 @@ def test_behind_a_range_that_is_not_believed_no_other_speaks_of_its_tokens() -> 
         {"retention": [{"priority": 100, "duration_s": 60}, LOWEST]},
     ],
 )
-def test_who_is_not_believed_is_taken_for_one_who_said_nothing_for_as_long_as_it_claimed(said: dict[str, Any]) -> None:
+def test_a_rejected_claim_counts_as_none_for_as_long_as_it_would_have_held(said: dict[str, Any]) -> None:
     lines = with_a_full_quota(**said)
     assert lines.evict(1_600) == (1, 0), "the least recent"
     lines.serve(5, 4.0 + 60)

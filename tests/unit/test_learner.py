@@ -39,7 +39,7 @@ def learner_of(cache: SimulatedCache) -> Learner:
     return cache.learner
 
 
-def test_until_another_has_won_something_and_is_worse_in_nothing_etlru_is_lru_decision_by_decision() -> None:
+def test_etlru_evicts_exactly_as_lru_until_another_candidate_is_admitted() -> None:
     requests = open_trace("chat-mix:conversations=800").requests
     lru, learned = simulated_cache("lru", 100_000, threshold=1024, page_size=PAGE), learning(100_000)
     for request in requests:
@@ -244,7 +244,7 @@ def test_where_nearly_everything_fits_tlru_is_lru_unless_it_is_told() -> None:
     assert pinned > 1.3 * lru
 
 
-def test_the_candidate_with_a_threshold_follows_what_is_learned_of_prompts_and_the_threshold_itself() -> None:
+def test_the_tail_candidate_follows_learned_prompt_lengths_and_the_threshold() -> None:
     learner = Learner(Config("etlru", THRESHOLD), 50_000, PAGE)
     for number in range(600):  # six turns each of a hundred conversations
         length = 900 + number // 100 * 64

@@ -15,7 +15,7 @@ def count(rule: LeastTel, *excess: int) -> str:
     return rule.preferred
 
 
-def test_the_first_is_preferred_until_another_is_ahead_by_more_than_a_standard_deviation() -> None:
+def test_the_first_is_preferred_until_another_leads_by_a_standard_deviation() -> None:
     rule = LeastTel(["tlru", "lru"])
     # A turn by which one is ahead by d tokens has a standard deviation of d: a lead of d is not more than that.
     assert count(rule, 100, 0) == "tlru"

@@ -40,7 +40,7 @@ def moved(threshold: int, weight: float) -> Policy:
     moves=st.lists(st.tuples(st.integers(120, 4_000), st.sampled_from([0.0, 0.3, 1.0])), min_size=1, max_size=8),
     decisions=st.integers(1, 8),
 )
-def test_after_a_move_of_the_threshold_a_few_leaves_are_looked_at_and_the_cheapest_that_has_a_new_price_goes(
+def test_a_moved_threshold_reprices_few_leaves_and_the_cheapest_of_them_goes(
     sizes: list[tuple[int, int]], moves: list[tuple[int, float]], decisions: int
 ) -> None:
     leaves = CountedLeaves(moved(THRESHOLD, 0.0), PAGE)

@@ -62,7 +62,7 @@ def test_a_leaf_is_cut_no_further_than_where_it_begins() -> None:
     assert leaves.evict(300) == (1, 100, "tel_safe")
 
 
-def test_a_leaf_that_is_evicted_whole_costs_what_its_middle_token_costs_and_goes_whole_for_one_token() -> None:
+def test_a_leaf_evicted_whole_has_the_price_of_its_middle_token() -> None:
     leaves = Leaves(TLRU)
     # 2,000 + 100 - 600 = 1,500 tokens must stay; the newest use is 10. The middle token of what becomes unusable is
     leaves.appear(1, Leaf(1500, 2000, 2000, last_access=4, usable_without=1500))  # at 1,750: it is free

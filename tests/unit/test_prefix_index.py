@@ -119,7 +119,7 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
     assert index._above.keys() == index._leading.keys()
 
 
-def test_a_path_that_was_forked_at_many_depths_costs_a_bounded_number_of_hashes_and_the_deepest_fork_is_found() -> None:
+def test_the_deepest_of_many_forks_is_found_with_a_bounded_number_of_hashes() -> None:
     index: PrefixIndex = PrefixIndex()
     ids, forks = list(range(64_000)), 1_000
     whole = hashed(ids)

@@ -65,7 +65,7 @@ def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_pr
 
 
 @pytest.mark.parametrize("in_force", ["learned", "lru"])
-def test_a_look_meets_few_expiries_though_all_are_old_and_none_in_the_time_of_another_policy(
+def test_a_decision_meets_few_expired_entries_and_none_under_another_policy(
     in_force: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """500 leaves with learned rates, that expire by seconds. lru counts by lookups: 1,000 of them in each second."""

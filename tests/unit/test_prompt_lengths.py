@@ -73,7 +73,7 @@ def test_what_was_said_and_fills_no_page_is_part_of_the_next_prompt_for_certain(
     assert found.next_prompt(Leaf(0, 128, 128, 1.0, first), 0) == 32 + 50
 
 
-def test_a_prompt_that_adds_more_than_was_cached_but_less_than_was_said_is_a_next_prompt() -> None:
+def test_a_prompt_that_adds_less_than_the_history_is_a_next_prompt() -> None:
     prompts = PromptLengths()
     conversations = new_conversations(prompts)
     first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512

@@ -66,7 +66,7 @@ def test_a_fit_of_many_turns_is_spread_over_more_turns_than_one_of_few() -> None
     assert turns_taken(100) > 1, "no turn does all of it"
 
 
-def test_the_model_in_force_is_replaced_and_was_fitted_to_what_was_known_when_its_fit_began() -> None:
+def test_a_refit_replaces_the_model_with_one_of_the_data_at_its_start() -> None:
     log = TurnLog()
     refits = Refits(log)
     before = refits.model

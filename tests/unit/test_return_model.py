@@ -339,7 +339,7 @@ def test_a_conversation_is_known_by_its_tokens_and_counts_its_turns_and_waits() 
     assert [each.new_len for each in (first, second, third)] == [1000, 200, 100]
 
 
-def test_a_prompt_that_is_mostly_new_goes_on_with_a_conversation_and_tells_nothing_of_its_next_prompts() -> None:
+def test_a_mostly_new_prompt_continues_its_conversation_and_is_no_sample_of_lengths() -> None:
     conversations = new_conversations()
     conversations.record_turn(turn(0, 1000, 1000), is_leaf=True)
     assert conversations.record_turn(turn(9, 5000, 5000), is_leaf=True).turn == 1

@@ -115,7 +115,7 @@ def turn_of(prompt: list[int], answer: list[int], at: float) -> Turn:
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
-def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_the_same(rewritten: bool) -> None:
+def test_an_answer_that_is_written_differently_is_still_a_repeated_answer(rewritten: bool) -> None:
     """As a tool call may be by a chat template, or what was sampled in other tokens than a tokenizer has."""
     prompts, random = PromptLengths(), Random(0)
     conversations = new_conversations(prompts)
@@ -134,7 +134,7 @@ def test_an_answer_that_is_written_otherwise_than_it_was_said_is_said_again_all_
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was_asked_before_it(told: bool) -> None:
+def test_a_tool_chain_without_its_thoughts_is_matched_by_its_prompt(told: bool) -> None:
     """As chat templates have it: thoughts come back with the results of tools, and go with what a user says next."""
     prompts, random = PromptLengths(), Random(0)
     conversations = new_conversations(prompts)
@@ -164,9 +164,7 @@ def test_a_chain_of_calls_that_is_left_without_its_thoughts_is_known_by_what_was
 
 
 @pytest.mark.parametrize(("chains", "told"), [(True, True), (False, True), (False, False)])
-def test_of_a_chain_all_is_of_use_to_its_next_call_and_to_the_next_user_what_was_asked_before_it(
-    chains: bool, told: bool
-) -> None:
+def test_a_tool_chain_reuses_all_of_itself_and_the_next_user_turn_what_came_before_it(chains: bool, told: bool) -> None:
     """``chains``: of two calls and an answer, all with thoughts. Otherwise each answer is the only one."""
     random, at = Random(0), 0.0
     conversations = new_conversations()
@@ -194,7 +192,7 @@ def test_of_a_chain_all_is_of_use_to_its_next_call_and_to_the_next_user_what_was
         histories[number % 20] = [*asked, *said]
 
 
-def test_neither_who_asks_the_same_again_nor_who_begins_alike_goes_on_with_a_conversation() -> None:
+def test_an_equal_prompt_or_an_equal_beginning_continues_no_conversation() -> None:
     template, answer = list(range(500)), list(range(1_000, 1_100))
     conversations = new_conversations()
     for number in range(20):

@@ -20,7 +20,7 @@ def held(shadow: ShadowCache) -> int:
     return sum((front.end - front.start) * front.counts for front in shadow._fronts.values()) + lines * shadow._one_in
 
 
-def test_a_conversation_that_goes_on_from_within_what_it_shares_leaves_that_to_the_others() -> None:
+def test_a_conversation_that_forks_within_a_shared_prefix_leaves_it_to_the_others() -> None:
     shadow, conversations, words = ShadowCache(LRU, 100_000, 1, one_in=4), new_conversations(), Words()
     prompt, answer, question = words.fresh(700), words.fresh(324), words.fresh(100)
     resident = []
@@ -92,7 +92,7 @@ def test_a_prefix_that_is_found_on_the_path_of_a_longer_one_takes_what_that_held
     assert shadow._resident == held(shadow) == 2_048 + 3 * 500
 
 
-def test_branches_of_one_conversation_are_sampled_together_until_many_share_what_they_begin_with() -> None:
+def test_branches_of_a_conversation_are_sampled_together_until_many_share_its_prefix() -> None:
     conversations, words = new_conversations(), Words()
     path = words.fresh(2_000)
     families = []

@@ -82,7 +82,7 @@ def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("cached", [0, 1_024])
-def test_what_a_first_turn_has_in_common_with_another_conversation_others_begin_with_too(cached: int) -> None:
+def test_the_common_prefix_of_a_first_turn_is_a_shared_prefix(cached: int) -> None:
     """Whether it was cached or not."""
     conversations = new_conversations()
     alone = conversations.record_turn(run(0, name=1, cached=0), is_leaf=True)
@@ -178,7 +178,7 @@ def test_a_session_of_the_same_name_in_another_namespace_is_another_session() ->
     assert third.superseded is Supersession.NONE
 
 
-def test_of_a_session_a_number_is_kept_that_is_the_same_in_every_process_however_long_its_name_is() -> None:
+def test_a_session_name_of_any_length_has_the_same_number_in_every_process() -> None:
     conversations, words = new_conversations(), Words()
     for name in ("a chat", "a chat " + 100_000 * "x", "half a character \ud800"):
         found = conversations.record_turn(told(0.0, words.fresh(500), session=name), is_leaf=True)
@@ -235,7 +235,7 @@ def test_in_a_shadow_both_go_on_after_one_left_the_path_of_the_other() -> None:
     assert shadow._resident == 1_024 + 2 * (3_000 - 1_024)
 
 
-def test_a_shadow_evicts_what_lines_share_when_none_of_them_is_left_and_then_it_is_missed() -> None:
+def test_a_shadow_evicts_a_shared_prefix_with_its_last_branch() -> None:
     shadow = ShadowCache(tlru(200), 6_000, 1)  # which lets nothing go before its turn
     conversations = new_conversations()
     first = [run(float(name), name, cached=1_024 if name else 0) for name in range(3)]
@@ -267,7 +267,7 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, c
 
 
 @pytest.mark.parametrize("capacity", [100_000, pytest.param(200_000, marks=pytest.mark.long), 400_000])
-def test_where_templates_are_shared_etlru_has_less_tel_than_lru_and_where_little_fits_less_than_tlru(
+def test_with_shared_templates_etlru_has_less_tel_than_lru_and_in_small_caches_than_tlru(
     capacity: int,
 ) -> None:
     requests = open_trace(AGENTS).requests

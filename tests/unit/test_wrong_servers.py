@@ -179,7 +179,7 @@ def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
         assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
 
 
-def test_a_server_that_warms_itself_trusts_its_certificate_whatever_the_environment_trusts(
+def test_a_server_warms_itself_by_its_own_certificate(
     certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SGLang says for its own requests what to verify: a file of --ssl-ca-certs, or nothing."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import requests
 
@@ -58,17 +59,13 @@ def facts(host: Host, arm: Arm) -> Facts:
         raise ServerError(f"{arm.name}: {host.base_url} does not answer: {error}") from None
     except ServerError:
         info, metrics = host.server_info(), {}  # a server without --enable-metrics
-    states = info.get("internal_states") or [{}]
     workers = info.get("workers") or [info]
     replicas = sum(int(worker.get("dp_size") or 1) for worker in workers)
-    each = info.get("max_total_num_tokens") or states[0].get("memory_usage", {}).get("token_capacity")
-    # Rather what the server says of one pool: every rank has a gauge of its own, so their sum counts a pool twice.
-    pool = each * replicas if each else metrics.get("sglang:max_total_num_tokens")
+    pool = _pool(info, metrics, replicas)
     if not pool:
         raise ServerError(
             f"{arm.name}: {host.base_url} does not say how large its pool is; start it with --enable-metrics"
         )
-    page_size = int(info.get("page_size") or 1)
     has_plugin = "sglang:tlru_threshold_tokens" in metrics or info.get("radix_cache_backend") == PLUGIN
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     compared: list[str] = []
@@ -87,7 +84,7 @@ def facts(host: Host, arm: Arm) -> Facts:
     learns = eviction == "etlru" or (has_plugin and arm.url is None)
     return Facts(
         pool=int(pool),
-        page_size=page_size,
+        page_size=int(info.get("page_size") or 1),
         chunk=int(info.get("chunked_prefill_size") or 8192),
         policy=policy,
         threshold=None if threshold is None else int(threshold),
@@ -105,6 +102,16 @@ def facts(host: Host, arm: Arm) -> Facts:
         trim_chunk=None if trim is None else int(trim),
         sessions=bool(info.get("enable_session_radix_cache")),
     )
+
+
+def _pool(info: Mapping[str, Any], metrics: Mapping[str, float], replicas: int) -> float | None:
+    """Tokens of all replicas together; None: the server does not say.
+
+    Rather what it says of one pool: every rank has a gauge of its own, so their sum counts a pool twice.
+    """
+    states = info.get("internal_states") or [{}]
+    each = info.get("max_total_num_tokens") or states[0].get("memory_usage", {}).get("token_capacity")
+    return each * replicas if each else metrics.get("sglang:max_total_num_tokens")
 
 
 def _ranks(host: Host, name: str) -> int:

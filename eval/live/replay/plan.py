@@ -48,54 +48,11 @@ def plan_of(args: argparse.Namespace) -> Plan:
         ValueError: something asked for cannot be done.
     """
     arms = [*args.url, *args.arm] or default_arms(args.threshold, args.next_prompt_estimate)
-    names = [arm.name for arm in arms]
-    if len(set(names)) < len(names):
-        raise ValueError(f"--arm, --url: {', '.join(names)}: every arm needs a name of its own")
-    if len({arm.stem for arm in arms}) < len(names):
-        raise ValueError(f"--arm, --url: {', '.join(names)}: two of them would name the same file")
-    if all(arm.url is not None for arm in arms):
-        started = {"--model": args.model, "--pool": args.pool, "--server-flags": args.server_flags}
-        for flag, asked in started.items():
-            if asked:
-                raise ValueError(f"{flag}: of servers that are started, and those of --url run already; leave it out")
-    for flag, asked in (("--router", args.router), ("--disaggregated", args.disaggregated)):
-        if asked and args.url:
-            raise ValueError(f"{flag}: starts its own servers; give the router's own address as --url")
-    if args.router and args.disaggregated:
-        raise ValueError("--disaggregated: has one server of each kind; leave out --router")
-    if args.sessions and (args.router or args.disaggregated):
-        raise ValueError("--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated")
-    if args.together and (args.url or args.router or args.disaggregated):
-        raise ValueError(
-            "--together: starts one server an arm, and idle pairs keep cores busy; "
-            "leave out --url, --router and --disaggregated"
-        )
-    if args.users is not None and args.loop == "open":
-        raise ValueError(f"--users {args.users}: with --loop open requests come by their times; leave it out")
     users = USERS if args.users is None else args.users
-    if args.in_turn == 0 and (args.loop, users) != ("ordered", 1):
-        raise ValueError(
-            "--in-turn: one request is under way at any time; needs --loop ordered and --users 1, or seconds of a turn"
-        )
-    if args.in_turn == 0 and args.settle:
-        raise ValueError("--in-turn: a server's own time is not that of the run; leave out --settle")
-    if args.in_turn is not None and args.device == "gpu":
-        raise ValueError("--in-turn: the servers of all arms would share one GPU; leave it out with --device gpu")
-    if args.together and args.device == "gpu":
-        raise ValueError("--together: the servers of all arms would share one GPU; leave it out with --device gpu")
-    if args.disaggregated and importlib.util.find_spec("nixl") is None:
-        raise ValueError("--disaggregated: needs NIXL; install '.[transfer]'")
-    trace = trace_source(args).open(texts=args.api == "chat")
-    if any(request.thought_tokens for request in trace.requests):
-        raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
-    played = first_conversations(trace.requests, args.conversations) if args.conversations else trace.requests
-    if args.starts_within is not None:
-        played = gathered(played, args.starts_within, args.seed)
-    if args.until is not None:
-        played = until(played, args.until)
-    load = load_from(shrunk(played, args.shrink), args.seed, args.token_ids)
-    if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
-        raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
+    for is_asked, refusal in _refusals(args, arms, users):
+        if is_asked:
+            raise ValueError(refusal)
+    name, load = _load(args)
     common: list[str] = []
     if any(arm.url is None for arm in arms):
         common = [*base_flags(args.device, args.model, args.pool, args.page_size), *args.server_flags]
@@ -105,7 +62,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
         arms=arms,
         common=common,
         run=run_of(
-            _name(trace.name, args),
+            name,
             load,
             arms,
             common,
@@ -127,12 +84,71 @@ def plan_of(args: argparse.Namespace) -> Plan:
     )
 
 
-def _name(trace: str, args: argparse.Namespace) -> str:
-    """The trace, and what was made of it."""
-    shorter = [f"lengths / {args.shrink}"] if args.shrink > 1 else []
-    closer = [f"all sessions start within {args.starts_within:g} s"] if args.starts_within is not None else []
-    part = [f"its first {args.until:g} s"] if args.until is not None else []
-    return ", ".join([trace, *shorter, *closer, *part])
+def _refusals(args: argparse.Namespace, arms: Sequence[Arm], users: int) -> list[tuple[bool, str]]:
+    """What does not go together: whether it is asked for, and how it is refused."""
+    names = ", ".join(arm.name for arm in arms)
+    no_server_starts = all(arm.url is not None for arm in arms)
+    of_started = "of servers that are started, and those of --url run already; leave it out"
+    starts_its_own = "starts its own servers; give the router's own address as --url"
+    one_gpu = "the servers of all arms would share one GPU; leave it out with --device gpu"
+    has_parts = bool(args.router or args.disaggregated)
+    one_by_one = args.in_turn == 0
+    return [
+        (len({arm.name for arm in arms}) < len(arms), f"--arm, --url: {names}: every arm needs a name of its own"),
+        (len({arm.stem for arm in arms}) < len(arms), f"--arm, --url: {names}: two of them would name the same file"),
+        (no_server_starts and bool(args.model), f"--model: {of_started}"),
+        (no_server_starts and bool(args.pool), f"--pool: {of_started}"),
+        (no_server_starts and bool(args.server_flags), f"--server-flags: {of_started}"),
+        (bool(args.router and args.url), f"--router: {starts_its_own}"),
+        (args.disaggregated and bool(args.url), f"--disaggregated: {starts_its_own}"),
+        (args.disaggregated and bool(args.router), "--disaggregated: has one server of each kind; leave out --router"),
+        (
+            args.sessions and has_parts,
+            "--sessions: SGLang's router does not pass them on; leave out --router and --disaggregated",
+        ),
+        (
+            args.together and (has_parts or bool(args.url)),
+            "--together: starts one server an arm, and idle pairs keep cores busy; leave out --url, --router and "
+            "--disaggregated",
+        ),
+        (
+            args.users is not None and args.loop == "open",
+            f"--users {users}: with --loop open requests come by their times; leave it out",
+        ),
+        (
+            one_by_one and (args.loop, users) != ("ordered", 1),
+            "--in-turn: one request is under way at any time; needs --loop ordered and --users 1, or seconds of a turn",
+        ),
+        (one_by_one and bool(args.settle), "--in-turn: a server's own time is not that of the run; leave out --settle"),
+        (args.in_turn is not None and args.device == "gpu", f"--in-turn: {one_gpu}"),
+        (args.together and args.device == "gpu", f"--together: {one_gpu}"),
+        (
+            args.disaggregated and importlib.util.find_spec("nixl") is None,
+            "--disaggregated: needs NIXL; install '.[transfer]'",
+        ),
+    ]
+
+
+def _load(args: argparse.Namespace) -> tuple[str, Load]:
+    """What is played, named after the trace and what was made of it."""
+    trace = trace_source(args).open(texts=args.api == "chat")
+    if any(request.thought_tokens for request in trace.requests):
+        raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
+    played, name = trace.requests, [trace.name]
+    if args.conversations:
+        played = first_conversations(played, args.conversations)
+    if args.shrink > 1:
+        name.append(f"lengths / {args.shrink}")
+    if args.starts_within is not None:
+        played = gathered(played, args.starts_within, args.seed)
+        name.append(f"all sessions start within {args.starts_within:g} s")
+    if args.until is not None:
+        played = until(played, args.until)
+        name.append(f"its first {args.until:g} s")
+    load = load_from(shrunk(played, args.shrink), args.seed, args.token_ids)
+    if args.api == "chat" and any(c.turns[0].whole for c in load.conversations):
+        raise ValueError(f"--api chat: {trace.name} has blocks, no texts; play it with --api generate")
+    return ", ".join(name), load
 
 
 def _servers(args: argparse.Namespace) -> str:

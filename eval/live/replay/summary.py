@@ -172,30 +172,19 @@ def summarise(folder: Folder) -> list[ArmSummary]:
     Raises:
         NoResultError: no request of an arm succeeded.
     """
-    run = folder.run
-    rows = {arm: folder.finished_rows(arm) for arm in run.arms}
-    for arm, found in rows.items():
-        if not found and folder.settle_s and any(part.arm == arm for part in folder.parts):
-            raise NoResultError(f"--settle {folder.settle_s:g}: must leave some requests; {arm} had none later")
-    rows = {arm: found for arm, found in rows.items() if found}
+    rows = _rows(folder)
     if not rows:
         return []
     names = sorted({row.session_index for found in rows.values() for _, row in found})
     sessions = {name: index for index, name in enumerate(names)}
     played = sorted({part.repeat for part in folder.parts})
-    samples: dict[str, _Sample] = {}
-    for arm, found in rows.items():
-        succeeded = [(played.index(repeat), row) for repeat, row in found if row.error is None]
-        if not succeeded:
-            raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0][1].error}")
-        repeats = sum(part.arm == arm for part in folder.parts)
-        samples[arm] = _Sample(succeeded, sessions, repeats, run.threshold)
+    samples = {arm: _sample(folder, arm, found, sessions, played) for arm, found in rows.items()}
 
-    random = np.random.default_rng(0)
+    slo_ms, random = folder.run.slo_ms, np.random.default_rng(0)
     draws = list(zip(_draws(random, len(sessions)), _draws(random, len(played)), strict=True))
-    values = {arm: _values(sample, np.ones_like(sample.ttft), run.slo_ms) for arm, sample in samples.items()}
+    values = {arm: _values(sample, np.ones_like(sample.ttft), slo_ms) for arm, sample in samples.items()}
     resampled = {
-        arm: [_values(sample, sample.weights(once, again), run.slo_ms) for once, again in draws]
+        arm: [_values(sample, sample.weights(once, again), slo_ms) for once, again in draws]
         for arm, sample in samples.items()
     }
     baseline = next(iter(samples))
@@ -206,21 +195,31 @@ def summarise(folder: Folder) -> list[ArmSummary]:
             errors=len(rows[arm]) - len(sample.ttft),
             retries=sum(row.retries for _, row in rows[arm]),
             figures={name: _interval(values[arm][name], [one[name] for one in resampled[arm]]) for name in MEASURES},
-            changes={
-                name: _interval(
-                    _change(values[arm][name], values[baseline][name]),
-                    [
-                        _change(one[name], base[name])
-                        for one, base in zip(resampled[arm], resampled[baseline], strict=True)
-                    ],
-                )
-                for name in MEASURES
-            },
+            changes=_changes(values[arm], values[baseline], resampled[arm], resampled[baseline]),
             tokens_per_s=sum(row.output_tokens for _, row in rows[arm]) / max(folder.seconds(arm), 1e-9),
             repeats=sample.repeats,
         )
         for arm, sample in samples.items()
     ]
+
+
+def _rows(folder: Folder) -> dict[str, list[tuple[int, Row]]]:
+    """By arm, of those that were played: each row with its repeat."""
+    rows = {arm: folder.finished_rows(arm) for arm in folder.run.arms}
+    for arm, found in rows.items():
+        if not found and folder.settle_s and any(part.arm == arm for part in folder.parts):
+            raise NoResultError(f"--settle {folder.settle_s:g}: must leave some requests; {arm} had none later")
+    return {arm: found for arm, found in rows.items() if found}
+
+
+def _sample(
+    folder: Folder, arm: str, found: Sequence[tuple[int, Row]], sessions: Mapping[int, int], played: Sequence[int]
+) -> _Sample:
+    """The requests of an arm that succeeded; ``played`` are the repeats of the run."""
+    succeeded = [(played.index(repeat), row) for repeat, row in found if row.error is None]
+    if not succeeded:
+        raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0][1].error}")
+    return _Sample(succeeded, sessions, sum(part.arm == arm for part in folder.parts), folder.run.threshold)
 
 
 def interval_note(repeats: int) -> str:
@@ -238,6 +237,20 @@ def _values(sample: _Sample, weights: Floats, slo_ms: float | None) -> dict[str,
     if not weights.any():  # none of the drawn conversations had a success in this arm
         return dict.fromkeys(MEASURES, float("nan"))
     return {name: measure(sample, weights, slo_ms) for name, measure in MEASURES.items()}
+
+
+def _changes(
+    own: Mapping[str, float],
+    baseline: Mapping[str, float],
+    own_resampled: Sequence[Mapping[str, float]],
+    baseline_resampled: Sequence[Mapping[str, float]],
+) -> dict[str, Figure]:
+    """Of each figure, relative to the baseline's. Resamples are paired: both arms have the same draw."""
+    pairs = list(zip(own_resampled, baseline_resampled, strict=True))
+    return {
+        name: _interval(_change(own[name], baseline[name]), [_change(one[name], base[name]) for one, base in pairs])
+        for name in MEASURES
+    }
 
 
 def _change(value: float, reference: float) -> float:

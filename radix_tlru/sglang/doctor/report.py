@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 from radix_tlru.sglang.doctor.checks import Check, Section
-from radix_tlru.sglang.support import SUPPORTED, release_of, supported_range
+from radix_tlru.sglang.releases import SUPPORTED, release_of, supported_range
 from radix_tlru.tools.demo_model import write_demo_model
 
 __all__ = ["examine"]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 from radix_tlru.sglang.doctor.checks import Check, Section, State
-from radix_tlru.sglang.support import ANSWERS_QUESTIONS, explain_refusal
+from radix_tlru.sglang.releases import ANSWERS_QUESTIONS, explain_refusal
 
 __all__ = ["COMMAND_LINES", "SEAMS", "examine", "tree_core", "try_eviction"]
 

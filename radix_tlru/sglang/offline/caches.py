@@ -31,8 +31,8 @@ from sglang.srt.server_args import ServerArgs, set_global_server_args_for_schedu
 
 from radix_tlru.learning.records import Turn
 from radix_tlru.sglang.cpu import host
+from radix_tlru.sglang.releases import insert_params
 from radix_tlru.sglang.requests.turns import fingerprint_of
-from radix_tlru.sglang.support import insert_params
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator

@@ -13,7 +13,7 @@ import pytest
 from eval.__main__ import main
 from eval.simulate.grid import EVICTIONS
 from eval.studies.unseen import KINDS
-from tests.eval.compare.blocks import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
+from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
 
 CAPACITY, THRESHOLD = 60_000, 4_096

@@ -12,7 +12,7 @@ from eval.traces.facts import facts
 from eval.traces.request import Path as Context
 from eval.traces.request import Request
 from eval.traces.working_set import working_set
-from tests.eval.compare.blocks import BLOCK, write_blocks
+from tests.helpers.block_traces import BLOCK, write_blocks
 
 
 def test_the_suite_has_every_kind_but_the_example_of_four_requests() -> None:
@@ -21,7 +21,7 @@ def test_the_suite_has_every_kind_but_the_example_of_four_requests() -> None:
     assert set(QUICK_SEEDS) < set(SUITE_SEEDS)
 
 
-def test_tokens_are_in_the_working_set_from_their_request_to_the_last_prompt_that_has_them(tmp_path: Path) -> None:
+def test_a_token_is_in_the_working_set_from_its_first_request_to_its_last(tmp_path: Path) -> None:
     #   request       0       1       2       3          4
     prompts = [[1, 2, 3], [7, 8], [1, 2, 4], [7, 8, 9], [5]]
     # 1, 2 from 0 to 2 and 7, 8 from 1 to 3: four blocks between 1 and 2. No later prompt has 3, 4, 5 or 9.

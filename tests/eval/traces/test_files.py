@@ -154,7 +154,7 @@ def test_a_pipe_is_refused_with_what_to_do(tmp_path: Path) -> None:
         assert f"trace {source}: is a pipe, and a trace is read more than once: write it to a file" in refusal(source)
 
 
-def test_files_of_a_folder_that_are_of_another_format_or_broken_are_named_with_the_reason(tmp_path: Path) -> None:
+def test_broken_files_and_those_of_other_formats_are_named_with_the_reason(tmp_path: Path) -> None:
     write_lines(tmp_path / "day1.jsonl", *ROWS)
     write_lines(tmp_path / "day2.jsonl", *ROWS)
     write_lines(tmp_path / "chats.jsonl", {"conversations": [{"from": "human", "value": "hi"}]})

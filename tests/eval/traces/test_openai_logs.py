@@ -36,7 +36,7 @@ def test_responses_alone_come_at_the_times_of_their_rows(tmp_path: Path) -> None
     assert not said(trace, "drawn")
 
 
-def test_responses_of_anthropic_are_responses_and_with_messages_of_the_user_a_conversation(tmp_path: Path) -> None:
+def test_anthropic_responses_make_conversations_with_user_messages(tmp_path: Path) -> None:
     alone = read(tmp_path, OF_ANTHROPIC, OF_ANTHROPIC)
     assert [request.prompt_tokens for request in alone.requests] == [5310, 5310]
     assert alone.requests[1].arrival_s > 0
@@ -99,7 +99,7 @@ def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> N
     assert {request.conversation for request in open_trace(str(tmp_path / "sessions")).requests} == {"a"}
 
 
-def test_a_prompt_cache_key_makes_no_conversation_of_prompts_that_do_not_continue_each_other(tmp_path: Path) -> None:
+def test_a_prompt_cache_key_joins_only_prompts_that_continue_each_other(tmp_path: Path) -> None:
     rows = [body(QUESTION), body(MORE), body(QUESTION, ANSWER, MORE)]
     keyed = [row | {"prompt_cache_key": "my-app", "created": EPOCH + n} for n, row in enumerate(rows)]
     first, other, second = read(tmp_path, *keyed).requests

@@ -59,7 +59,7 @@ def test_all_arguments_of_a_tool_are_part_of_the_prompt_whatever_they_are_called
     assert 2000 < request.prompt_tokens < 2000 + 50
 
 
-def test_a_structured_result_of_a_tool_counts_whole_and_a_text_without_what_is_around_it(tmp_path: Path) -> None:
+def test_a_structured_tool_result_counts_whole_and_a_text_without_its_wrapper(tmp_path: Path) -> None:
     results: list[tuple[Any, int]] = [
         ({"name": "x", "rows": [LONG]}, 2000),
         ({"type": "report", "text": "x", "rows": [LONG]}, 2000),

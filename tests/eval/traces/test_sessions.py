@@ -47,7 +47,7 @@ def test_subagents_start_after_the_call_that_started_them_and_hold_their_parent_
     ]
 
 
-def test_a_subagent_that_is_still_at_work_holds_nobody_back_and_one_that_was_waited_for_does_so_once() -> None:
+def test_a_call_waits_once_for_a_subagent_it_waited_for_and_never_for_a_running_one() -> None:
     session = [
         *(request(0, "m"), request(3, "x", "m"), request(6, "m"), request(7, "x", "m", answer_s=9.0)),
         *(request(10, "m"), request(20, "m")),

@@ -88,7 +88,7 @@ def test_a_turn_without_a_time_comes_a_constant_wait_before_the_next(tmp_path: F
     assert times["partly"] == [700, 700, 710, 1000], "but not before a turn whose time is known"
 
 
-def test_wildchat_conversations_with_the_same_content_and_so_the_same_hash_are_told_apart(tmp_path: FilePath) -> None:
+def test_wildchat_conversations_with_the_same_hash_are_told_apart(tmp_path: FilePath) -> None:
     again = row("short", at(400), message("user", "12345678"), message("assistant", "another answer", at(400)))
     trace = open_trace(write_jsonl(tmp_path / "w.jsonl", [SHORT, again]))
     assert [each.conversation for each in trace.requests] == ["short", "short#2"]
