@@ -225,15 +225,17 @@ class LearningComponent(FullComponent):
         """
         recorded, self._unrecorded = self._unrecorded[:most], self._unrecorded[most:] if most is not None else []
         for node_id, turn, rid, is_leaf in recorded:
-            if self.learner is None:
+            learner = self.learner
+            if learner is None:
                 return
             try:
-                conversation = self.learner.record_turn(turn, is_leaf, learns_later=True)
+                conversation = learner.record_turn(turn, is_leaf, learns_later=True)
                 self.write_use(node_id, conversation)
                 if self.explainer is not None:
-                    in_force = self.learner.in_force
+                    in_force = learner.in_force
                     self.explainer.record_turn(rid, turn, conversation, self.policy.threshold, in_force)
-                self._put_in_force(self.learner.policy)
+                if self.learner is learner:  # or the breaker has tripped
+                    self._put_in_force(learner.policy)
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
 
