@@ -4,13 +4,17 @@ server is idle, or a slice at each step if many wait."""
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from radix_tlru.learning.records import Turn
 from radix_tlru.sglang.cache.learning_cache import REPORT_EVERY
+from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.scheduler.batches import batch_processed, server_idle, sleep_wanted
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.rules import InTurn
@@ -103,6 +107,21 @@ def test_of_a_turn_that_is_continued_in_the_same_batch_the_last_one_is_written_o
     process(driver, serve)
     (leaf,) = driver.cache.tail.leaves()
     assert (leaf.end, leaf.conversation.turn, leaf.conversation.stamp) == (300, 1, 2.0)
+
+
+def test_a_turn_that_ends_outside_of_a_batch_waits_for_an_idle_moment() -> None:
+    """On a prefill server it ends when its KV has been sent, and then its first token is handed on."""
+    driver, words = learning(), list(range(300))
+    driver.request(words)
+    tail, key = driver.cache.tail, RadixKey(array("q", words))
+    tail.record_turn(driver.match(words).last_device_node, Turn(1.0, 299, 1, 300, 0, fingerprint_of(key)))
+    learner = tail.learner
+    assert (learner.served.requests, learner.unlearned, tail.has_work) == (0, 0, True)
+    while not idle(driver):
+        pass
+    assert (learner.served.requests, learner.unlearned) == (1, 0)
+    (leaf,) = tail.leaves()
+    assert leaf.conversation.stamp == 1.0
 
 
 def test_what_an_operator_sees_is_brought_up_to_date_when_the_server_is_idle() -> None:

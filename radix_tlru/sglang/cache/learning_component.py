@@ -214,9 +214,6 @@ class LearningComponent(FullComponent):
                 self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
-        if not self.learns_later:
-            self.record_served()
-            self.learn()
 
     def record_served(self, most: int | None = None) -> None:
         """Record the turns that were served, or the earliest of them, and put in force what their clients say.
