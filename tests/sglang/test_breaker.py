@@ -49,6 +49,7 @@ HOOKS = {
     "mark_queued": lambda driver: driver.cache.tail.learner,
     "choose_victim": lambda driver: driver.cache.tail.order,
     "add_leaf": lambda driver: driver.cache.tail.order,
+    "remove_leaf": lambda driver: driver.cache.tail.order,
 }
 
 
@@ -87,6 +88,24 @@ def test_a_hook_that_raises_leaves_stock_lru_and_one_line(
     assert len(said) == 1
     assert said[0].startswith("radix_tlru: to ")
     assert said[0].endswith("failed; from now on this cache evicts by lru, as stock")
+
+
+def test_a_leaf_that_cannot_be_priced_while_its_turn_is_recorded_leaves_stock_lru(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The learner is gone then, in the midst of what it is told."""
+    driver = learning()
+    use(driver)
+    tail = driver.cache.tail
+    write_use = tail.write_use
+
+    def write_what_cannot_be_priced(*use: Any) -> None:
+        monkeypatch.setattr(tail.order, "add_leaf", broken)
+        write_use(*use)
+
+    monkeypatch.setattr(tail, "write_use", write_what_cannot_be_priced)
+    use(driver)
+    check_lru(driver)
 
 
 def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import math
 import random
+from array import array
 from collections.abc import Callable
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
+from radix_tlru.learning.records import Turn
 from radix_tlru.sglang.cache.learning_cache import REPORT_EVERY
+from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.scheduler.batches import batch_processed, server_idle, sleep_wanted
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.rules import InTurn
@@ -108,6 +112,35 @@ def test_of_two_turns_of_a_conversation_in_one_batch_the_leaf_has_the_last() -> 
     process(driver, serve)
     (leaf,) = driver.cache.tail.leaves()
     assert (leaf.end, leaf.conversation.turn, leaf.conversation.stamp) == (300, 1, 2.0)
+
+
+def test_a_turn_that_ends_outside_of_a_batch_waits_for_an_idle_moment() -> None:
+    """On a prefill server it ends when its KV has been sent, and then its first token is handed on."""
+    driver, words = learning(), list(range(300))
+    process(driver, lambda: None)
+    end_turn(driver, words)
+    tail, learner = driver.cache.tail, driver.cache.tail.learner
+    assert (learner.served.requests, learner.unlearned, tail.has_work) == (0, 0, True)
+    while not idle(driver):
+        pass
+    assert (learner.served.requests, learner.unlearned) == (1, 0)
+    (leaf,) = tail.leaves()
+    assert leaf.conversation.stamp == 1.0
+
+
+def test_without_a_scheduler_it_is_learned_from_a_turn_at_once() -> None:
+    driver, words = learning(), list(range(300))
+    end_turn(driver, words)
+    learner = driver.cache.tail.learner
+    assert (learner.served.requests, learner.unlearned, driver.cache.tail.has_work) == (1, 0, False)
+
+
+def end_turn(driver: Driver, words: list[int]) -> None:
+    """Cache the words, and tell the cache of a turn that ends with them, outside of a batch."""
+    driver.request(words)
+    tail, key = driver.cache.tail, RadixKey(array("q", words))
+    turn = Turn(1.0, len(words) - 1, 1, len(words), 0, fingerprint_of(key))
+    tail.record_turn(driver.match(words).last_device_node, turn)
 
 
 def test_what_an_operator_sees_is_brought_up_to_date_when_the_server_is_idle() -> None:

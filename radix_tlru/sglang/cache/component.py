@@ -145,6 +145,14 @@ class TailComponent(LearningComponent):
         except Exception as error:
             self.breaker.trip("to price a leaf", error)
 
+    def remove_leaf(self, order: Order, leaf_id: int, tier: str = "") -> None:
+        """A leaf will not be evictable any more, or will be another one: the order of a tier is told."""
+        try:
+            order.remove_leaf(leaf_id)
+        except Exception as error:
+            self.breaker.trip("to forget a leaf", error)
+            self.order_of_tier(tier).remove_leaf(leaf_id)  # which is new, and has all leaves
+
     def missing(self, requested: int) -> int:
         """Tokens still to be freed, of those that the driver requests."""
         if self.available_target is None or requested <= 0:

@@ -94,6 +94,7 @@ class LearningComponent(FullComponent):
         """Whether a batch is being processed: what can wait is done at its end, or when the server is idle."""
         self.learns_when_idle = True
         """Whether all ranks are idle at the same steps: stages of a pipeline are not."""
+        self._has_steps = False  # of a scheduler: without one there is no later
         self._unrecorded: list[_Served] = []
 
     # ---- the tree ----
@@ -216,7 +217,7 @@ class LearningComponent(FullComponent):
                 self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
-        if not self.learns_later:
+        if not (self.learns_later or self._has_steps):
             self.record_served()
             self.learn()
 
@@ -227,18 +228,19 @@ class LearningComponent(FullComponent):
         """
         recorded, self._unrecorded = self._unrecorded[:most], self._unrecorded[most:] if most is not None else []
         for served in recorded:
-            if self.learner is None:
+            learner = self.learner
+            if learner is None:
                 return
             try:
-                turn = served.turn
-                conversation = self.learner.record_turn(turn, served.is_leaf, learns_later=True)
+                conversation = learner.record_turn(served.turn, served.is_leaf, learns_later=True)
                 if served.is_back:
-                    self.learner.mark_queued(conversation)
+                    learner.mark_queued(conversation)
                 self.write_use(served.node_id, conversation)
                 if self.explainer is not None:
-                    in_force = self.learner.in_force
-                    self.explainer.record_turn(served.rid, turn, conversation, self.policy.threshold, in_force)
-                self._put_in_force(self.learner.policy)
+                    threshold, in_force = self.policy.threshold, learner.in_force
+                    self.explainer.record_turn(served.rid, served.turn, conversation, threshold, in_force)
+                if self.learner is learner:  # or the breaker has tripped
+                    self._put_in_force(learner.policy)
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
 
@@ -265,7 +267,7 @@ class LearningComponent(FullComponent):
         if self.learns_later:  # within another: at the end of that
             yield
             return
-        self.learns_later = True
+        self.learns_later, self._has_steps = True, self._has_steps or a_slice
         try:
             yield
         finally:

@@ -103,7 +103,7 @@ class PythonTailComponent(TailComponent):
         self._stock.reset()
         self.reset_order()
         self._core.evictable_device_leaves = _EvictableLeaves(self, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self, self.host.order)
+        self._core.evictable_host_leaves = _EvictableLeaves(self, self.host.order, tier="host_")
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.advance_clock()
@@ -349,9 +349,9 @@ class _Stock(NamedTuple):
 class _EvictableLeaves(set):
     """The tree's set of a tier's evictable leaves: the one place where the order of that tier hears of them."""
 
-    def __init__(self, tail: PythonTailComponent, order: Order) -> None:
+    def __init__(self, tail: PythonTailComponent, order: Order, tier: str = "") -> None:
         super().__init__()
-        self._tail, self._order = tail, order
+        self._tail, self._order, self._tier = tail, order, tier
 
     def follow(self, order: Order) -> None:
         """Tell another order, which is empty, of the leaves from now on."""
@@ -367,7 +367,7 @@ class _EvictableLeaves(set):
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
-            self._order.remove_leaf(node.id)
+            self._tail.remove_leaf(self._order, node.id, self._tier)
             super().discard(node)
 
 

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -178,17 +179,16 @@ class RustTailCore(RustUnifiedTreeCore):
 
     def _add_new_path(self, node_id: NodeId) -> None:
         """Add the path that ends at a new node, up to the first known node."""
-        path = self._binding.collect_path_info([node_id])[0]
+        nodes, path = self._nodes, self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
-        nodes = self._nodes
-        for seen, _, _, end, _, children in reversed(path):
-            parent = nodes.rows.get(seen)
-            if parent is not None:
-                self._remove_from_order(seen, parent)
-                nodes.children[parent] = children
-                break
-            nodes.add_node(seen, end, children)
+        new = [*takewhile(lambda node: node[0] not in nodes.rows, reversed(path))]
+        if len(new) < len(path):
+            parent_id, *_, children = path[-len(new) - 1]
+            self._remove_from_order(parent_id, nodes.rows[parent_id])  # before the new are there, as it may trip
+            nodes.children[nodes.rows[parent_id]] = children
+        for new_id, _, _, end, _, below in new:
+            nodes.add_node(new_id, end, below)
         row = nodes.rows[node_id]
         nodes.access[row] = self._tail.clock
         self._add_to_order(node_id, row)
@@ -273,7 +273,7 @@ class RustTailCore(RustUnifiedTreeCore):
         """If it is in the order."""
         nodes = self._nodes
         if not (nodes.locks[row] or nodes.children[row]):
-            self._tail.order.remove_leaf(node_id)
+            self._tail.remove_leaf(self._tail.order, node_id)
 
     # ---- eviction ----
 
@@ -309,7 +309,7 @@ class RustTailCore(RustUnifiedTreeCore):
     def _evict(self, victim: Victim, evicted: EvictedTails) -> None:
         """Evict the tail that a victim names."""
         leaf_id, leaf, keep, _ = victim
-        self._tail.order.remove_leaf(leaf_id)
+        self._tail.remove_leaf(self._tail.order, leaf_id)
         try:
             left_id = self._parent(leaf_id, leaf.end - leaf.start)
             if keep > leaf.start:
