@@ -65,9 +65,9 @@ def cached(response: requests.Response) -> int:
     ],
 )
 def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, said: Any, named: str) -> None:
-    native = generate(our_server, [1, 2, 3], said)
-    assert native.status_code == 400
-    assert named in native.text.replace('\\"', '"')
+    for native in (generate(our_server, [1, 2, 3], said), generate(our_server, [1, 2, 3], **said)):
+        assert native.status_code == 400
+        assert named in native.text.replace('\\"', '"')
     client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
     for body in (said, {"custom_params": said}):
         with pytest.raises(openai.BadRequestError) as error:
@@ -87,6 +87,7 @@ def test_a_hint_that_is_nested_deeply_is_a_bad_request_or_not_looked_at(
     hint = f'"{field}": {said}'
     for path, body in (
         ("generate", f'{{"input_ids": [1], "sampling_params": {{"max_new_tokens": 1, "custom_params": {{{hint}}}}}}}'),
+        ("generate", f'{{"input_ids": [1], "sampling_params": {{"max_new_tokens": 1}}, {hint}}}'),
         ("v1/completions", f'{{"model": "default", "prompt": [1], "max_tokens": 1, {hint}}}'),
     ):
         headers = {"Content-Type": "application/json"}
@@ -211,10 +212,8 @@ def test_what_a_field_of_another_system_calls_least_gives_way_to_an_older_one(
     if openai_client:
         client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
         client.completions.create(model="default", prompt=least, max_tokens=ANSWER, extra_body=GOES_FIRST[field])
-    elif field == "priority":
-        assert generate(our_server, least, **GOES_FIRST[field]).ok
     else:
-        assert generate(our_server, least, GOES_FIRST[field]).ok
+        assert generate(our_server, least, **GOES_FIRST[field]).ok
     generate(our_server, newer)
     assert cached(generate(our_server, older)) >= len(older) - 1
     assert cached(generate(our_server, least)) < len(least) * 3 // 4

@@ -61,7 +61,6 @@ SEAMS = (
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce_attn_groups", "op"),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
-    ("sglang.srt.entrypoints.openai.serving_base:OpenAIServingBase.handle_request", "raw_request"),
     ("sglang.srt.entrypoints.openai.serving_responses:OpenAIServingResponses.create_responses", "raw_request"),
     ("sglang.srt.entrypoints.anthropic.serving:AnthropicServing.handle_messages", "raw_request"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
