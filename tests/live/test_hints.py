@@ -22,6 +22,7 @@ from tests.helpers.servers import POOL, PRIORITY
 pytestmark = pytest.mark.live
 
 ANSWER = 4
+MESSAGE = {"role": "user", "content": "a"}
 
 
 def generate(
@@ -124,6 +125,20 @@ def test_a_wrong_header_is_a_bad_request_that_names_the_field(our_server: Server
                 extra_headers=wrong,
             )
         assert named in str(error.value).replace('\\"', '"')
+
+
+@pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
+@pytest.mark.parametrize(("endpoint", "said"), [("chat", {"messages": [MESSAGE]}), ("generate", {"prompt": "a"})])
+def test_a_wrong_hint_is_a_bad_request_to_an_ollama_client(
+    our_server: Server, endpoint: str, said: Any, in_header: bool
+) -> None:
+    wrong = {"retention_seconds": "long"}
+    headers = {"X-TLRU": json.dumps(wrong)} if in_header else None
+    for stream in (False, True):
+        body = {"model": "default", "stream": stream, **said, **({} if in_header else wrong)}
+        reply = requests.post(f"{our_server.base_url}/api/{endpoint}", json=body, headers=headers, timeout=60)
+        assert reply.status_code == 400
+        assert 'retention_seconds "long": must be' in reply.text.replace('\\"', '"')
 
 
 def without_custom_parameters(server: Server, endpoint: str, text: str, **said: Any) -> requests.Response:

@@ -63,6 +63,8 @@ SEAMS = (
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
     ("sglang.srt.entrypoints.openai.serving_responses:OpenAIServingResponses.create_responses", "raw_request"),
     ("sglang.srt.entrypoints.anthropic.serving:AnthropicServing.handle_messages", "raw_request"),
+    ("sglang.srt.entrypoints.ollama.serving:OllamaServing.handle_chat", "raw_request"),
+    ("sglang.srt.entrypoints.ollama.serving:OllamaServing.handle_generate", "raw_request"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
     ("sglang.srt.entrypoints.http_server:_wait_and_warmup", "server_args"),
     (f"{_CHATS}._handle_non_streaming_request", "raw_request"),

@@ -51,9 +51,12 @@ HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
     "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses.create_responses",
     "sglang.srt.entrypoints.anthropic.serving.AnthropicServing.handle_messages",
+    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_chat",
+    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_generate",
 )
 """Functions of SGLang that are hooked. The first turns a client's request into what schedulers get. The second is given
-all requests as they came, the last two those whose answers may be streamed before the first is called."""
+all requests as they came, the others those of which an error of the first would be no answer: theirs may be streamed by
+then, or Ollama's, where SGLang takes no error for the client's."""
 
 logger = logging.getLogger(__name__)
 
@@ -212,9 +215,9 @@ def _first_tokens(manager: Any) -> FirstTokens:
 
 
 async def check_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
-    """Check the hints of a request whose answer may be streamed before :func:`add_metadata` reads them.
+    """Check the hints of a request where :func:`add_metadata` could not tell the client what is wrong with them.
 
-    Around ``OpenAIServingResponses.create_responses`` and ``AnthropicServing.handle_messages``.
+    Around the last of ``HOOKED``.
 
     Raises:
         HTTPException: 400, the hints of the request or its header are wrong.
