@@ -10,10 +10,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import requests
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +28,7 @@ __all__ = ["frame", "watch"]
 _MOST_RANKS = 6  # columns on a screen
 _MOST_WARM = 10  # warm prompts on a screen
 _SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
+_WRAPPED = 60  # columns of a screen on which what a row means, beside one rank, may take a second line
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, predicted or seen, before that can be told
 _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
@@ -54,22 +57,35 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
         if once or not console.is_terminal:
             console.print(frame(before, None, console.width))
             return 0
-        with Live(frame(before, None, console.width), console=console, screen=True, auto_refresh=False) as live:
+        first = _fitted(frame(before, None, console.width), console)
+        with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval_s)
                 try:
                     now = scrape(url, session)
                 except ScrapeError as error:
                     silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
-                    live.update(Group(Text(silent, "bold red"), frame(before, None, console.width)), refresh=True)
+                    last = Group(Text(silent, "bold red"), frame(before, None, console.width))
+                    live.update(_fitted(last, console), refresh=True)
                     continue
-                live.update(frame(now, before, console.width), refresh=True)
+                live.update(_fitted(frame(now, before, console.width), console), refresh=True)
                 before = now
     except ScrapeError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 0
+
+
+def _fitted(screen: RenderableType, console: Console) -> RenderableType:
+    """The same in as many lines as there are; the last one says how many it lacks."""
+    lines = console.render_lines(screen)
+    more = len(lines) - console.height
+    if more <= 0:
+        return screen
+    kept = [[*line, Segment.line()] for line in lines[: -more - 1]]
+    told = f"… {more + 1} more lines need a higher screen; --once prints all"
+    return Group(Segments(chain.from_iterable(kept)), Text(told, "bold", overflow="ellipsis", no_wrap=True))
 
 
 def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
@@ -92,8 +108,9 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
     ahead = (Text(), _ahead(now.ahead)) if now.ahead is not None else ()
     if first.is_dry_run:
         saved = _dry_run(first)
-        return Group(_title(now), Text(), saved, Text(), _state(now, before), Text(), *lower, *warm, *ahead)
-    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm, *ahead)
+        return Group(_title(now), Text(), saved, Text(), _state(now, before, width), Text(), *lower, *warm, *ahead)
+    state = _state(now, before, width)
+    return Group(_title(now), Text(), state, Text(), *lower, Text(), _victims(first), *warm, *ahead)
 
 
 def _title(now: Snapshot) -> Text:
@@ -134,14 +151,15 @@ def _table(title: str) -> Table:
 # ---- what is in force and what it did: a column for each rank ----
 
 
-def _state(now: Snapshot, before: Snapshot | None) -> Table:
+def _state(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=len(now.ranks) > 1)
     table.add_column("", style="bold", no_wrap=True)
     ranks = now.ranks[:_MOST_RANKS]
     for rank in ranks:
         table.add_column(rank.name, justify="right", no_wrap=True)
     more = len(now.ranks) - len(ranks)
-    table.add_column(f"(and {more} more ranks)" if more else "", style="dim")
+    wide = len(ranks) == 1 and width >= _WRAPPED
+    table.add_column(f"(and {more} more ranks)" if more else "", style="dim", no_wrap=not wide)
     earlier = {rank.name: rank for rank in before.ranks} if before is not None else {}
     passed = now.at - before.at if before is not None else 0.0
 

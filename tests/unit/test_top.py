@@ -179,6 +179,15 @@ def test_a_narrow_screen_shows_the_same(snapshots: tuple[Watched, Snapshot, Snap
         assert title in text
 
 
+@pytest.mark.parametrize(("ranks", "width"), [(1, 40), (4, 80)])
+def test_a_row_is_one_line_where_there_is_no_room_beside_it(ranks: int, width: int) -> None:
+    watched = [Watched("tlru", rank=rank) for rank in range(ranks)]
+    text = shown(read("".join(each.text() for each in watched), "http://server"), width=width)
+    state = text.partition("TEL in shadow caches")[0].splitlines()
+    assert all(line.startswith("  ") and line[2] != " " for line in state[2:] if line.strip() and "tp 0" not in line)
+    assert max(map(len, state)) <= width
+
+
 def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_other() -> None:
     first, second = Watched("tlru"), Watched("tlru", rank=1)
     differs = Watched("tlru", rank=1, threshold=2 * THRESHOLD)
@@ -353,6 +362,20 @@ def test_a_screen_outlives_the_server_and_ends_when_interrupted(
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     assert "/s)" in drawn  # rates, from the second look on
     assert f"no server answers at {url}; as of" in drawn
+
+
+@pytest.mark.parametrize(("height", "last"), [(24, "--once prints all"), (60, "lowest cost goes first")])
+def test_a_screen_that_is_too_low_says_so(served: str, monkeypatch: pytest.MonkeyPatch, height: int, last: str) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    console = Console(file=StringIO(), force_terminal=True, width=100, height=height)
+    assert watch(served, 7.0, console=console) == 0
+    drawn = re.sub(r"\x1b\[[\d;?]*\w", "", console.file.getvalue())  # type: ignore[attr-defined]
+    lines = [line.strip() for line in drawn.splitlines() if line.strip()]
+    assert lines[-1].endswith(last)
+    assert len(drawn.splitlines()) <= height
 
 
 @pytest.mark.parametrize(
