@@ -158,8 +158,8 @@ def _state(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     for rank in ranks:
         table.add_column(rank.name, justify="right", no_wrap=True)
     more = len(now.ranks) - len(ranks)
-    wide = len(ranks) == 1 and width >= _WRAPPED
-    table.add_column(f"(and {more} more ranks)" if more else "", style="dim", no_wrap=not wide)
+    table.add_column(f"(and {more} more ranks)" if more else "", style="dim")
+    one_line = len(ranks) > 1 or width < _WRAPPED
     earlier = {rank.name: rank for rank in before.ranks} if before is not None else {}
     passed = now.at - before.at if before is not None else 0.0
 
@@ -176,10 +176,9 @@ def _state(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     def row(name: str, told: Callable[[Rank], str | None], meaning: str, *, alike: bool = False) -> None:
         cells = [told(rank) or _NONE for rank in ranks]
         everywhere = {told(rank) for rank in now.ranks}
-        if alike and len(everywhere) > 1:
-            table.add_row(name, *cells, "RANKS DIFFER: " + meaning, style="bold yellow")
-        else:
-            table.add_row(name, *cells, meaning)
+        differ = alike and len(everywhere) > 1
+        text = Text(f"RANKS DIFFER: {meaning}" if differ else meaning, no_wrap=one_line, overflow="ellipsis")
+        table.add_row(name, *cells, text, style="bold yellow" if differ else None)
 
     is_dry_run = now.ranks[0].is_dry_run
     meaning = "if this were no dry run" if is_dry_run else "by whose order leaves go"

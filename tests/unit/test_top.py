@@ -186,6 +186,7 @@ def test_a_row_is_one_line_where_there_is_no_room_beside_it(ranks: int, width: i
     state = text.partition("TEL in shadow caches")[0].splitlines()
     assert all(line.startswith("  ") and line[2] != " " for line in state[2:] if line.strip() and "tp 0" not in line)
     assert max(map(len, state)) <= width
+    assert "600 tokens" in text
 
 
 def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_other() -> None:
