@@ -35,7 +35,9 @@ _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
 _NONE = "–"
 
 
-def watch(url: str, interval_s: float, *, once: bool = False, console: Console | None = None) -> int:
+def watch(
+    url: str, interval_s: float, *, once: bool = False, api_key: str | None = None, console: Console | None = None
+) -> int:
     """Show a server until the user interrupts, or once; returns an exit status.
 
     Where the output is no terminal it is shown once. The last screen stays while a server does not answer,
@@ -45,6 +47,7 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
         url: of the server, as :func:`~radix_tlru.tools.scrape.scrape` takes it.
         interval_s: seconds from one look to the next.
         once: print one frame and end.
+        api_key: of the server, or of what is before it, if one is asked for.
         console: to draw on; by default standard output.
 
     Returns:
@@ -52,6 +55,8 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
     """
     console = console or Console()
     session = requests.Session()
+    if api_key is not None:
+        session.headers["Authorization"] = f"Bearer {api_key}"
     try:
         before = scrape(url, session)
         if once or not console.is_terminal:

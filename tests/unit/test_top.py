@@ -340,6 +340,36 @@ def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) ->
             server.shutdown()
 
 
+class _WantsKey(SimpleHTTPRequestHandler):
+    """Of a server whose metrics are behind a key."""
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != "Bearer sesame":
+            self.send_error(401)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(Watched("tlru").text().encode())
+
+
+def test_a_server_that_wants_a_key_is_given_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WantsKey) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert main(["top", url, "--once", "--api-key", "sesame"]) == 0
+            for wrong in ([], ["--api-key", "mellon"]):
+                assert main(["top", url, "--once", *wrong]) == 2
+            assert main(["top", url, "--once", "--api-key", "сезам"]) == 2
+        finally:
+            server.shutdown()
+    printed = capsys.readouterr()
+    assert "Next to go" in printed.out
+    refused = [line for line in printed.err.splitlines() if line.startswith("radix-tlru: error: ")]
+    assert refused[:2] == [f"radix-tlru: error: {url}/metrics: wants a key; give --api-key"] * 2
+    assert "latin-1" in refused[2]
+
+
 def test_a_screen_outlives_the_server_and_ends_when_interrupted(
     snapshots: tuple[Watched, Snapshot, Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
