@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         "--interval", metavar="S", type=_seconds, default=2.0, help="from one look to the next (default: %(default)g)"
     )
     top.add_argument("--once", action="store_true", help="print one frame and end, as where there is no terminal")
+    top.add_argument("--api-key", metavar="KEY", help="where /metrics is behind one: a proxy, --fastapi-root-path")
     why = command("explain", _explain, "say why a request had to prefill what it did: five lines", _INSTALL_TOP)
     why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
     why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
@@ -156,7 +157,7 @@ def _state(given: argparse.Namespace) -> int:
 def _top(given: argparse.Namespace) -> int:
     from radix_tlru.tools.top import watch
 
-    return watch(given.url, given.interval, once=given.once)
+    return watch(given.url, given.interval, once=given.once, api_key=given.api_key)
 
 
 def _explain(given: argparse.Namespace) -> int:

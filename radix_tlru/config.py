@@ -167,6 +167,9 @@ class Config:
             raise _error("median_weight", weight, f"a number from 0 to 1{removed}")
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
+        for field in ("state", "warm"):
+            if getattr(self, field) == "":  # the folder that the server is started in, if it were a path
+                raise _error(field, '""', "the name of a file")
         for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")

@@ -1,6 +1,7 @@
 """A file or folder of prompts that are to be warm, read and checked before a server hears of any.
 
-A file has a JSON object in each line. A folder has a ``.txt`` for each prompt, or a ``.json`` with such an object.
+A file has a JSON object in each line. A folder has a ``.txt`` for each prompt, or a ``.json`` with such an object;
+what is hidden there (``.git``, the ``..data`` of a volume that Kubernetes mounts) is not looked at.
 
 ==============  =========================================================================================
 field           is
@@ -57,8 +58,6 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
         prompts = tuple(_of_folder(path) if path.is_dir() else _of_lines(path))
     except OSError as error:
         raise ConfigError(f"{error.filename or path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path}: must be text in UTF-8") from None
     if not 0 < len(prompts) <= MOST_PROMPTS:
         raise ConfigError(f"{path}: {len(prompts)} prompts: must be from 1 to {MOST_PROMPTS:,}")
     found: dict[str, str] = {}
@@ -71,20 +70,29 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
 
 def _of_folder(folder: Path) -> Iterator[Prompt]:
     for file in sorted(folder.iterdir()):
+        if file.name.startswith("."):
+            continue
         if file.suffix == ".txt":
-            yield _prompt({"text": file.read_text(encoding="utf-8")}, str(file), file.name)
+            yield _prompt({"text": _read(file)}, str(file), file.name)
         elif file.suffix == ".json":
-            yield _prompt(_parsed(file.read_text(encoding="utf-8"), str(file)), str(file), file.name)
+            yield _prompt(_parsed(_read(file), str(file)), str(file), file.name)
         else:
             raise ConfigError(f"{file}: must be a .txt with a prompt, or a .json with an object")
 
 
 def _of_lines(file: Path) -> Iterator[Prompt]:
-    with file.open(encoding="utf-8") as lines:
-        for row, line in enumerate(lines, start=1):
-            if line.strip():
-                where = f"{file}, row {row}"
-                yield _prompt(_parsed(line, where), where, f"{file.name}:{row}")
+    for row, line in enumerate(_read(file).split("\n"), start=1):
+        if line.strip():
+            where = f"{file}, row {row}"
+            yield _prompt(_parsed(line, where), where, f"{file.name}:{row}")
+
+
+def _read(file: Path) -> str:
+    """The text of a file. Some editors begin it with a mark of the encoding, which is no part of a prompt."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file}: must be text in UTF-8") from None
 
 
 def _parsed(text: str, where: str) -> Any:
@@ -128,13 +136,17 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable()
+
+
 _TEXT = _is_text, "a text that is not empty"
 _CHECKS = {
     "text": _TEXT,
     "messages": (_is_messages, "a list of one or more objects with a role, as of a chat completion"),
     "input_ids": (_is_ids, "a list of one or more token ids, 0 or more"),
     "tools": (_is_objects, "a list of one or more objects, as of a chat completion"),
-    "name": _TEXT,
+    "name": (_is_name, "a text that is not empty, of one line"),
     "lora_path": _TEXT,
     "cache_salt": _TEXT,
 }

@@ -126,6 +126,8 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     reply = get(base, "/metrics", session)
     if reply.status_code == requests.codes.not_found:
         raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics")
+    if reply.status_code == requests.codes.unauthorized:
+        raise ScrapeError(f"{base}/metrics: wants a key; give --api-key")
     if not reply.ok:
         raise ScrapeError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
     return read(reply.text, base)
@@ -143,7 +145,7 @@ def get(base: str, path: str, session: requests.Session | None = None, **options
         raise ScrapeError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
     except requests.ConnectionError:
         raise ScrapeError(f"no server answers at {base}") from None
-    except requests.RequestException as error:
+    except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
         raise ScrapeError(f"{base}{path}: {error}") from None
 
 

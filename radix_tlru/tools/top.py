@@ -10,10 +10,12 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import requests
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
@@ -26,13 +28,16 @@ __all__ = ["frame", "watch"]
 _MOST_RANKS = 6  # columns on a screen
 _MOST_WARM = 10  # warm prompts on a screen
 _SIDE_BY_SIDE = 130  # columns of a screen on which two tables fit beside each other
+_WRAPPED = 60  # columns of a screen on which what a row means, beside one rank, may take a second line
 _TRUSTED = (2 / 3, 3 / 2)  # returns seen by predicted, outside of which hazards are not to be believed
 _ENOUGH = 20  # returns, predicted or seen, before that can be told
 _SELDOM = 0.2  # P(over ξ) below which it is said to be the reason
 _NONE = "–"
 
 
-def watch(url: str, interval_s: float, *, once: bool = False, console: Console | None = None) -> int:
+def watch(
+    url: str, interval_s: float, *, once: bool = False, api_key: str | None = None, console: Console | None = None
+) -> int:
     """Show a server until the user interrupts, or once; returns an exit status.
 
     Where the output is no terminal it is shown once. The last screen stays while a server does not answer,
@@ -42,6 +47,7 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
         url: of the server, as :func:`~radix_tlru.tools.scrape.scrape` takes it.
         interval_s: seconds from one look to the next.
         once: print one frame and end.
+        api_key: of the server, or of what is before it, if one is asked for.
         console: to draw on; by default standard output.
 
     Returns:
@@ -49,27 +55,42 @@ def watch(url: str, interval_s: float, *, once: bool = False, console: Console |
     """
     console = console or Console()
     session = requests.Session()
+    if api_key is not None:
+        session.headers["Authorization"] = f"Bearer {api_key}"
     try:
         before = scrape(url, session)
         if once or not console.is_terminal:
             console.print(frame(before, None, console.width))
             return 0
-        with Live(frame(before, None, console.width), console=console, screen=True, auto_refresh=False) as live:
+        first = _fitted(frame(before, None, console.width), console)
+        with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval_s)
                 try:
                     now = scrape(url, session)
                 except ScrapeError as error:
                     silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
-                    live.update(Group(Text(silent, "bold red"), frame(before, None, console.width)), refresh=True)
+                    last = Group(Text(silent, "bold red"), frame(before, None, console.width))
+                    live.update(_fitted(last, console), refresh=True)
                     continue
-                live.update(frame(now, before, console.width), refresh=True)
+                live.update(_fitted(frame(now, before, console.width), console), refresh=True)
                 before = now
     except ScrapeError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 0
+
+
+def _fitted(screen: RenderableType, console: Console) -> RenderableType:
+    """The same in as many lines as there are; the last one says how many it lacks."""
+    lines = console.render_lines(screen)
+    more = len(lines) - console.height
+    if more <= 0:
+        return screen
+    kept = [[*line, Segment.line()] for line in lines[: -more - 1]]
+    told = f"… {more + 1} more lines need a higher screen; --once prints all"
+    return Group(Segments(chain.from_iterable(kept)), Text(told, "bold", overflow="ellipsis", no_wrap=True))
 
 
 def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
@@ -92,8 +113,9 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
     ahead = (Text(), _ahead(now.ahead)) if now.ahead is not None else ()
     if first.is_dry_run:
         saved = _dry_run(first)
-        return Group(_title(now), Text(), saved, Text(), _state(now, before), Text(), *lower, *warm, *ahead)
-    return Group(_title(now), Text(), _state(now, before), Text(), *lower, Text(), _victims(first), *warm, *ahead)
+        return Group(_title(now), Text(), saved, Text(), _state(now, before, width), Text(), *lower, *warm, *ahead)
+    state = _state(now, before, width)
+    return Group(_title(now), Text(), state, Text(), *lower, Text(), _victims(first), *warm, *ahead)
 
 
 def _title(now: Snapshot) -> Text:
@@ -134,7 +156,7 @@ def _table(title: str) -> Table:
 # ---- what is in force and what it did: a column for each rank ----
 
 
-def _state(now: Snapshot, before: Snapshot | None) -> Table:
+def _state(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     table = Table(box=None, padding=(0, 2), show_header=len(now.ranks) > 1)
     table.add_column("", style="bold", no_wrap=True)
     ranks = now.ranks[:_MOST_RANKS]
@@ -142,6 +164,7 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
         table.add_column(rank.name, justify="right", no_wrap=True)
     more = len(now.ranks) - len(ranks)
     table.add_column(f"(and {more} more ranks)" if more else "", style="dim")
+    one_line = len(ranks) > 1 or width < _WRAPPED
     earlier = {rank.name: rank for rank in before.ranks} if before is not None else {}
     passed = now.at - before.at if before is not None else 0.0
 
@@ -158,10 +181,9 @@ def _state(now: Snapshot, before: Snapshot | None) -> Table:
     def row(name: str, told: Callable[[Rank], str | None], meaning: str, *, alike: bool = False) -> None:
         cells = [told(rank) or _NONE for rank in ranks]
         everywhere = {told(rank) for rank in now.ranks}
-        if alike and len(everywhere) > 1:
-            table.add_row(name, *cells, "RANKS DIFFER: " + meaning, style="bold yellow")
-        else:
-            table.add_row(name, *cells, meaning)
+        differ = alike and len(everywhere) > 1
+        text = Text(f"RANKS DIFFER: {meaning}" if differ else meaning, no_wrap=one_line, overflow="ellipsis")
+        table.add_row(name, *cells, text, style="bold yellow" if differ else None)
 
     is_dry_run = now.ranks[0].is_dry_run
     meaning = "if this were no dry run" if is_dry_run else "by whose order leaves go"

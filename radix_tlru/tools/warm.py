@@ -173,8 +173,10 @@ class Warmer:
             raise WarmError(told) from None
         except requests.ConnectionError:
             raise WarmError(f"no server answers at {self._url}") from None
-        except requests.RequestException as error:
+        except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
             raise WarmError(f"{url}: {error}") from None
+        if reply.status_code == requests.codes.unauthorized:
+            raise WarmError(f"{url}: the server wants its key; give --api-key")
         if not reply.ok:
             raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
         try:

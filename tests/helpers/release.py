@@ -2,7 +2,8 @@
 
 The source archive is built from the checkout, and the wheel from that archive. Each is installed beside a stock SGLang
 of the pinned versions, in an empty folder: the entry points load, ``radix-tlru demo-model`` and ``radix-tlru doctor``
-work. Run as ``python -m tests.helpers.release``; the status is 1 if anything is not as it should be.
+work, a server evicts by ``etlru``. Without the package SGLang is there as it was. Run as ``python -m
+tests.helpers.release``; the status is 1 if anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ from collections.abc import Sequence
 from email.parser import HeaderParser
 from pathlib import Path
 
+import requests
+
+from eval.live.server import Server, cpu_flags
 from patches.check.tree import CommandError, run
 from radix_tlru import __version__
+from radix_tlru.tools.scrape import scrape
 from tests.helpers.paths import REPOSITORY
 
 CONSTRAINTS = REPOSITORY / "constraints.txt"
+
+POOL = 4_000  # tokens
 
 IN_WHEEL = (
     *("radix_tlru/py.typed", "radix_tlru/README.md", "radix_tlru/tools/prometheus_rules.yml"),
@@ -52,6 +59,21 @@ print(f"{len(points)} entry points load from {found.parent}")
 """
 
 
+# Fails if SGLang has a flag of ours. Its platform is the package's, too.
+NO_FLAG_OF_OURS = """
+import argparse, os
+del os.environ["SGLANG_PLATFORM"]
+from sglang.srt.plugins import load_plugins
+from sglang.srt.server_args import ServerArgs
+load_plugins()
+parser = argparse.ArgumentParser()
+ServerArgs.add_cli_args(parser)
+ours = [flag for flag in parser._option_string_actions if flag == "--radix-eviction" or flag.startswith("--tlru")]
+assert not ours, ours
+print("without the package SGLang knows none of its flags")
+"""
+
+
 class Environment:
     """A virtual environment of its own in ``folder``, and an empty folder to run its commands in."""
 
@@ -79,6 +101,17 @@ class Environment:
         """
         program = self._folder / "bin" / command
         return run([program, *arguments], cwd=cwd or self._empty, environment=self._variables)
+
+    def remove(self, package: str) -> None:
+        """Uninstall a package."""
+        run([_uv(), "pip", "uninstall", "--quiet", package], environment=self._variables)
+
+    def serve(self, *flags: str) -> Server:
+        """A server of this environment that is to be entered, with these flags."""
+        python = self._folder / "bin" / "python"
+        command = [str(python), "-P", "-m", "sglang.launch_server"]  # -P: nothing is imported from where it is started
+        plain = dict.fromkeys(("PYTHONPATH", "PYTHONHOME"), "")
+        return Server(flags, name="release-check", startup_s=600.0, environment=plain, command=command)
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -139,6 +172,12 @@ def try_out(environment: Environment, model: Path) -> None:
     print(environment.run("radix-tlru", "--version").strip())
     environment.run("radix-tlru", "demo-model", model)
     print(environment.run("radix-tlru", "doctor").splitlines()[-1], flush=True)
+    with environment.serve(*cpu_flags(model, POOL), "--radix-eviction", "etlru") as server:
+        asked = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 2}, "tlru": {"returns_in_s": 5}}
+        reply = requests.post(f"{server.base_url}/generate", json=asked, timeout=60)
+        reply.raise_for_status()
+        (in_force,) = (rank.policy for rank in scrape(server.base_url).ranks)
+    print(f"a server answers; etlru has {in_force} in force", flush=True)
 
 
 def check(folder: Path) -> list[str]:
@@ -162,6 +201,8 @@ def check(folder: Path) -> list[str]:
     fresh.run("radix-tlru", "dashboard")
     fresh.run("python", "-m", "eval", "--help", cwd=folder / sources.name.removesuffix(".tar.gz"))
     print("python -m eval runs from the unpacked source archive")
+    fresh.remove("radix-tlru")
+    print(fresh.run("python", "-c", NO_FLAG_OF_OURS).splitlines()[-1])
     return faults
 
 

@@ -22,6 +22,7 @@ from tests.helpers.servers import POOL, PRIORITY
 pytestmark = pytest.mark.live
 
 ANSWER = 4
+MESSAGE = {"role": "user", "content": "a"}
 
 
 def generate(
@@ -65,9 +66,9 @@ def cached(response: requests.Response) -> int:
     ],
 )
 def test_a_wrong_hint_is_a_bad_request_that_names_the_field(our_server: Server, said: Any, named: str) -> None:
-    native = generate(our_server, [1, 2, 3], said)
-    assert native.status_code == 400
-    assert named in native.text.replace('\\"', '"')
+    for native in (generate(our_server, [1, 2, 3], said), generate(our_server, [1, 2, 3], **said)):
+        assert native.status_code == 400
+        assert named in native.text.replace('\\"', '"')
     client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
     for body in (said, {"custom_params": said}):
         with pytest.raises(openai.BadRequestError) as error:
@@ -87,6 +88,7 @@ def test_a_hint_that_is_nested_deeply_is_a_bad_request_or_not_looked_at(
     hint = f'"{field}": {said}'
     for path, body in (
         ("generate", f'{{"input_ids": [1], "sampling_params": {{"max_new_tokens": 1, "custom_params": {{{hint}}}}}}}'),
+        ("generate", f'{{"input_ids": [1], "sampling_params": {{"max_new_tokens": 1}}, {hint}}}'),
         ("v1/completions", f'{{"model": "default", "prompt": [1], "max_tokens": 1, {hint}}}'),
     ):
         headers = {"Content-Type": "application/json"}
@@ -123,6 +125,20 @@ def test_a_wrong_header_is_a_bad_request_that_names_the_field(our_server: Server
                 extra_headers=wrong,
             )
         assert named in str(error.value).replace('\\"', '"')
+
+
+@pytest.mark.parametrize("in_header", [False, True], ids=["body", "header"])
+@pytest.mark.parametrize(("endpoint", "said"), [("chat", {"messages": [MESSAGE]}), ("generate", {"prompt": "a"})])
+def test_a_wrong_hint_is_a_bad_request_to_an_ollama_client(
+    our_server: Server, endpoint: str, said: Any, in_header: bool
+) -> None:
+    wrong = {"retention_seconds": "long"}
+    headers = {"X-TLRU": json.dumps(wrong)} if in_header else None
+    for stream in (False, True):
+        body = {"model": "default", "stream": stream, **said, **({} if in_header else wrong)}
+        reply = requests.post(f"{our_server.base_url}/api/{endpoint}", json=body, headers=headers, timeout=60)
+        assert reply.status_code == 400
+        assert 'retention_seconds "long": must be' in reply.text.replace('\\"', '"')
 
 
 def without_custom_parameters(server: Server, endpoint: str, text: str, **said: Any) -> requests.Response:
@@ -211,10 +227,8 @@ def test_what_a_field_of_another_system_calls_least_gives_way_to_an_older_one(
     if openai_client:
         client = openai.OpenAI(base_url=f"{our_server.base_url}/v1", api_key="none", max_retries=0)
         client.completions.create(model="default", prompt=least, max_tokens=ANSWER, extra_body=GOES_FIRST[field])
-    elif field == "priority":
-        assert generate(our_server, least, **GOES_FIRST[field]).ok
     else:
-        assert generate(our_server, least, GOES_FIRST[field]).ok
+        assert generate(our_server, least, **GOES_FIRST[field]).ok
     generate(our_server, newer)
     assert cached(generate(our_server, older)) >= len(older) - 1
     assert cached(generate(our_server, least)) < len(least) * 3 // 4

@@ -12,13 +12,13 @@ import pytest
 from fastapi import HTTPException
 from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
-from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
+from sglang.srt.entrypoints.http_server import ORJSONRequest
+from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
 from sglang.srt.managers.io_struct import TokenizedEmbeddingReqInput
 from sglang.srt.sampling.sampling_params import SamplingParams
-from starlette.requests import Request
 
 from radix_tlru import Config
-from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Range
+from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, Range
 from radix_tlru.sglang.requests import metadata
 from tests.helpers.runs import Run
 
@@ -32,15 +32,6 @@ def manager(mode: str = "null", config: Config | None = None) -> Any:
 def tokenized(custom_params: Any = None, **fields: Any) -> Any:
     params = SamplingParams(custom_params=custom_params)
     return SimpleNamespace(rid="r", sampling_params=params, **fields)
-
-
-def test_what_comes_by_grpc_has_no_top_to_take_hints_from() -> None:
-    async def served(*_args: Any) -> str:
-        return "served"
-
-    asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}])
-    serving = SimpleNamespace(tokenizer_manager=manager())
-    assert asyncio.run(metadata.move_hints(served, serving, asked, _GrpcRequest())) == "served"
 
 
 def test_a_request_for_an_embedding_is_stamped() -> None:
@@ -96,44 +87,42 @@ def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told() -> None:
     assert metadata.metadata_of(asked).hints is None
 
 
-def over_http(body: dict[str, Any], headers: dict[str, str] | None = None) -> Request:
-    """A request with this body."""
+def over_http(body: dict[str, Any], headers: dict[str, str] | None = None) -> ORJSONRequest:
+    """A request with this body, which FastAPI has read."""
 
     async def receive() -> Any:
         return {"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}
 
     sent = [(name.encode(), text.encode()) for name, text in (headers or {}).items()]
-    return Request({"type": "http", "headers": sent}, receive)
+    request = ORJSONRequest({"type": "http", "headers": sent}, receive)
+    asyncio.run(request.json())
+    return request
 
 
-def moved(body: dict[str, Any], served_by: Any) -> Any:
-    """The custom parameters of an OpenAI request with this body, or SGLang's answer that it is wrong."""
-    asked = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "a"}], **body)
-
-    async def served(_serving: Any, request: Any, _raw: Any) -> Any:
-        return request.custom_params
-
-    serving = SimpleNamespace(tokenizer_manager=served_by, create_error_response=lambda text: f"refused: {text}")
-    return asyncio.run(metadata.move_hints(served, serving, asked, over_http(body)))
-
-
-def test_fields_at_the_top_of_an_openai_request_are_moved_to_where_they_are_read() -> None:
-    body = {"retention_seconds": 9, "nvext": {"agent_hints": {"priority": 1}}, "custom_params": {"mine": 1}}
-    assert moved(body, manager()) == {**body.pop("custom_params"), **body}
-    assert moved({"user": '"retention"'}, manager()) is None, "a text that looks like a field is none"
-    twice = {"retention": [], "custom_params": {"retention": []}}
-    assert moved(twice, manager()) == "refused: retention: must be given once, not in custom_params as well"
-
-
-def said_by(headers: dict[str, str], custom_params: Any = None, mode: str = "null") -> Any:
-    """The hints that a scheduler is told of a request with these headers and custom parameters."""
-    raw = over_http({}, headers)
+def said_by(headers: dict[str, str], custom_params: Any = None, mode: str = "null", **top: Any) -> Any:
+    """The hints that a scheduler is told of a request with these headers, custom parameters and fields beside them."""
 
     def tokenize(manager: Any, asked: Any, _request: Any) -> Any:
         metadata.add_metadata(asked, manager)
         return metadata.metadata_of(asked).hints
 
+    raw = over_http(top, headers)
     return metadata.note_hints(tokenize, manager(mode), tokenized(custom_params, stream=True), raw)
+
+
+def test_fields_at_the_top_of_a_body_are_read_with_those_among_custom_parameters() -> None:
+    held = (Range(0, None, HIGHEST, 9.0),)
+    assert said_by({}, retention_seconds=9).retention == held
+    both = said_by({}, {"tlru": {"next_prompt_tokens": 5}, "mine": 1}, retention_seconds=9)
+    assert (both.next_prompt_tokens, both.retention) == (5, held)
+    assert said_by({}, user='"retention"', retention=None) is None, "a text that looks like a field is none"
+    assert said_by({}, {"tlru": {}}, tlru=None) == Hints(), "nor is null"
+
+
+def test_a_field_that_is_given_twice_is_refused_where_a_client_can_be_told() -> None:
+    with pytest.raises(ValueError, match=r"^retention: must be given once, not in custom_params as well$"):
+        said_by({}, {"retention": []}, retention=[])
+    assert said_by({}, {"retention": []}, mode="prefill", retention=[]) is None
 
 
 HELD = json.dumps({"retention_seconds": 60})
@@ -149,6 +138,7 @@ def test_a_header_says_what_a_body_without_hints_does_not() -> None:
 def test_of_a_body_and_a_header_the_body_is_believed() -> None:
     for text in (HELD, "not JSON"):
         assert said_by({"x-tlru": text}, {"tlru": {"conversation_ends": True}}).retention == ()
+        assert said_by({"x-tlru": text}, tlru={"conversation_ends": True}).retention == ()
 
 
 def kept(kind: str, hints: dict[str, Any], headers: dict[str, str] | None = None, mode: str = "null") -> Any:
@@ -169,7 +159,7 @@ def kept(kind: str, hints: dict[str, Any], headers: dict[str, str] | None = None
     async def served(_serving: Any, _asked: Any, raw: Any) -> Any:
         return metadata.note_hints(tokenize, manager(mode), tokenized(stream=True), raw)
 
-    return asyncio.run(metadata.keep_hints(served, serving, asked, over_http(body, headers)))
+    return asyncio.run(metadata.check_hints(served, serving, asked, over_http(body, headers)))
 
 
 @pytest.mark.parametrize("kind", ["responses", "messages"])

@@ -78,6 +78,8 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"policy": "etlru", "warm": ""}, '--tlru-warm "": must be the name of a file'),
+        ({"policy": "etlru", "state": ""}, '--tlru-state "": must be the name of a file'),
         ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, etlru, lru"),
         ({"threshold": -1}, "--tlru-threshold -1: must be a whole number of tokens, 0 or more"),
         ({"threshold": 2048.5}, "--tlru-threshold 2048.5: must be a whole number of tokens, 0 or more"),

@@ -59,6 +59,23 @@ def test_a_folder_has_a_file_for_each_prompt(tmp_path: Path) -> None:
     assert second == Prompt(str(tmp_path / "b.txt"), "b.txt", text="Once\nupon")
 
 
+def test_a_mark_of_the_encoding_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"text": "Once"}', encoding="utf-8-sig")
+    (tmp_path / "b.txt").write_text("Once", encoding="utf-8-sig")
+    assert [prompt.text for prompt in read_prompts(tmp_path)] == ["Once", "Once"]
+    assert [prompt.text for prompt in read_prompts(tmp_path / "a.json")] == ["Once"]
+
+
+def test_what_is_hidden_in_a_folder_is_no_prompt(tmp_path: Path) -> None:
+    """A volume of Kubernetes has its files in a hidden folder that changes, and links to them."""
+    (tmp_path / "..2026_11_28").mkdir()
+    (tmp_path / "..2026_11_28" / "a.txt").write_text("Once")
+    (tmp_path / "..data").symlink_to("..2026_11_28")
+    (tmp_path / "a.txt").symlink_to("..data/a.txt")
+    (tmp_path / ".DS_Store").write_bytes(b"\0")
+    assert [prompt.name for prompt in read_prompts(tmp_path)] == ["a.txt"]
+
+
 WRONG = [
     ("Once", '"Once": must be an object with one of text, messages, input_ids'),
     ({}, "no prompt: must be one of text, messages, input_ids"),
@@ -72,6 +89,7 @@ WRONG = [
     ({"messages": "Hi"}, 'messages "Hi": must be a list of one or more objects with a role'),
     ({"messages": [{"content": "Hi"}]}, 'messages [{"content": "Hi"}]: must be'),
     ({"text": "a", "tools": TOOLS}, "tools ["),
+    ({"text": "a", "name": "b\nc"}, 'name "b\\nc": must be a text that is not empty, of one line'),
     ({"text": "a", "lora_path": 1}, "lora_path 1: must be a text"),
     ({"text": "a", "cache_salt": None}, "cache_salt null: must be a text"),
 ]
@@ -90,6 +108,10 @@ def test_what_is_no_file_of_prompts_is_refused(tmp_path: Path) -> None:
     empty.touch()
     binary.write_bytes(b"\xff\xfe")
     broken.write_text('{"text": "a"')
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Once")
+    (folder / "b.txt").write_bytes(b"\xff\xfe")
     many = written(tmp_path, *({"text": "a", "name": str(number)} for number in range(MOST_PROMPTS + 1)))
     for file, message in (
         (tmp_path / "missing", "missing: No such file"),
@@ -98,6 +120,7 @@ def test_what_is_no_file_of_prompts_is_refused(tmp_path: Path) -> None:
         (binary, "binary: must be text in UTF-8"),
         (broken, r"broken, row 1: .*: must be JSON"),
         (tmp_path, "binary: must be a .txt with a prompt, or a .json with an object"),
+        (folder, "folder/b.txt: must be text in UTF-8"),
     ):
         with pytest.raises(ConfigError, match=message):
             read_prompts(file)

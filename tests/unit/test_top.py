@@ -179,6 +179,16 @@ def test_a_narrow_screen_shows_the_same(snapshots: tuple[Watched, Snapshot, Snap
         assert title in text
 
 
+@pytest.mark.parametrize(("ranks", "width"), [(1, 40), (4, 80)])
+def test_a_row_is_one_line_where_there_is_no_room_beside_it(ranks: int, width: int) -> None:
+    watched = [Watched("tlru", rank=rank) for rank in range(ranks)]
+    text = shown(read("".join(each.text() for each in watched), "http://server"), width=width)
+    state = text.partition("TEL in shadow caches")[0].splitlines()
+    assert all(line.startswith("  ") and line[2] != " " for line in state[2:] if line.strip() and "tp 0" not in line)
+    assert max(map(len, state)) <= width
+    assert "600 tokens" in text
+
+
 def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_other() -> None:
     first, second = Watched("tlru"), Watched("tlru", rank=1)
     differs = Watched("tlru", rank=1, threshold=2 * THRESHOLD)
@@ -330,6 +340,36 @@ def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) ->
             server.shutdown()
 
 
+class _WantsKey(SimpleHTTPRequestHandler):
+    """Of a server whose metrics are behind a key."""
+
+    def do_GET(self) -> None:
+        if self.headers["Authorization"] != "Bearer sesame":
+            self.send_error(401)
+            return
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(Watched("tlru").text().encode())
+
+
+def test_a_server_that_wants_a_key_is_given_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _WantsKey) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            assert main(["top", url, "--once", "--api-key", "sesame"]) == 0
+            for wrong in ([], ["--api-key", "mellon"]):
+                assert main(["top", url, "--once", *wrong]) == 2
+            assert main(["top", url, "--once", "--api-key", "сезам"]) == 2
+        finally:
+            server.shutdown()
+    printed = capsys.readouterr()
+    assert "Next to go" in printed.out
+    refused = [line for line in printed.err.splitlines() if line.startswith("radix-tlru: error: ")]
+    assert refused[:2] == [f"radix-tlru: error: {url}/metrics: wants a key; give --api-key"] * 2
+    assert "latin-1" in refused[2]
+
+
 def test_a_screen_outlives_the_server_and_ends_when_interrupted(
     snapshots: tuple[Watched, Snapshot, Snapshot], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +393,20 @@ def test_a_screen_outlives_the_server_and_ends_when_interrupted(
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
     assert "/s)" in drawn  # rates, from the second look on
     assert f"no server answers at {url}; as of" in drawn
+
+
+@pytest.mark.parametrize(("height", "last"), [(24, "--once prints all"), (60, "lowest cost goes first")])
+def test_a_screen_that_is_too_low_says_so(served: str, monkeypatch: pytest.MonkeyPatch, height: int, last: str) -> None:
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupted)
+    console = Console(file=StringIO(), force_terminal=True, width=100, height=height)
+    assert watch(served, 7.0, console=console) == 0
+    drawn = re.sub(r"\x1b\[[\d;?]*\w", "", console.file.getvalue())  # type: ignore[attr-defined]
+    lines = [line.strip() for line in drawn.splitlines() if line.strip()]
+    assert lines[-1].endswith(last)
+    assert len(drawn.splitlines()) <= height
 
 
 @pytest.mark.parametrize(

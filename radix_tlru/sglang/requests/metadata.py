@@ -6,17 +6,16 @@ off the clock of a rank. A request is stamped once, where it is tokenized.
 *How long first tokens took* (``first_tokens``), of earlier requests: where ξ is learned from an objective in ms and one
 process takes all requests in.
 
-*What the client says of it* (``radix_tlru.hints``): ``"tlru": {…}``, or a field that other systems have. It is among
-the custom parameters, of ``sampling_params`` at ``/generate`` and at the top of a request to the endpoints of OpenAI
-(``extra_body``) and Anthropic, or in a header of a request whose body has no hints. Hints are checked here, where an
-error still is an answer, HTTP 400, and the client's own. A prefill server goes on without wrong ones.
+*What the client says of it* (``radix_tlru.hints``): ``"tlru": {…}``, or a field that other systems have. It is at the
+top of the body (``extra_body`` of OpenAI's and Anthropic's clients), among the custom parameters, or in a header of a
+request whose body has no hints. Hints are checked here, where an error still is an answer, HTTP 400, and the client's
+own. A prefill server goes on without wrong ones.
 
 All of it rides in ``sampling_params.custom_params``, which SGLang hands on as they are, through every path there is.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -37,27 +36,27 @@ __all__ = [
     "KEY",
     "RequestMetadata",
     "add_metadata",
+    "check_hints",
     "first_tokens_of",
     "hints_of",
     "install",
-    "keep_hints",
     "made_ahead",
     "metadata_of",
-    "move_hints",
     "note_hints",
     "tokenizer_worker_class",
 ]
 
 HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
-    "sglang.srt.entrypoints.openai.serving_base.OpenAIServingBase.handle_request",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
     "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses.create_responses",
     "sglang.srt.entrypoints.anthropic.serving.AnthropicServing.handle_messages",
+    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_chat",
+    "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_generate",
 )
 """Functions of SGLang that are hooked. The first turns a client's request into what schedulers get. The second is given
-the requests of the OpenAI-compatible endpoints, the third all requests, with their headers, the last two those of
-``/v1/responses`` and ``/v1/messages``, which have no custom parameters and are not given to the second."""
+all requests as they came, the others those of which an error of the first would be no answer: theirs may be streamed by
+then, or Ollama's, where SGLang takes no error for the client's."""
 
 logger = logging.getLogger(__name__)
 
@@ -68,18 +67,25 @@ _FIRST_TOKENS = "_radix_tlru_first_tokens"
 """Attribute of a TokenizerManager: the FirstTokens of its requests."""
 
 
-_TOP = "_radix_tlru_top"
-"""Attribute of the ``state`` of a request without custom parameters: the hints at the top of its body, as JSON."""
-
-
 class _Beside(NamedTuple):
-    """Hints that are not among the custom parameters of a request."""
+    """Hints that are not among the custom parameters of a request: at the top of its body, or else in a header."""
 
-    text: str  # a JSON object
-    header: str | None = None  # its name; None: they are from the top of the body
+    top: Mapping[str, Any] = {}
+    header: str | None = None  # its name
+    text: str = ""  # of the header, a JSON object
+
+    def read(self) -> Mapping[str, Any]:
+        """Those of ``FIELDS`` that are there.
+
+        Raises:
+            HintsError: the header has none that can be read.
+        """
+        return read_header(self.text) if self.header else self.top
 
 
-_beside: ContextVar[_Beside | None] = ContextVar("radix_tlru_beside", default=None)
+_NOTHING = _Beside()
+
+_beside: ContextVar[_Beside] = ContextVar("radix_tlru_beside", default=_NOTHING)
 """Those of the request that this task serves."""
 
 made_ahead: ContextVar[bool] = ContextVar("radix_tlru_made_ahead", default=False)
@@ -93,10 +99,9 @@ def install() -> None:
         ConfigError: this SGLang does not take the hook.
     """
     hook(HOOKED[0], add_metadata, f"{FLAGS['policy']}: requests cannot be stamped")
-    hook(HOOKED[1], move_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
-    hook(HOOKED[2], note_hints, f"{FLAGS['policy']}: hints cannot be taken from headers", "around")
-    for target in HOOKED[3:]:
-        hook(target, keep_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
+    hook(HOOKED[1], note_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
+    for target in HOOKED[2:]:
+        hook(target, check_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
 
 
 def tokenizer_worker_class() -> type:
@@ -145,9 +150,11 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
         metadata["made_ahead"] = True
     else:
         custom.update(_custom_params(params.custom_params, manager.server_args))
-        given = {field: value for field in FIELDS if (value := custom.pop(field, None)) is not None}
+        given = _fields_of(custom)
+        for field in FIELDS:
+            custom.pop(field, None)
         request = Request(len(getattr(tokenized, "input_ids", None) or ()), getattr(tokenized, "priority", None))
-        hints = _read_hints(given, None if given else _beside.get(), request, config, manager.server_args)
+        hints = _read_hints(given, _beside.get(), request, config, manager.server_args)
         metadata["hints"] = hints and hints.dumps()  # as one string: what SGLang lets travel there may not be nested
     # Of several such processes none knows which requests are uncontended.
     if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
@@ -167,19 +174,22 @@ def _custom_params(custom_params: Any, record: Any) -> Mapping[str, Any]:
 
 
 def _read_hints(
-    given: Mapping[str, Any], beside: _Beside | None, request: Request, config: Config, record: Any
+    given: Mapping[str, Any], beside: _Beside, request: Request, config: Config, record: Any
 ) -> Hints | None:
-    """The hints of a client: those ``beside`` the custom parameters, if any, or else those ``given`` among them.
+    """The hints of a client: those ``given`` among the custom parameters, and those ``beside`` them.
 
-    None where wrong ones are ignored.
+    A header counts if none are given. None where wrong ones are ignored.
 
     Raises:
-        ValueError: they are wrong, and not ignored.
+        ValueError: they are wrong, or given twice, and not ignored.
     """
+    header = None if given else beside.header
     try:
-        return read_hints(given if beside is None else read_header(beside.text), request, config.highest_priority)
+        if twice := [field for field in given if field in beside.top]:
+            raise ValueError(f"{twice[0]}: must be given once, not in custom_params as well")
+        return read_hints(_all_of(given, beside), request, config.highest_priority)
     except ValueError as error:
-        told = f"header {beside.header}: {error}" if beside is not None and beside.header else str(error)
+        told = f"header {header}: {error}" if header else str(error)
         if not _serves_without_hints(told, record):
             raise ValueError(told) from error
         return None
@@ -204,80 +214,55 @@ def _first_tokens(manager: Any) -> FirstTokens:
     return first_tokens
 
 
-async def move_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:
-    """Move hints from the top of an OpenAI request, where SGLang drops what it does not know, to custom parameters.
+async def check_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
+    """Check the hints of a request where :func:`add_metadata` could not tell the client what is wrong with them.
 
-    Around ``OpenAIServingBase.handle_request``. Hints that are given twice are answered as the client's error.
-    """
-    record = serving.tokenizer_manager.server_args
-    known = hasattr(request, "custom_params") and config_of(record) is not None
-    for field, value in (await _top_of(raw_request) if known else {}).items():
-        custom = request.custom_params or {}
-        if field in custom:
-            twice = f"{field}: must be given once, not in custom_params as well"
-            if not _serves_without_hints(twice, record):
-                return serving.create_error_response(twice)
-            request.custom_params = {key: custom[key] for key in custom if key != field}
-        else:
-            request.custom_params = {**custom, field: value}
-    return await original(serving, request, raw_request)
-
-
-async def keep_hints(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any = None) -> Any:
-    """Keep hints from the top of a request that has no custom parameters with it, for :func:`note_hints`.
-
-    Around ``OpenAIServingResponses.create_responses`` and ``AnthropicServing.handle_messages``.
+    Around the last of ``HOOKED``.
 
     Raises:
-        HTTPException: 400, the hints of the request or its header are wrong. Later, an answer may be streamed already.
+        HTTPException: 400, the hints of the request or its header are wrong.
     """
     from fastapi import HTTPException
 
     record = getattr(serving, "openai_serving_chat", serving).tokenizer_manager.server_args  # Anthropic's asks a chat
     config = config_of(record)
     if config is not None:
-        given = await _top_of(raw_request)
         try:
-            if given:
-                setattr(raw_request.state, _TOP, json.dumps(given))
             _read_hints({}, _beside_of(raw_request), Request(), config, record)
-        except RecursionError:
-            raise HTTPException(400, f"{', '.join(given)}: must not be nested so deeply") from None
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
     return await original(serving, request, raw_request)
 
 
-async def _top_of(raw_request: Any) -> dict[str, Any]:
-    """Those of ``FIELDS`` that are at the top of the body of a request, which is JSON."""
-    read = getattr(raw_request, "body", None)  # a gRPC request has none
-    body = await read() if read else b""  # read by now
-    # As SGLang read it, which reads what is nested more deeply than ``json`` can.
-    top = await raw_request.json() if any(f'"{field}"'.encode() in body for field in FIELDS) else {}
-    return {field: top[field] for field in FIELDS if field in top}
-
-
 def note_hints(original: Callable[..., Any], manager: Any, obj: Any, request: Any = None) -> Any:
     """Note the hints that come beside a request, for :func:`add_metadata`, which is called by the same task.
 
-    Around ``TokenizerManager.generate_request``, which sees no header of a request from within the process.
+    Around ``TokenizerManager.generate_request``.
     """
     _beside.set(_beside_of(request))
     return original(manager, obj, request)
 
 
 def hints_of(custom_params: Mapping[str, Any], request: Any) -> Mapping[str, Any]:
-    """The hints of a request that was served: those of ``FIELDS`` that it has, or else those of its header."""
-    given = {field: custom_params[field] for field in FIELDS if custom_params.get(field) is not None}
-    beside = None if given else _beside_of(request)
-    return given if beside is None else read_header(beside.text)
+    """The hints of a request that was served, as :func:`_read_hints` read them."""
+    return _all_of(_fields_of(custom_params), _beside_of(request))
 
 
-def _beside_of(request: Any) -> _Beside | None:
-    """The hints at the top of a request that SGLang's own record of it has no place for, or else those of a header."""
-    top = getattr(getattr(request, "state", None), _TOP, None)
-    if top is not None:
+def _all_of(given: Mapping[str, Any], beside: _Beside) -> dict[str, Any]:
+    return {**given, **(beside.top if given else beside.read())}
+
+
+def _beside_of(request: Any) -> _Beside:
+    """The hints of a request that are not among its custom parameters."""
+    # As SGLang's own class of requests keeps what it read. There is none of what comes by gRPC or from this process.
+    body = getattr(request, "_json", None)
+    if isinstance(body, Mapping) and (top := _fields_of(body)):
         return _Beside(top)
     headers = getattr(request, "headers", {})
-    found = (_Beside(text, name) for name in HEADERS if (text := headers.get(name)) is not None)
-    return next(found, None)
+    found = (_Beside(header=name, text=text) for name in HEADERS if (text := headers.get(name)) is not None)
+    return next(found, _NOTHING)
+
+
+def _fields_of(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``FIELDS`` that are there, and not null."""
+    return {field: body[field] for field in FIELDS if body.get(field) is not None}
