@@ -7,6 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from eval.traces import open_trace
@@ -176,3 +178,12 @@ def test_messages_of_a_table_are_json_in_a_text(tmp_path: Path) -> None:
     trace = read(tmp_path, *texts)
     assert trace.requests == read(tmp_path, *rows).requests
     assert trace.requests[1].continues(trace.requests[0])
+
+
+def test_times_of_a_table_are_read(tmp_path: Path) -> None:
+    times = pa.array([EPOCH, EPOCH + 60], pa.timestamp("s"))
+    table = pa.table({"model": ["m", "m"], "messages": [[QUESTION], [QUESTION, ANSWER, MORE]], "created_at": times})
+    pq.write_table(table, tmp_path / "t.parquet")
+    trace = open_trace(str(tmp_path / "t.parquet"))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 60.0]
+    assert said(trace, "drawn") == ""
