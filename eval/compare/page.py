@@ -51,7 +51,7 @@ def write_page(
     """
     traces = {row["trace"] for row in rows}
     lead = (
-        "What each eviction policy leaves for requests to prefill, against lru, the default of SGLang.\n"
+        "What each eviction policy leaves for requests to prefill, against lru, the order of SGLang's default.\n"
         f"{len(found)} policies in {len(found[0].rows):,} settings (a trace, a capacity, a ξ) of {len(traces)} traces."
     )
     table = summary(found)

@@ -19,7 +19,7 @@ from rich.table import Table
 from eval.arguments import add_cache, add_policies, check_page_sizes
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
-from eval.studies.figures import figures, shown
+from eval.studies.figures import change, figures, shown
 from eval.terminal import show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
@@ -127,12 +127,12 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         found = [figures(requests, each.cached, args.threshold) for each in served]
         work = [float(uncached_tokens(requests, each.cached).sum()) + each.prefilled for each in served]
         for way, own, prefilled in zip(WAYS, found, work, strict=True):
-            change = own.against(found[0])
+            changes = own.against(found[0])
             rows.add_row(
                 policy,
                 way.name,
-                *map(shown, (change.tel, change.violations, change.p50, change.p95, change.mean)),
+                *map(shown, (changes.tel, changes.violations, changes.p50, changes.p95, changes.mean)),
                 f"{own.hit_ratio:.1%}",
-                f"{prefilled / work[0] - 1:+.1%}",
+                shown(change(prefilled, work[0])),
             )
     return rows

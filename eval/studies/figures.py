@@ -11,7 +11,7 @@ import numpy as np
 from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.traces.request import Request
 
-__all__ = ["Figures", "figures", "mean", "shown"]
+__all__ = ["Figures", "change", "figures", "mean", "shown"]
 
 
 class Figures(NamedTuple):
@@ -26,7 +26,7 @@ class Figures(NamedTuple):
 
     def against(self, baseline: Figures) -> Figures:
         """Changes against a baseline, relative: −0.1 is a tenth less; nan where it has 0. Hit ratio: the difference."""
-        return Figures(*map(_change, self, baseline))._replace(hit_ratio=self.hit_ratio - baseline.hit_ratio)
+        return Figures(*map(change, self, baseline))._replace(hit_ratio=self.hit_ratio - baseline.hit_ratio)
 
     def gap_closed(self, baseline: Figures, optimum: Figures) -> float:
         """Share of the gap in TEL from a baseline to an optimum; nan where there is none."""
@@ -34,7 +34,8 @@ class Figures(NamedTuple):
         return (baseline.tel - self.tel) / gap if gap > 0 else math.nan
 
 
-def _change(own: float, other: float) -> float:
+def change(own: float, other: float) -> float:
+    """A relative change: −0.1 is a tenth less; nan from 0 to anything else."""
     return own / other - 1 if other else 0.0 if own == other else math.nan
 
 

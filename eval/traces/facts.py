@@ -40,7 +40,8 @@ class Facts:
     @property
     def hit_ratio(self) -> float:
         """Share of all prompt tokens that an infinite cache would hold."""
-        return 1 - sum(self.new_tokens) / max(sum(self.prompt_tokens), 1)
+        asked = sum(self.prompt_tokens)
+        return (asked - sum(self.new_tokens)) / max(asked, 1)
 
 
 def facts(requests: Sequence[Request]) -> Facts:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path as FilePath
+
 import pytest
 
 from eval.__main__ import main
 from eval.studies.ahead import WAYS, Way, next_beginnings, serve
 from eval.traces.request import Path, Request
+from tests.helpers.trace_files import write_lines
 
 ASKED, THOUGHT, ANSWER = 100, 300, 50
 
@@ -74,3 +77,12 @@ def test_the_command_prints_a_row_for_each_policy_and_way(capsys: pytest.Capture
     told = capsys.readouterr().out
     assert [told.count(f"{way.name} ") for way in WAYS[1:]] == [2, 2, 2]
     assert main(["ahead", "--trace", "thinking", "--capacity", "0", "--threshold", "2048"]) == 2
+
+
+def test_a_trace_without_a_token_has_no_change(tmp_path: FilePath, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"timestamp": at_ms, "input_length": 0, "output_length": 0, "hash_ids": []} for at_ms in (0, 10)]
+    source = write_lines(tmp_path / "t.jsonl", *rows)
+    assert main(["ahead", "--trace", source, "--capacity", "1k", "--threshold", "500", "--policy", "lru"]) == 0
+    assert "2 requests; after 0 of them" in capsys.readouterr().out
+    assert main(["trace", source]) == 0
+    assert "would hold 0.0% of all prompt tokens" in capsys.readouterr().out

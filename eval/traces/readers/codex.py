@@ -2,7 +2,8 @@
 
 Source: openai/codex ``protocol`` (``RolloutItem``). A line has a ``timestamp``, a ``type`` and a ``payload``. A
 ``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer. A fork
-repeats the lines of the session that it goes on with, its ``session_meta`` behind its own: a call is read once.
+repeats the lines of the session that it goes on with, its ``session_meta`` behind its own: a call is read once. Turns
+that a user takes back (``thread_rolled_back``) stay in the file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
-from eval.traces.request import Request, TraceError
+from eval.traces.request import Path, Request, TraceError
 
 __all__ = ["CODEX"]
 
@@ -76,6 +77,8 @@ class _Session:
         self._digest = blake2b(digest_size=16)  # of the items of the answer, which have ids that are unique
         self._start_s = self._later_s = self._end_s = 0.0
         self._anew = False
+        self._states = [(Path((), ()), Path((), ()))]  # of the log, before the first call and after each
+        self._turns: list[int] = []  # how many calls there were before each message of the user
         self._counted: Any = None  # the totals of the last count: events repeat them
 
     def add(self, record: Record, line: _Line) -> Iterator[Request]:
@@ -91,6 +94,10 @@ class _Session:
             self._compacted(payload)
         elif line.type == "response_item" and line.timestamp is not None:
             yield from self._item(payload, iso_seconds(record, "timestamp", line.timestamp))
+        elif line.type == "event_msg" and payload.get("type") == "user_message":
+            self._turns.append(len(self._states) - 1 + bool(self._answer))
+        elif line.type == "event_msg" and payload.get("type") == "thread_rolled_back":
+            yield from self._roll_back(payload.get("num_turns"))
         elif line.type == "event_msg" and payload.get("type") == "token_count":
             info = payload.get("info")
             if isinstance(info, Mapping) and info.get("total_token_usage") != self._counted:
@@ -112,9 +119,19 @@ class _Session:
         if self._origin == self._name or logged.name not in self._answered:
             yield request
         self._answered.add(logged.name)
+        self._states.append(self._log.state())
         self._added, self._later, self._answer, self._anew = self._later, [], [], False
         self._digest = blake2b(digest_size=16)
         self._start_s = self._later_s
+
+    def _roll_back(self, turns: Any) -> Iterator[Request]:
+        """The user takes back the last turns: the next prompt goes on with what was before them."""
+        yield from self.end()
+        self._added = []
+        undone = self._turns[-turns:] if isinstance(turns, int) and turns > 0 else []
+        if undone and self._log is not None:
+            del self._turns[-len(undone) :]
+            self._log.back_to(self._states[undone[0]])
 
     def _meta(self, payload: Mapping[str, Any]) -> None:
         name = payload.get("id")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -22,7 +22,7 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, fields_of
-from eval.traces.reading.tokenizer import counted
+from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError, ending_of
 
 __all__ = ["SGLANG_LOG"]
@@ -43,6 +43,7 @@ class _Served:
     session: str | None
     path: Path | None  # None: the prompt is not in the log
     context: Path | None
+    by_line: bool  # the start is on the clock of the lines
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
@@ -87,7 +88,9 @@ class _Log:
         self._texts: TextPrompts | None = None
         self._received: dict[str, tuple[float | None, Record, LogLine]] = {}
         self._served: list[_Served] = []
+        self._measured: list[tuple[int, int]] = []  # of prompts that are texts: tokens as read, and as counted
         self._unended = 0
+        self._unknown: list[str] = []  # rows of requests that did not end and whose prompts nobody knows
         self._shift_s = 0.0  # from the clock of the lines, in a zone of their own, to that of the requests
 
     def add(self, record: Record, line: LogLine) -> None:
@@ -96,7 +99,8 @@ class _Log:
         if "HEALTH_CHECK" in name:
             return
         if line.event == "received":
-            self._received[name] = line.time_s, record, line
+            for one in _each(line):
+                self._received[str(one.request.get("rid") or name)] = one.time_s, record, one
             return
         start_s = self._received.pop(name, (None, record, line))[0]
         self._finished(record, line, start_s)
@@ -104,40 +108,49 @@ class _Log:
     def requests(self, notes: Notes) -> Iterator[Request]:
         """All of them, once the log is read."""
         for start_s, record, line in self._received.values():
-            try:
-                self._finished(record, line, start_s)
-                self._unended += 1
-            except TraceError as error:
-                notes.bad(error)
+            self._unended += self._finished(record, line, start_s)
+        for where in self._unknown:
+            notes.left_out(f"{where}: the request did not end, and its prompt is not in the log: {_LEVEL}")
+        for number, each in enumerate(self._served):
+            if each.by_line:
+                self._served[number] = replace(each, start_s=each.start_s + self._shift_s)
         if self._unended:
             notes.add("assumed", f"{self._unended:,} requests have no end in the log: their answers count as empty")
         known = [each for each in self._served if each.path is not None]
         if known:
             how = f"; {counted(self._options)}" if self._texts is not None else ""
             notes.add("real", f"times, prompts, answers, lengths of {len(known):,} requests{how}")
+            notes.add("assumed", compared(self._measured))
         for each in known:
             path, context = each.path or Path((), ()), each.context or each.path or Path((), ())
             yield _request(each, path, context)
         yield from _of_lengths([each for each in self._served if each.path is None], notes)
 
-    def _finished(self, record: Record, line: LogLine, received_s: float | None) -> None:
+    def _finished(self, record: Record, line: LogLine, received_s: float | None) -> bool:
+        """Take a request; False where it is left out."""
         meta = line.meta
         answer_s = _number(meta.get("e2e_latency"))
         told_s = _number(meta.get("request_received_ts"))
         if told_s is not None and received_s is not None:
             self._shift_s = told_s - received_s
-        start_s = told_s if told_s is not None or received_s is None else received_s + self._shift_s
+        start_s = received_s if told_s is None else told_s
         if start_s is None:
             if line.time_s is None:
                 raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
             start_s = line.time_s - (answer_s or 0.0)
         prompt, context = self._prompt(line)
         tokens, output = _whole(meta.get("prompt_tokens")), _whole(meta.get("completion_tokens"))
+        if prompt and tokens and self._texts is not None:
+            self._measured.append((prompt.tokens, tokens))
         tokens = prompt.tokens if tokens is None and prompt else tokens
-        if tokens is None:
-            raise bad_field(record, "prompt_tokens", f"missing, and so is the prompt: {_LEVEL}")
         reason = meta.get("finish_reason")
         kind = reason.get("type") if isinstance(reason, Mapping) else reason
+        if tokens is None and (line.event == "received" or kind == "abort"):
+            # Still running where the log ends, or ended by its client while it waited: SGLang tells no length then.
+            self._unknown.append(record.where)
+            return False
+        if tokens is None:
+            raise bad_field(record, "prompt_tokens", f"missing, and so is the prompt: {_LEVEL}")
         self._served.append(
             _Served(
                 start_s,
@@ -148,8 +161,10 @@ class _Log:
                 _session(line.request),
                 prompt.path if prompt else None,
                 context,
+                told_s is None,
             )
         )
+        return True
 
     def _prompt(self, line: LogLine) -> tuple[Blocks | None, Path | None]:
         """The prompt and the whole context, if the log has them uncut."""
@@ -166,6 +181,25 @@ class _Log:
             said = line.answer.get("text")
             return prompt_blocks, self._texts.blocks(text + (said if isinstance(said, str) else "")).path
         return None, None
+
+
+def _each(line: LogLine) -> Iterator[LogLine]:
+    """The requests of a line: a batch is one that has come, and each of it ends in a line of its own."""
+    names = line.request.get("rid")
+    if not isinstance(names, list):
+        yield line
+        return
+    parameters = line.request.get("sampling_params")
+    first = parameters[0] if isinstance(parameters, list) and parameters else parameters
+    if isinstance(first, Mapping) and first.get("n", 1) != 1:
+        return  # several answers to one prompt: they end under other names
+    for number, name in enumerate(names):
+        own = {each: _item(line.request.get(each), number) for each in ("input_ids", "text")}
+        yield replace(line, request={**line.request, **own, "rid": name})
+
+
+def _item(values: Any, number: int) -> Any:
+    return values[number] if isinstance(values, list) and number < len(values) else None
 
 
 def _request(each: _Served, path: Path, context: Path) -> Request:

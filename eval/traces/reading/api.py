@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from eval.traces.reading.bodies import (
@@ -245,7 +246,7 @@ def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[s
     for each in places:
         for name in names:
             value = each.get(name)
-            if isinstance(value, bool) or not isinstance(value, int | float | str):
+            if isinstance(value, bool) or not isinstance(value, int | float | str | datetime):
                 continue
             time_s = any_seconds(record, name, value)
             # From the start of a trace, rows of aiperf, which have the messages beside it, count milliseconds.

@@ -28,13 +28,20 @@ BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
 
 
 def body_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The body of the request in a row; OpenHands keeps its tools and its model beside the messages, in ``kwargs``."""
+    """The body of the request in a row; tables of logs, as of LiteLLM, have the messages as JSON in a text."""
+    body = _body(row)
+    messages = loaded(body["messages"]) if isinstance(body.get("messages"), str) else None
+    return {**body, "messages": messages} if isinstance(messages, list) else body
+
+
+def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """As it stands there; OpenHands keeps its tools and its model beside the messages, in ``kwargs``."""
     for name in BODIES:
         found = loaded(row.get(name))
         if isinstance(found, Mapping):
             if isinstance(row.get("messages"), list) and "messages" not in found:
                 return {**found, **row}
-            return body_of(found) if found.keys() & set(BODIES) else found
+            return _body(found) if found.keys() & set(BODIES) else found
     found = loaded(row.get("input"))
     return {**row, **found} if isinstance(found, Mapping) and isinstance(found.get("messages"), list) else row
 

@@ -14,13 +14,10 @@ from eval.traces.reading.clock import Piece, on_one_clock
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
-from eval.traces.reading.tokenizer import token_count
+from eval.traces.reading.tokenizer import compared, token_count
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
 __all__ = ["CallLog", "TextCall"]
-
-_FAR = 2.0
-"""Times that tokens as read and as counted by servers may differ unnoted; at 4, 3/4 of each prompt may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +152,8 @@ class CallLog:
             yield Piece(rows, told, made, not timed)
 
     def _compare(self) -> None:
-        """Note where servers counted far more or far fewer tokens of prompts: something is missing, or is no text."""
         both = [(len(each.prompt), each.call.prompt_tokens) for each in self._drafts if each.call.prompt_tokens]
-        read, told = sum(read for read, _ in both), sum(told for _, told in both if told)
-        if both and not told / _FAR <= read <= told * _FAR:
-            why = "parts of them may be missing in the log, or --characters-per-token is far off"
-            self._notes.add(
-                "assumed", f"{len(both):,} prompts have {read:,} tokens; their servers counted {told:,}: {why}"
-            )
+        self._notes.add("assumed", compared([(read, told or 0) for read, told in both]))
 
     def _history(self, before: _Draft) -> Path:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""

@@ -55,7 +55,10 @@ _BLOCK_TYPES = {
 }
 """Of blocks whose other fields, such as ids and signatures, no model reads."""
 
-_MARKS = {"annotations", "cache_control", "isError", "is_error"}
+_CACHED = "cache_control"
+"""A mark that clients move from block to block with each call; no model reads it."""
+
+_MARKS = {"annotations", _CACHED, "isError", "is_error"}
 """Fields that a block without a type may have beside its text."""
 
 _ROLES: dict[str, Role] = {
@@ -144,6 +147,7 @@ def message_of(message: Mapping[str, Any]) -> Message | None:
 
 def _text_of_block(block: Mapping[str, Any]) -> str:
     kind = str(block.get("type", ""))
+    block = _unmarked(block)
     if kind in _BINARY:
         digest = blake2b(msgspec.json.encode(block, order="sorted"), digest_size=32).hexdigest()
         return (digest * (_IMAGE_CHARACTERS // len(digest) + 1))[:_IMAGE_CHARACTERS]
@@ -167,7 +171,13 @@ def whole_text(value: Any) -> str:
     """Tools or arguments of tools as text: objects of any fields, all of which a model reads."""
     if isinstance(value, str):
         return value
+    if isinstance(value, list):
+        value = [_unmarked(each) if isinstance(each, Mapping) else each for each in value]
     try:
         return msgspec.json.encode(value).decode()
     except (TypeError, ValueError, msgspec.MsgspecError):
         return str(value)
+
+
+def _unmarked(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {name: value for name, value in block.items() if name != _CACHED} if _CACHED in block else block

@@ -8,15 +8,31 @@ from collections.abc import Callable, Sequence
 from eval.traces.reading.options import Options
 from eval.traces.request import TraceError
 
-__all__ = ["TokenCount", "counted", "load_tokenizer", "token_count"]
+__all__ = ["TokenCount", "compared", "counted", "load_tokenizer", "token_count"]
 
 TokenCount = Callable[[str], int]
+
+_FAR = 2.0
+"""Times that tokens as read and as counted by servers may differ unnoted; at 4, 3/4 of each prompt may be missing."""
 
 
 def counted(options: Options) -> str:
     """How the tokens of texts are counted, for the notes of a trace."""
     by_length = f"length: {options.characters_per_token:g} characters each (--tokenizer NAME counts them)"
     return f"tokens of texts, counted by {options.tokenizer or by_length}; those of a chat template are left out"
+
+
+def compared(prompts: Sequence[tuple[int, int]]) -> str:
+    """What is noted where servers counted far more or far fewer tokens: something is missing, or is no text.
+
+    Args:
+        prompts: the tokens of each as read, and as counted.
+    """
+    read, told = sum(tokens for tokens, _ in prompts), sum(tokens for _, tokens in prompts)
+    if told / _FAR <= read <= told * _FAR:
+        return ""
+    why = "parts of them may be missing in the log, or --characters-per-token is far off"
+    return f"{len(prompts):,} prompts have {read:,} tokens; their servers counted {told:,}: {why}"
 
 
 def token_count(options: Options) -> TokenCount:

@@ -307,6 +307,22 @@ def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:
     assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
 
 
+def test_turns_of_codex_that_a_user_takes_back_are_not_in_the_next_prompt(tmp_path: Path) -> None:
+    def turn(seconds: float, text: str) -> list[dict[str, Any]]:
+        return [message(seconds, "user", text), line(seconds, "event_msg", type="user_message", message=text)]
+
+    more = [
+        *(*turn(20, "wrong"), message(22, "assistant", "no"), counted(22.5, 40_000, 13_400, 13_300, 9)),
+        line(30, "event_msg", type="thread_rolled_back", num_turns=1),
+        *(*turn(31, "right"), message(33, "assistant", "yes"), counted(33.5, 54_000, 13_500, 13_372, 9)),
+    ]
+    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more))
+    _, kept, undone, right = trace.requests
+    assert (undone.continues(kept), right.continues(kept)) == (True, True)
+    assert right.prompt.common(undone.context) == 13_320 + 52
+    assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
+
+
 def test_codex_calls_that_nobody_counted_are_measured(tmp_path: Path) -> None:
     lines = [each for each in rollout() if each["payload"].get("type") != "token_count"]
     trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *lines))

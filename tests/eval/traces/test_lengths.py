@@ -1,4 +1,4 @@
-"""Traces of lengths: BurstGPT in both versions, results of bench_serving; and LMCache's calls with texts."""
+"""Traces of lengths: BurstGPT in both versions, Azure's, results of bench_serving; and LMCache's calls with texts."""
 
 from __future__ import annotations
 
@@ -79,6 +79,23 @@ def test_a_bad_row_of_csv_is_named(tmp_path: Path, row: str, message: str) -> No
 
 def test_another_table_is_refused(tmp_path: Path) -> None:
     assert "of no known format" in refusal(csv(tmp_path / "t.csv", "a,b\n", "1,2"))
+
+
+# ---- Azure ----
+
+
+def test_azures_traces_are_times_and_lengths(tmp_path: Path) -> None:
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    rows = ("2023-11-16 18:15:46.6805900,374,44", "2023-11-16 18:15:50.6805900,374,109")
+    trace = open_trace(csv(tmp_path / "conv.csv", head, *rows))
+    first, second = trace.requests
+    assert (trace.format, first.arrival_s, second.arrival_s) == ("azure", 0.0, 4.0)
+    assert (first.prompt_tokens, second.prompt_tokens, second.output_tokens) == (374, 374, 109)
+    assert first.context.common(second.context) == 0
+    assert "nothing in them can be reused" in said(trace, "rebuilt")
+    assert refusal(csv(tmp_path / "bad.csv", head, "yesterday,1,1")) == (
+        "bad.csv:2: TIMESTAMP: 'yesterday' is no time, such as 2025-11-25T10:00:00Z"
+    )
 
 
 # ---- bench_serving ----

@@ -23,6 +23,8 @@ LENGTHS = {"input_length": 33, "output_length": 4}
 OUT = {"meta_info": {"prompt_tokens": 3, "e2e_latency": 0.5}}
 FINISHED = {"timestamp": "2026-11-25T12:00:00.5", "event": "request.finished", "obj": {"rid": "a"}, "out": OUT}
 LOG = f"[2026-11-25 12:00:00] Finish: obj=GenerateReqInput(rid='r', input_ids=[1, 2]), out={OUT}"
+COME = {"rid": ["a", "b"], "input_ids": [[1], [2]], "text": None, "sampling_params": [{"n": 1}, {}]}
+BATCH = {"event": "request.received", "timestamp": "2026-11-25T12:00:00", "obj": COME}
 USAGE = {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}
 CALL = {"t": 0.0, "type": "n", "in": 130, "out": 5, "hash_ids": [1, 2], "stop": "tool_use", "input_types": ["text"]}
 
@@ -47,6 +49,7 @@ SOUND: dict[str, list[Any]] = {
     ],
     "lmcache": [{"timestamp": 1_760_428_258_635_837, "input": "12345678", "output": "said", "session_id": "a"}],
     "burstgpt": [{"Timestamp": 5, "Session ID": 1, "Request tokens": 4, "Response tokens": 2, "Model": "m"}],
+    "azure": [{"TIMESTAMP": "2023-11-16 18:15:46.6805900", "ContextTokens": 4, "GeneratedTokens": 2}],
     "wildchat": [
         {"conversation_hash": "a", "timestamp": "2023-04-09T00:02:53", "conversation": [TEXT, SAID | {"timestamp": 5}]}
     ],
@@ -71,6 +74,8 @@ SOUND: dict[str, list[Any]] = {
             "type": "event_msg",
             "payload": {"type": "token_count", "info": {"last_token_usage": USAGE, "total_token_usage": USAGE}},
         },
+        {"type": "event_msg", "payload": {"type": "user_message", "message": "hi"}},
+        {"type": "event_msg", "payload": {"type": "thread_rolled_back", "num_turns": 1}},
     ],
     "aiperf-artifacts": [
         {
@@ -79,7 +84,7 @@ SOUND: dict[str, list[Any]] = {
         },
         {"data": [{"session_id": "a", "payloads": [{"model": "m", "messages": [TEXT]}]}]},
     ],
-    "sglang-log": [LOG, FINISHED],
+    "sglang-log": [LOG, FINISHED, BATCH],
     "bench-serving": [{"duration": 5.0, "input_lens": [4, 5], "output_lens": [1, 2], "start_times": [0.0, 1.0]}],
 }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from eval.traces import open_trace
@@ -162,3 +165,25 @@ def test_prompts_that_are_far_shorter_than_servers_counted_are_noted(tmp_path: P
         trace = read(tmp_path, {"request": body(QUESTION), "response": response})
         assert trace.requests[0].prompt_tokens == 2
         assert said(trace, "assumed").startswith(noted) if noted else not said(trace, "assumed")
+
+
+def test_messages_of_a_table_are_json_in_a_text(tmp_path: Path) -> None:
+    """As LiteLLM keeps them in its database."""
+    said_so = {"choices": [{"message": ANSWER}]}
+    rows = [
+        {"model": "m", "startTime": "2025-01-01T00:00:00", "messages": [QUESTION], "response": said_so},
+        {"model": "m", "startTime": "2025-01-01T00:01:00", "messages": [QUESTION, ANSWER, MORE], "response": {}},
+    ]
+    texts = [row | {"messages": json.dumps(row["messages"]), "response": json.dumps(row["response"])} for row in rows]
+    trace = read(tmp_path, *texts)
+    assert trace.requests == read(tmp_path, *rows).requests
+    assert trace.requests[1].continues(trace.requests[0])
+
+
+def test_times_of_a_table_are_read(tmp_path: Path) -> None:
+    times = pa.array([EPOCH, EPOCH + 60], pa.timestamp("s"))
+    table = pa.table({"model": ["m", "m"], "messages": [[QUESTION], [QUESTION, ANSWER, MORE]], "created_at": times})
+    pq.write_table(table, tmp_path / "t.parquet")
+    trace = open_trace(str(tmp_path / "t.parquet"))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 60.0]
+    assert said(trace, "drawn") == ""

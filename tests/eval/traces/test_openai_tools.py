@@ -70,3 +70,18 @@ def test_a_structured_tool_result_counts_whole_and_a_text_without_its_wrapper(tm
     for content, tokens in results:
         (request,) = read(tmp_path, asked(QUESTION, {"role": "tool", "content": content}))
         assert tokens <= request.prompt_tokens - 2 < tokens + 20
+
+
+def test_the_mark_of_what_anthropic_is_to_cache_moves_and_is_no_part_of_the_prompt(tmp_path: Path) -> None:
+    picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    mark = {"cache_control": {"type": "ephemeral"}}
+    more = [
+        {"role": "assistant", "content": "done"},
+        {"role": "user", "content": [{"type": "text", "text": "on"} | mark]},
+    ]
+    first, second = read(
+        tmp_path,
+        asked({"role": "user", "content": [picture | mark]}, tools=[ANTHROPIC_TOOL | mark]),
+        asked({"role": "user", "content": [picture]}, *more, tools=[ANTHROPIC_TOOL]),
+    )
+    assert second.prompt.common(first.prompt) == first.prompt_tokens

@@ -146,8 +146,76 @@ def test_a_request_without_lengths_is_named_with_what_to_do(tmp_path: Path) -> N
     path = tmp_path / "server.log"
     path.write_text("[2026-11-25 12:00:00] Receive: obj=GenerateReqInput(rid='r1', stream=False)\n")
     assert refusal(str(path)) == (
+        f"trace {path}: holds no request, 1 records skipped: server.log:1: the request did not end, "
+        "and its prompt is not in the log: --log-requests-level 3 logs the prompts"
+    )
+    path.write_text("[2026-11-25 12:00:00] Finish: obj=GenerateReqInput(rid='r1'), out={'meta_info': {'id': 'r1'}}\n")
+    assert refusal(str(path)) == (
         "server.log:1: prompt_tokens: missing, and so is the prompt: --log-requests-level 3 logs the prompts"
     )
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("level", [0, 3])
+def test_requests_of_a_batch_end_one_by_one(tmp_path: Path, form: str, level: int) -> None:
+    batch = GenerateReqInput(rid=["r1", "r2"], input_ids=[FIRST, SECOND], sampling_params={"max_new_tokens": 8})
+    batch.normalize_batch_and_arguments()
+    logger = RequestLogger(True, level, form, [str(tmp_path)])
+    logger.log_received_request(batch)
+    logger.log_finished_request(batch[0], answer(1, 40, 1_000.0))
+    logger.log_finished_request(batch[1], answer(2, 78, 1_000.0))
+    trace = open_trace(str(tmp_path))
+    assert ([request.prompt_tokens for request in trace.requests], trace.skipped) == ([40, 78], 0)
+
+
+def test_a_batch_that_never_ended_has_its_prompts(tmp_path: Path) -> None:
+    batch = GenerateReqInput(input_ids=[FIRST, SECOND], sampling_params={"max_new_tokens": 8})
+    batch.normalize_batch_and_arguments()
+    trace = logged(tmp_path, "text", 3, (batch, {}), ended=False)
+    assert [request.prompt_tokens for request in trace.requests] == [40, 78]
+
+
+def test_several_answers_to_a_prompt_end_under_other_names(tmp_path: Path) -> None:
+    asked = GenerateReqInput(input_ids=FIRST, sampling_params={"n": 2})
+    asked.normalize_batch_and_arguments()
+    logger = RequestLogger(True, 3, "json", [str(tmp_path)])
+    logger.log_received_request(asked)
+    for number in (1, 2):
+        logger.log_finished_request(request(number, input_ids=FIRST), answer(number, 40, 1_000.0))
+    assert [request.output_tokens for request in open_trace(str(tmp_path)).requests] == [8, 8]
+
+
+def test_what_was_running_or_given_up_is_left_out_where_nobody_counted_it(tmp_path: Path) -> None:
+    """A client leaves while its request waits: SGLang tells no length then. Another one runs where the log ends."""
+    logger = RequestLogger(True, 0, "json", [str(tmp_path)])
+    for number in (7, 8):
+        logger.log_received_request(request(number))
+    gone = {"text": "", "meta_info": {"id": "r8", "finish_reason": {"type": "abort"}, "e2e_latency": 3.0}}
+    logger.log_finished_request(request(8), gone)
+    for asked, out in TURNS:
+        logger.log_finished_request(asked, out)
+    trace = open_trace(str(tmp_path))
+    assert (len(trace.requests), trace.skipped) == (3, 2)
+    assert "the request did not end, and its prompt is not in the log" in trace.skip_reasons[0]
+
+
+def test_a_request_without_a_time_of_the_server_is_on_the_clock_of_the_others(tmp_path: Path) -> None:
+    """Lines are in a zone of their own; the first request was given up before any that tells both times."""
+    lines = [
+        *('[2026-11-25 12:00:00] {"event": "request.received", "obj": {"rid": "r8", "input_ids": [1, 2, 3]}}',),
+        *('[2026-11-25 12:00:10] {"event": "request.received", "obj": {"rid": "r1", "input_ids": [1, 2, 4]}}',),
+        '[2026-11-25 12:00:11] {"event": "request.finished", "obj": {"rid": "r1", "input_ids": [1, 2, 4]}, '
+        '"out": {"meta_info": {"prompt_tokens": 3, "completion_tokens": 1, "request_received_ts": 5000.0}}}',
+    ]
+    path = tmp_path / "server.log"
+    path.write_text("\n".join(lines) + "\n")
+    assert [request.arrival_s for request in open_trace(str(path)).requests] == [0.0, 10.0]
+
+
+def test_texts_that_are_far_longer_than_the_server_counted_are_noted(tmp_path: Path) -> None:
+    served = [(request(n, text="x" * 4_000), answer(n, 100, 1_000.0 + n)) for n in (1, 2)]
+    trace = logged(tmp_path, "text", 3, *served)
+    assert "2 prompts have 2,000 tokens; their servers counted 200" in said(trace, "assumed")
 
 
 @pytest.fixture(autouse=True)
