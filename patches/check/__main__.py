@@ -2,9 +2,9 @@
 
 For each version: the released wheel is laid out as SGLang's repository, the series is applied with ``git am``, one
 patch at a time, and after each one what it changed is byte-compiled and imported, and the tests that it brings run. On
-the whole series run all of them again, the kits that ship in the wheel, the live tests against a server started from
-that tree without our plugin, and the comparison with our plugin on a trace. Then the series is taken back, and the tree
-must be what it was.
+the whole series SGLang's CI has to find all of them, and they run again, in one process; then the kits that ship in the
+wheel, the live tests against a server started from that tree without our plugin, and the comparison with our plugin on
+a trace. Then the series is taken back, and the tree must be what it was.
 
 A line for each step; the first that fails is named, with what it printed, and ends the check with status 1.
 """
@@ -34,6 +34,11 @@ python, modules = sys.argv[1], sys.argv[2:]
 for name in ["sglang", *modules]:
     file = importlib.import_module(name).__file__
     assert os.path.realpath(file).startswith(os.path.realpath(python) + os.sep), f"{name} comes from {file}"
+"""
+COLLECT = """
+import sys
+from sglang.test.ci.ci_register import collect_tests
+collect_tests(sys.argv[1:])
 """
 PYTEST = """
 import os, sys
@@ -93,10 +98,11 @@ class Check:
         released = self.tree.tree_hash()
         for patch in self.series.patches:
             self._apply(patch, last=patch == self.series.patches[-1])
-        for test in self.series.tests:
-            self._test(test, self.tree.root / test)
+        with step(self.version, "collect the tests as SGLang's CI does"):
+            self._python("-P", "-c", COLLECT, *sorted(self.tree.root.glob("test/registered/**/*.py")))
+        self._test("of the series, in one process", *(self.tree.root / test for test in self.series.tests))
         for kit in self.series.kits:
-            self._test(kit, self.series.folder / kit, REPOSITORY)
+            self._test(kit, self.series.folder / kit, path=[REPOSITORY])
         self._run_live()
         self._compare()
         with step(self.version, "reverse the series and find the release"):
@@ -146,7 +152,7 @@ class Check:
         path = self.tree.python / module.replace(".", "/")
         return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
-    def _test(self, name: str, file: Path, *path: Path) -> None:
+    def _test(self, name: str, *files: Path, path: Sequence[Path] = ()) -> None:
         with step(self.version, f"test {name}") as notes:
             options = [
                 "-q",
@@ -159,7 +165,7 @@ class Check:
                 "-c",
                 os.devnull,
             ]
-            notes.append(summary(self._python("-P", "-c", PYTEST, self.tree.python, *options, file, path=path)))
+            notes.append(summary(self._python("-P", "-c", PYTEST, self.tree.python, *options, *files, path=path)))
 
     def _run_live(self) -> None:
         for tests in self.series.live:

@@ -100,7 +100,8 @@ class PatchedCache:
         # ⌈(L + Q̂ - ξ)⁺ / page⌉ pages: the same budgets in units of pages, as L is a whole number of them.
         slack = max(cell.threshold - NEXT_PROMPT, 0) // cell.page_size
         self._units: dict[int, int] = {}
-        self._cache = make_cache(cache_class, self._pages, tlru=TLRUConfig(slack, 0, cell.weight))
+        tlru = TLRUConfig(slack, 0, cell.weight, trim_chunk=1)
+        self._cache = make_cache(cache_class, self._pages, tlru=tlru)
 
     def request(self, request: Request) -> int:
         """Serve a request; returns the tokens of its prompt that were cached."""

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from sglang.test.ci.ci_register import collect_tests
 
 from patches.check.__main__ import main
 from patches.check.series import PATCHES, Series, SeriesError, all_series
@@ -52,6 +53,7 @@ def test_a_series_applies_and_comes_off(series: Series, tree: Tree) -> None:
     assert len(set(hashes)) == len(hashes)  # each of them changes something
     added = {str(file.relative_to(tree.root)) for patch in series.patches for file in tree.changed_by(patch)}
     assert set(series.tests) <= added
+    collect_tests([str(file) for file in tree.root.glob("test/registered/**/*.py")])  # as SGLang's CI: each registers
     for patch, before in zip(reversed(series.patches), reversed(hashes[:-1]), strict=True):
         tree.reverse(patch)
         assert tree.tree_hash() == before
