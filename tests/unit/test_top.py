@@ -10,72 +10,19 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import StringIO
 from pathlib import Path
-from random import Random
-from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest, start_http_server
+from prometheus_client import start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru.cli import main
-from radix_tlru.config import PolicyName
 from radix_tlru.policy.preview import preview
-from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.sglang.support import METRIC_LABELS
 from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
-from tests.helpers.caches import Driver, our_cache
-
-CAPACITY, PAGE, THRESHOLD, NEXT_PROMPT = 20_000, 16, 600, 200
-CONVERSATIONS, LONGEST = 40, 3_000  # of as many tokens; then it begins anew
-
-
-class Watched(Driver):
-    """A real cache in use, and what it says of itself: as rank 0, or as another."""
-
-    def __init__(
-        self,
-        policy: PolicyName,
-        rank: int = 0,
-        threshold: int = THRESHOLD,
-        median_weight: float = 0.0,
-        dry_run: bool = False,
-    ) -> None:
-        config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
-        config["dry_run"] = dry_run
-        config["next_prompt_estimate"] = NEXT_PROMPT
-        super().__init__(our_cache(CAPACITY, PAGE, **config))
-        self.tail, self.served = self.cache.tail, 0
-        self.registry = CollectorRegistry()
-
-        class Metrics(TailMetrics):
-            _counter_cls = partial(Counter, registry=self.registry)
-            _gauge_cls = partial(Gauge, registry=self.registry)
-
-        self.labels = {"cache_type": "TailRadixCache", "dp_rank": "0", "pp_rank": "0", "tp_rank": str(rank)}
-        self._metrics, self._random, self._now = Metrics(self.labels, self.tail), Random(1), 0.0
-
-    def serve(self, requests: int) -> Snapshot:
-        """So many turns, some seconds after each other."""
-        for _ in range(requests):
-            history = self.histories.setdefault(f"{self._random.randrange(CONVERSATIONS)}", [])
-            if len(history) > LONGEST:
-                history.clear()
-            history += self.fresh(self._random.randrange(50, 600))
-            prompt = len(history)
-            history += self.fresh(20)
-            self._now += self._random.expovariate(1 / 3)
-            self.request(history, prompt, self._now)
-            self.served += 1
-        self._metrics.report()
-        if self._metrics._victims is not None:  # there are none in a dry run
-            self._metrics._victims._look()  # whether or not it is time to
-        return read(self.text(), "http://server")
-
-    def text(self) -> str:
-        return generate_latest(self.registry).decode()
+from tests.helpers.watched import PAGE, THRESHOLD, Watched
 
 
 @pytest.fixture(scope="module")
