@@ -173,6 +173,7 @@ def test_a_request_is_a_turn_whatever_its_id_is(rid: Any) -> None:
     tail = driver.cache.tail
     before = tail.learner.served.requests
     tail.cleanup_after_caching_req(req, True, result, params)
+    tail.record_served()
     driver.unlock(lock)
     assert tail.learner.served.requests == before + (not is_health_check(req))
     assert is_health_check(req) == (rid == "HEALTH_CHECK_a")

@@ -213,6 +213,14 @@ def test_what_is_looked_up_before_it_is_recorded_is_back_all_the_same() -> None:
     assert {stamp for stamp, back in by_stamp.items() if back.queued_until > learner.now} == {0.0, 30.0}
 
 
+def test_a_request_that_is_looked_up_counts_once_among_those_that_are_queued() -> None:
+    driver, words = learning(), list(range(100))
+    driver.request(words, prompt=90, stamp=1.0)
+    driver.match([*words, 100])
+    (leaf,) = driver.cache.tail.leaves()
+    assert leaf.conversation.turn_index == 1 + 1 / 2, "after the first turn, one of one that is queued"
+
+
 def test_what_waits_when_the_cache_is_emptied_is_written_on_no_node_of_the_next_tree() -> None:
     driver, draw = learning(), random.Random(7)
 

@@ -108,7 +108,7 @@ class PythonTailComponent(TailComponent):
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.advance_clock()
         result = self._stock.match_prefix(params)
-        for node_id in (result.last_device_node, result.best_match_node):
+        for node_id in dict.fromkeys((result.last_device_node, result.best_match_node)):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
             if not node.children:
