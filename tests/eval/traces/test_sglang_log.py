@@ -203,6 +203,8 @@ def test_a_request_without_a_time_of_the_server_is_on_the_clock_of_the_others(tm
     """Lines are in a zone of their own; the first request was given up before any that tells both times."""
     lines = [
         *('[2026-11-25 12:00:00] {"event": "request.received", "obj": {"rid": "r8", "input_ids": [1, 2, 3]}}',),
+        '[2026-11-25 12:00:05] {"event": "request.finished", "obj": {"rid": "r8", "input_ids": [1, 2, 3]}, '
+        '"out": {"meta_info": {"finish_reason": {"type": "abort"}, "e2e_latency": 5.0}}}',
         *('[2026-11-25 12:00:10] {"event": "request.received", "obj": {"rid": "r1", "input_ids": [1, 2, 4]}}',),
         '[2026-11-25 12:00:11] {"event": "request.finished", "obj": {"rid": "r1", "input_ids": [1, 2, 4]}, '
         '"out": {"meta_info": {"prompt_tokens": 3, "completion_tokens": 1, "request_received_ts": 5000.0}}}',
