@@ -104,7 +104,7 @@ class PromptLengths:
         if not self._counted:
             return before
         rows = min(self._counted, _REMEMBERED)
-        order = np.argsort(self._lengths[:rows])
+        order = np.argsort(self._lengths[:rows])  # equal ones in any order: what is found is a length
         lengths, kinds = self._lengths[order], self._kinds[order]
         # Each kind is a mixture of its own lengths with all of them, in the measure of their numbers.
         own = np.cumsum(kinds == np.arange(KINDS)[:, None], axis=1)
