@@ -7,13 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.served import served
 
 pytestmark = pytest.mark.usefixtures("tree_core")
 
@@ -91,6 +93,25 @@ def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(dr
     driver.evict(of_all + 15)
     (leaf,) = driver.cache.tail.leaves()
     assert (leaf.end, leaf.conversation.number) == (len(context) - 15, OLD + 1)
+
+
+def test_a_request_that_is_refused_is_no_turn_and_one_whose_client_leaves_is(driver: Driver) -> None:
+    """SGLang serves one that it refuses, too: with one token for a prompt, the same for all of them."""
+    tail = driver.cache.tail
+
+    def turns_of(req: Req) -> int:
+        params = InsertParams(key=RadixKey(req.origin_input_ids), value=driver.allocate(len(req.origin_input_ids)))
+        tail.cleanup_after_caching_req(req, True, driver.cache.insert(params), params)
+        tail.record_served()
+        return tail.learner.served.requests
+
+    before = tail.learner.served.requests
+    refused = served(driver.fresh(TOKENS), [5], finished_reason=None)
+    with get_parallel().override(tp_rank=0):
+        refused.set_finish_with_abort("the prompt is too long")
+    refused.update_finish_state(0)
+    assert (len(refused.origin_input_ids), turns_of(refused)) == (1, before)
+    assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=FINISH_ABORT())) == before + 1
 
 
 def test_a_request_of_less_than_a_page_is_nobodys_use() -> None:

@@ -25,7 +25,7 @@ from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.sglang.requests.metadata import metadata_of
-from radix_tlru.sglang.requests.turns import is_health_check, turn_of
+from radix_tlru.sglang.requests.turns import is_turn, turn_of
 from radix_tlru.sglang.state import StateKeeper
 
 if TYPE_CHECKING:
@@ -193,12 +193,10 @@ class LearningComponent(FullComponent):
 
     def _learn_from(self, req: Req, node_id: NodeId, key: RadixKey) -> None:
         """A request has been served, and its context ends at that node."""
-        # Before n answers to one prompt SGLang asks for none, to have the prompt cached: that is no turn.
-        is_turn = req.sampling_params.max_new_tokens != 0 and not is_health_check(req)
         stamp, hints, is_made_ahead = metadata_of(req)
         if is_made_ahead:
             self.record_prefill(node_id, turn_of(req, key, self._stamp))
-        elif is_turn:
+        elif is_turn(req):
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp

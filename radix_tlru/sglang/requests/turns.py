@@ -6,6 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 from sglang.srt.managers.utils import is_health_check_generate_req
 from xxhash import xxh3_64_intdigest
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from radix_tlru.hints.schema import Hints
     from radix_tlru.learning.prefix_index import Fingerprint
 
-__all__ = ["fingerprint_of", "is_health_check", "namespace_of", "turn_of"]
+__all__ = ["fingerprint_of", "is_health_check", "is_turn", "namespace_of", "turn_of"]
 
 _TOKEN = array("q").itemsize
 
@@ -27,6 +28,17 @@ _TOKEN = array("q").itemsize
 def is_health_check(req: Any) -> bool:
     """Whether SGLang itself asks, to see that it can answer. An id need not be a string, as those of its checks are."""
     return isinstance(req.rid, str) and bool(is_health_check_generate_req(req))
+
+
+def is_turn(req: Any) -> bool:
+    """Whether somebody asked for an answer, and SGLang did not refuse.
+
+    Before n answers to one prompt it asks for no token, to have the prompt cached. It replaces the prompt of a request
+    that it refuses by a single token.
+    """
+    reason = req.finished_reason
+    is_refused = isinstance(reason, FINISH_ABORT) and reason.status_code is not None  # None: the client left
+    return req.sampling_params.max_new_tokens != 0 and not is_refused and not is_health_check(req)
 
 
 def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, call_tokens: Sequence[int] = ()) -> Turn:
