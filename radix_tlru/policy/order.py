@@ -24,15 +24,16 @@ with ``usable_without`` set (hybrid models) is evicted whole, at the price of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from radix_tlru.policy.buckets import Bucket, Price, Pricing
+from radix_tlru.policy.buckets import Bucket, Price
 from radix_tlru.policy.entries import Entries
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.pricings import Pricings
 from radix_tlru.policy.tel import round_up
 
 __all__ = ["CORRECTED", "CORRECTED_IN_A_TURN", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
@@ -58,9 +59,6 @@ first by a price that was too low, with 2 more groups expire: a fifth more work 
 
 _AHEAD_AGAIN = 2.0
 """The same for a leaf that came first by a price that was too low, times that price."""
-
-_COMPARED = 4
-"""Policies whose prices are compared, the newest. Leaves that have not had a new price for longer wait for one."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -101,12 +99,11 @@ class EvictionOrder:
         self._page_size = page_size
         self._leaf_of = leaf_of
         self._pending: dict[int, None] = {}  # leaves that have no entry yet, in the order they were added
-        self._entries = Entries(self._all_buckets)  # of the other leaves
+        self._pricings = Pricings(policy)
+        self._entries = Entries(self._pricings.buckets)  # of the other leaves
         self._now = 0.0  # in the time of the return model
         self._newest: Leaf | None = None  # whose use that was
         self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
-        self._pricings = [Pricing(policy, 0)]  # the one in force last
-        self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
         self._reprices = REPRICED  # leaves that this turn may still give a new price
         self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
         self._corrections_left = CORRECTED_IN_A_TURN  # and this turn
@@ -121,7 +118,7 @@ class EvictionOrder:
     @property
     def policy(self) -> Policy:
         """The models that price a token."""
-        return self._pricings[-1].policy
+        return self._pricings.in_force.policy
 
     @property
     def over_budget(self) -> int:
@@ -136,7 +133,7 @@ class EvictionOrder:
 
     def tel_safe_tokens(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
-        return self._pricings[-1].tel_safe_tokens(leaf, self._page_size)
+        return self._pricings.in_force.tel_safe_tokens(leaf, self._page_size)
 
     def renew_prices(self) -> None:
         """A turn was served, and nobody waits now: some leaves get the prices that are due."""
@@ -191,7 +188,8 @@ class EvictionOrder:
             least_cost: of a token, from which on the leaf's group may be one that lasts, at a price that is too low.
                 None: what is well above the last victim.
         """
-        pricing, returns = self._pricings[-1], self.policy.returns
+        pricing = self._pricings.in_force
+        returns = pricing.policy.returns
         self._see(leaf)
         level = pricing.level_of(leaf, self._page_size)
         if least_cost is None:
@@ -221,7 +219,7 @@ class EvictionOrder:
 
     def switch_policy(self, policy: Policy) -> None:
         """Order the same leaves by another policy: they get their prices by it a few in each turn."""
-        before = self._pricings[-1]
+        before = self._pricings.in_force
         if policy is before.policy:
             return
         self._enter_pending()
@@ -229,9 +227,7 @@ class EvictionOrder:
             before.policy, before.level_costs = policy, policy.level_costs
             self._price_buckets()
             return
-        if len(self._pricings) == 1:
-            self._to_reprice = before.cheapest_last(self._now)
-        self._pricings.append(Pricing(policy, before.number + 1))
+        self._pricings.put_in_force(policy, self._now)
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
@@ -247,18 +243,10 @@ class EvictionOrder:
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     def _reprice_some(self, most: int) -> int:
-        """Price leaves of the earliest policy by the one in force, ``most`` at most; returns what is left of it."""
+        """Price leaves of earlier policies by the one in force, ``most`` at most; returns what is left of it."""
         looks = _LOOKS
-        while looks and most and len(self._pricings) > 1:
-            if not self._to_reprice:
-                del self._pricings[0]
-                if len(self._pricings) > 1:
-                    self._to_reprice = self._pricings[0].cheapest_last(self._now)
-                continue
-            bucket = self._to_reprice[-1]
-            if bucket.first is None:
-                self._to_reprice.pop()
-                continue
+        while looks and most and (bucket := self._pricings.next_to_reprice(self._now)) is not None:
+            assert bucket.first is not None, "an empty bucket has no leaf to price"
             key, leaf_id = bucket.first
             is_current = self._entries.is_current(bucket, key, leaf_id)
             self._entries.pop(bucket)
@@ -272,21 +260,11 @@ class EvictionOrder:
         """Sort the buckets whose leaves all cost the same by what that is now."""
         timeless = self.policy.returns.timeless
         self._prices = []
-        for bucket in self._comparable_buckets():
+        for bucket in self._pricings.comparable_buckets():
             bucket.is_priced = timeless and bucket.first is not None
             if bucket.is_priced:
                 self._prices.append(bucket.price(self._now))
         heapify(self._prices)
-
-    def _comparable_buckets(self) -> Iterator[Bucket]:
-        """The buckets whose prices are in one measure, by the return model in force; few, however often ξ has moved."""
-        returns = self.policy.returns
-        for pricing in self._pricings[-_COMPARED:]:
-            if pricing.policy.returns == returns:
-                yield from pricing.buckets.values()
-
-    def _all_buckets(self) -> Iterator[Bucket]:
-        return (bucket for pricing in self._pricings for bucket in pricing.buckets.values())
 
     # ---- decisions ----
 
@@ -360,7 +338,7 @@ class EvictionOrder:
             now = self._now  # which a leaf that was used since moves
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
-            for bucket in self._comparable_buckets():
+            for bucket in self._pricings.comparable_buckets():
                 first = bucket.first
                 if first is None or not self._may_be_next(bucket):
                     continue
@@ -377,7 +355,7 @@ class EvictionOrder:
 
     def _may_be_next(self, bucket: Bucket) -> bool:
         """Whether a leaf of the bucket has a new price, or can have one at this decision."""
-        return self._corrections > 0 or bucket.pricing is self._pricings[-1]
+        return self._corrections > 0 or bucket.pricing is self._pricings.in_force
 
     def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
@@ -387,7 +365,7 @@ class EvictionOrder:
         if entries.is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
             if (
-                bucket.pricing is self._pricings[-1]
+                bucket.pricing is self._pricings.in_force
                 and returns.key(leaf) == key
                 and (self._corrections <= 0 or returns.group(leaf, self._now).number == bucket.group)
             ):

@@ -77,7 +77,7 @@ CONSTANTS = (
     Constant("policy.order", "_MOST_PENDING", "leaves", "that wait for an entry, at most"),
     Constant("policy.order", "REPRICED", "leaves", "repriced in a turn"),
     Constant("policy.order", "_LOOKS", "entries", "that a look for leaves to reprice meets"),
-    Constant("policy.order", "_COMPARED", "policies", "whose prices are compared, the newest"),
+    Constant("policy.pricings", "_COMPARED", "policies", "whose prices are compared, the newest"),
     Constant("policy.order", "CORRECTED", "leaves", "repriced at a decision as their price was too low"),
     Constant("policy.order", "CORRECTED_IN_A_TURN", "leaves", "repriced at all decisions of a turn for that"),
     Constant("policy.order", "_AHEAD", "times", "the last victim's cost, from which groups last"),
