@@ -89,7 +89,7 @@ CONSTANTS = (
     Constant("learning.age_bands", "GROUPS", "s", "ages between which a turn's features count alike"),
     Constant("learning.age_bands", "_FIRST_S", "s", "age at which the second band of hazards begins"),
     Constant("learning.conversations", "_EARLY", "share", "of a path; who shares less left it early", "odds"),
-    Constant("learning.conversations", "_MOST_REMEMBERED", "conversations", "that are recognised when they return"),
+    Constant("learning.known_conversations", "_MOST_REMEMBERED", "conversations", "recognised when they return"),
     Constant("learning.endings", "_EVERY", "answers", "from one count of frequent endings to the next"),
     Constant("learning.endings", "_FREQUENT", "share", "of answers that makes an ending a class of its own"),
     Constant("learning.endings", "_MOST", "endings", "that are told apart"),
