@@ -23,6 +23,7 @@ prompt_lengths       how long the next prompt is          what prompts added →
 custom_model         a return model of one's own          its name → the model
 shadow_cache         what another policy would have cost  the same turns → uncached tokens
 guard, least_tel     which candidate may be in force      uncached tokens of each → its name
+candidates           the policies that are compared        what is learned and said → versions of each
 selector             candidates side by side              shadow caches → the preferred one
 learner              all of it together                   turns → the policy in force
 state                what of it is worth keeping          a learner → what another one begins with
