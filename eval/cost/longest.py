@@ -32,7 +32,7 @@ from radix_tlru import Config
 from radix_tlru.objective.calibration import PrefillBatch
 
 if TYPE_CHECKING:
-    from radix_tlru.sglang.offline.caches import OfflineCache
+    from radix_tlru.sglang.offline import OfflineCache
 
 STOCK = "stock lru"
 CANDIDATES = {"tlru": Config("tlru"), "etlru": Config("etlru")}
@@ -106,7 +106,7 @@ def longest(leaves: int, source: str) -> Table:
 def cache_of(name: str, leaves: int) -> OfflineCache:
     """An empty cache with room for so many leaves."""
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     capacity = leaves * LEAF_TOKENS
     if name == STOCK:

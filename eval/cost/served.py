@@ -27,7 +27,7 @@ from eval.traces.request import Request
 from radix_tlru import Config
 
 if TYPE_CHECKING:
-    from radix_tlru.sglang.offline.caches import OfflineCache
+    from radix_tlru.sglang.offline import OfflineCache
 
 STOCK, AGAIN = "stock lru", "stock lru, again"
 CANDIDATES = {
@@ -74,7 +74,7 @@ def caches_compared(setting: Setting) -> dict[str, OfflineCache]:
     with warnings.catch_warnings():  # SGLang's imports warn of every kernel that is not there
         warnings.simplefilter("ignore")
         from radix_tlru.sglang import build_cache
-        from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+        from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     page, size = setting.page_size, setting.capacity // setting.page_size * setting.page_size
     caches = {STOCK: stock_cache(size, page, core="rust")}
