@@ -1,8 +1,8 @@
 """Which conversation does a request continue, and what is known of it from before?
 
 A conversation is recognised by hashes of its tokens, so that one whose tokens were all evicted is still recognised when
-it returns. Of the content nothing is looked at but how answers end. Time is in stamps that travel with the requests
-(s), and "now" is the newest stamp seen: ranks that are told the same learn the same.
+it returns. Of the content only the ends of answers are looked at. Time is in stamps that travel with the requests, in
+s; "now" is the newest stamp seen. So ranks that are told the same learn the same.
 
 The next prompt may not repeat the last answer as it was cached (see :mod:`~radix_tlru.learning.reuse`). Then the
 conversation is recognised by its last prompt. Reasoning may also come back with each result of a tool, and be left out

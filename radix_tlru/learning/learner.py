@@ -5,7 +5,7 @@ another candidate has won something and is worse in nothing (:mod:`~radix_tlru.l
 is a price somebody wants to pay: then ``etlru`` gives way to lru only where that has less TEL.
 
 ``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns
-nothing; if somebody looks at the metrics, its turns are watched all the same, for what they would have cost under lru.
+nothing. If metrics are on, shadow caches still count what its turns would have cost under lru.
 """
 
 from __future__ import annotations
@@ -136,15 +136,19 @@ class Learner:
         return Conversation(self.now, 0, 0, 0, 0, features=NOTHING_KNOWN, turn_index=self._turns)
 
     def record_prefill(self, turn: Turn) -> Conversation | None:
-        """What the next prompt of a conversation begins with was prefilled before that came. Returns what to write on
-        its path; None: it is nobody's. It is no turn and no return, and the shadows, under all candidates alike, are
-        not told."""
+        """The beginning of a conversation's next prompt was prefilled before that prompt came.
+
+        That is no turn and no return, and the shadows of all candidates leave it out.
+
+        Returns:
+            What to write on its path; None: it belongs to no conversation.
+        """
         return self._conversations.prefilled(turn)
 
     def learn(self, *, a_slice: bool = False) -> int:
         """Learn from the turns that were recorded and not learned from yet, in their order. Returns how many that ends.
 
-        It takes longer than to record them, so a server does it when their answers are out, and slice by slice, as the
+        Learning takes longer than recording. So a server learns when the answers are out, and slice by slice, as the
         answers of others wait meanwhile.
 
         Args:
