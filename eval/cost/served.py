@@ -1,8 +1,8 @@
 """What a request costs the real cache as a server uses it: all of its tokens, and learning from its turn.
 
-For ``--only simulator`` a page is one token, and caches are told of no turn: its rows are of the tree and the order
-only. Here every token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn as by a
-scheduler: contexts are recognised, shadow caches serve the turn, rates and lengths are learned.
+The rows of ``--only simulator`` are of the tree and the order only: a page is one token, and caches are told of no
+turn. Here every token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn as by a
+scheduler. It recognises contexts, serves the turn in its shadow caches, and learns rates and lengths.
 """
 
 from __future__ import annotations

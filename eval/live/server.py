@@ -28,17 +28,19 @@ LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
 PORTS = range(20_000, 32_000)
+"""Below the ports that the system gives to connections."""
+
 PORT_TAKEN = "address already in use"
-"""What a server logs when another process took one of its ports; in capitals or not, by who of it wanted the port."""
+"""What a server logs when another process took one of its ports, in lower case."""
 
 ATTEMPTS = 3
-"""Ports that are tried: SGLang's own processes, too, take some while they load."""
+"""Starts with another port each, at most: SGLang's own processes take ports, too, while they load."""
 
 CPU_PLATFORM = {
     "SGLANG_PLATFORM": "torch_cpu",
-    # glibc gives each large activation back to the system and faults its pages in anew: millions of faults in a replay,
-    # more in larger batches, so that whoever queues a little gets slower and queues more. A GPU's allocator keeps
-    # memory, too.
+    # glibc gives each large activation back to the system and faults its pages in anew: millions of faults in a replay.
+    # Larger batches have more of them, so a server that queues a little gets slower and queues more. A GPU's allocator
+    # keeps its memory, too.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
