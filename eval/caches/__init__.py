@@ -3,6 +3,7 @@
 | file | its job | in → out |
 |---|---|---|
 | `simulator.py` | a radix cache without KV under the server's own eviction order | requests → cached tokens |
+| `context_tree.py` | the tree of that cache | a context → its nodes |
 | `policies.py` | every policy of the simulator by name: two models and a weight | name, sizes → `SimulatedCache` |
 | `models.py` | return and prompt models that need more than a server knows | known facts of a leaf → λ, Q |
 | `knowledge.py`, `futures.py` | what may be known of a whole trace, its future included | requests → facts by request |

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
     from radix_tlru.config import PolicyName
-    from radix_tlru.sglang.offline.caches import Core, OfflineCache
+    from radix_tlru.sglang.offline import Core, OfflineCache
 
 __all__ = ["CHUNK_TOKENS", "REAL_CACHES", "STOCK_POLICIES", "Kind", "RealCache"]
 
@@ -151,7 +151,7 @@ def _stock_cache(
     """SGLang's own; ``slack`` is ξ − Q̂ in whole pages. Without any nothing is ever TEL-safe, and tlru is lru."""
     from sglang.srt.mem_cache.evict_policy import TLRUStrategy
 
-    from radix_tlru.sglang.offline.caches import stock_cache_of
+    from radix_tlru.sglang.offline import stock_cache_of
 
     if policy != "tlru" or not slack:
         return stock_cache_of(params, "lru" if policy == "tlru" else policy)
@@ -163,7 +163,7 @@ def _stock_cache(
 
 def _params(pages: int, tokens_a_page: int, page_size: int, core: Core, hybrid: Kind | None) -> CacheInitParams:
     """Pools of so many pages of ``page_size`` tokens, each of which is ``tokens_a_page`` tokens of the real cache."""
-    from radix_tlru.sglang.offline.caches import cache_params
+    from radix_tlru.sglang.offline import cache_params
 
     capacity = pages * tokens_a_page
     if hybrid is None:
@@ -184,7 +184,7 @@ def _window_pool(pages: int) -> int:
 
 
 def _served(cache: UnifiedRadixCache, chunk: int) -> OfflineCache:
-    from radix_tlru.sglang.offline.caches import OfflineCache
+    from radix_tlru.sglang.offline import OfflineCache
     from radix_tlru.sglang.offline.hybrids import HybridCache
 
     return (HybridCache if len(cache.tree_components) > 1 else OfflineCache)(cache, chunk)

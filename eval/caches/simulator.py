@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from eval.caches.context_tree import ContextTree, Node
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
@@ -47,23 +48,6 @@ def known_prefix(names: Sequence[int], known: Container[int]) -> int:
     return next((index for index, name in enumerate(names) if name not in known), len(names))
 
 
-class _Node:
-    __slots__ = (
-        *("children", "conversation", "end", "history", "holders", "last_access", "leaf_id", "parent", "path", "start"),
-    )
-
-    def __init__(self, path: Path, start: int, end: int, parent: _Node | None) -> None:
-        self.path = path  # of the request that brought the tokens: they are path[start:end]
-        self.start, self.end = start, end
-        self.parent = parent
-        self.children: dict[int, _Node] = {}  # by the unit that holds the last token of a child's first page
-        self.history = end
-        self.last_access = 0.0
-        self.conversation: Any = None  # or what is known of the future
-        self.leaf_id = 0  # in the order; 0 while it is not evictable
-        self.holders = 0  # running requests whose context it is a part of
-
-
 class Hold(NamedTuple):
     """What a running request keeps of a cache."""
 
@@ -98,22 +82,22 @@ class SimulatedCache:
         """Says by which policy to evict; None: it is always the same."""
         self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
-        self._root = _Node(Path((), ()), 0, 0, None)
-        self._in_use = self._root  # deepest node of the path that is being served
-        self._leaves: dict[int, _Node] = {}
+        self._tree = ContextTree(page_size)
+        self._in_use = self._tree.root  # deepest node of the path that is being served
+        self._leaves: dict[int, Node] = {}
         self._last_id = 0
         self._served = self._touched = 0
         self.held = 0  # tokens that running requests hold
 
     def request(self, request: Request) -> int:
         """Serve one request; returns the tokens of its prompt that were cached."""
-        path = self._match(request.context)
+        path = self._tree.match(request.context)
         deepest = path[-1]
-        cached = min(deepest.end, len(request.prompt) // self.page_size * self.page_size)
-        end = min(len(request.context) // self.page_size * self.page_size, self.capacity)
+        cached = min(deepest.end, self._tree.whole_pages(len(request.prompt)))
+        end = min(self._tree.whole_pages(len(request.context)), self.capacity)
         deepest = self._extend(path, request.context, end)
         # The history L is the whole context, even if the pool is too small for it.
-        deepest.history = max(deepest.history, len(request.context) // self.page_size * self.page_size)
+        deepest.history = max(deepest.history, self._tree.whole_pages(len(request.context)))
         self._served += 1
         self._touched = 0
         for node in path:
@@ -135,8 +119,8 @@ class SimulatedCache:
 
     def fits(self, request: Request) -> bool:
         """Whether the context of a request fits beside what is held."""
-        end = min(len(request.context) // self.page_size * self.page_size, self.capacity)
-        node, shared = self._deepest(request.context), 0
+        end = min(self._tree.whole_pages(len(request.context)), self.capacity)
+        node, shared = self._tree.deepest(request.context), 0
         while node.parent is not None:
             shared += node.end - node.start if node.holders else 0
             node = node.parent
@@ -144,7 +128,7 @@ class SimulatedCache:
 
     def hold(self, request: Request) -> Hold:
         """Keep what is cached of a context that was just served until it is released: it cannot be evicted."""
-        deepest = self._deepest(request.context)
+        deepest = self._tree.deepest(request.context)
         if deepest.leaf_id:
             self._withdraw(deepest)
         node = deepest
@@ -165,8 +149,8 @@ class SimulatedCache:
 
     def touch(self, request: Request) -> None:
         """Mark what is cached of a waiting request's prompt as used. SGLang does so while other requests prefill."""
-        node = self._deepest(request.prompt)
-        if node is self._root:
+        node = self._tree.deepest(request.prompt)
+        if node is self._tree.root:
             return
         self._touched += 1
         node.last_access = max(node.last_access, self._served + self._touched / (self._touched + 1))
@@ -192,16 +176,16 @@ class SimulatedCache:
 
     def held_of(self, context: Path) -> int:
         """Tokens of a context that are cached, in whole nodes."""
-        return self._deepest(context).end
+        return self._tree.deepest(context).end
 
     def known_of(self, context: Path) -> Any:
         """What is known of the last of these: a conversation, or the future."""
-        return self._deepest(context).conversation
+        return self._tree.deepest(context).conversation
 
     def _fill(self, context: Path, end: int, last_access: float, known: Any) -> int:
-        path = self._match(context)
+        path = self._tree.match(context)
         found = path[-1].end
-        end = min(end // self.page_size * self.page_size, self.capacity)
+        end = min(self._tree.whole_pages(end), self.capacity)
         deepest = self._extend(path, context, end)
         if known is not None and end > found:
             deepest.conversation = known
@@ -213,55 +197,15 @@ class SimulatedCache:
 
     def drop(self, context: Path, keep: int) -> None:
         """Give up the last node of what is cached of a context, down to ``keep`` tokens, if nothing continues it."""
-        leaf = self._deepest(context)
-        keep = keep // self.page_size * self.page_size
+        leaf = self._tree.deepest(context)
+        keep = self._tree.whole_pages(keep)
         if leaf.leaf_id and keep < leaf.end:
             self._withdraw(leaf)
             self._cut(leaf, max(keep, leaf.start))
 
     # ---- the tree ----
 
-    def _match(self, context: Path) -> list[_Node]:
-        """The nodes of the longest cached prefix, from the root. A node that goes on beyond it is split there."""
-        page = self.page_size
-        node, path = self._root, [self._root]
-        while (child := self._next(node, context)) is not None:
-            if self._covers(context, child):
-                node = child
-                path.append(node)
-                continue
-            shared = min(child.path.common(context), child.end) // page * page
-            path.append(self._split(child, shared))
-            break
-        return path
-
-    def _deepest(self, context: Path) -> _Node:
-        """The last node that a context has all of."""
-        node = self._root
-        while (child := self._next(node, context)) is not None and self._covers(context, child):
-            node = child
-        return node
-
-    def _next(self, node: _Node, context: Path) -> _Node | None:
-        """The child that shares at least the next page with a context."""
-        end = node.end + self.page_size
-        return node.children.get(context.ids[context.unit_at(end - 1)]) if end <= len(context) else None
-
-    def _covers(self, context: Path, node: _Node) -> bool:
-        """Whether a context that shares a node's first page shares all of it."""
-        last = node.path.unit_at(node.end - 1)
-        return node.end <= len(context) and last < len(context.ids) and node.path.ids[last] == context.ids[last]
-
-    def _split(self, node: _Node, depth: int) -> _Node:
-        """Split a node and return the upper half. The lower half keeps identity, history and recency."""
-        upper = _Node(node.path, node.start, depth, node.parent)
-        upper.last_access, upper.conversation, upper.holders = node.last_access, node.conversation, node.holders
-        self._adopt(upper)
-        node.start, node.parent = depth, upper
-        self._adopt(node)
-        return upper
-
-    def _extend(self, path: list[_Node], context: Path, end: int) -> _Node:
+    def _extend(self, path: list[Node], context: Path, end: int) -> Node:
         """Have the first ``end`` tokens of a context cached behind its path; returns the last node, in no order."""
         deepest = path[-1]
         if deepest.leaf_id:
@@ -269,43 +213,32 @@ class SimulatedCache:
         if self.forced:
             self._in_use = deepest
             self._make_room(max(end - deepest.end, 0))
-            self._in_use = self._root
+            self._in_use = self._tree.root
         if end > deepest.end:
-            deepest = self._append(deepest, context, end)
+            self.resident += end - deepest.end
+            deepest = self._tree.append(deepest, context, end)
             path.append(deepest)
         return deepest
 
-    def _append(self, parent: _Node, context: Path, end: int) -> _Node:
-        node = _Node(context, parent.end, end, parent)
-        self._adopt(node)
-        self.resident += end - parent.end
-        return node
-
-    def _adopt(self, node: _Node) -> None:
-        node.parent.children[self._child_key(node)] = node  # type: ignore[union-attr]
-
-    def _child_key(self, node: _Node) -> int:
-        return node.path.ids[node.path.unit_at(node.start + self.page_size - 1)]
-
-    def _learn(self, path: list[_Node], spans: Sequence[Span]) -> None:
+    def _learn(self, path: list[Node], spans: Sequence[Span]) -> None:
         """Write what is known onto the nodes of a path, splitting nodes where it changes."""
         position = 0
         for node in path[1:]:
             while position < len(spans) - 1 and spans[position].end < node.end:
-                cut = spans[position].end // self.page_size * self.page_size
+                cut = self._tree.whole_pages(spans[position].end)
                 if node.start < cut:
-                    self._split(node, cut).conversation = spans[position].known
+                    self._tree.split(node, cut).conversation = spans[position].known
                 position += 1
             node.conversation = spans[position].known if spans else None
 
-    def _tell(self, learner: Learner, request: Request, path: list[_Node], cached: int) -> None:
+    def _tell(self, learner: Learner, request: Request, path: list[Node], cached: int) -> None:
         """Tell the learner of a turn, and write what it returns onto the nodes of the path."""
         ids, unit_at = request.context.ids, request.context.unit_at
         turn = Turn(
             request.arrival_s,
             request.prompt_tokens,
             request.output_tokens,
-            len(request.context) // self.page_size * self.page_size,
+            self._tree.whole_pages(len(request.context)),
             cached,
             lambda start, end, above: ids[unit_at(end - 1)],
             thought_len=request.thought_tokens,
@@ -321,21 +254,21 @@ class SimulatedCache:
 
     def _leaf_of(self, leaf_id: int) -> Leaf | None:
         node = self._leaves.get(leaf_id)
-        return None if node is None else _leaf(node)
+        return None if node is None else node.as_leaf()
 
-    def _offer(self, node: _Node) -> None:
+    def _offer(self, node: Node) -> None:
         """Give a node to the order as an evictable leaf."""
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
         self.order.add_leaf(node.leaf_id)
 
-    def _offer_if_free(self, node: _Node) -> None:
+    def _offer_if_free(self, node: Node) -> None:
         """Offer a node if it is a leaf that no request holds."""
-        if not (node.children or node.holders or node.leaf_id or node is self._root):
+        if not (node.children or node.holders or node.leaf_id or node is self._tree.root):
             self._offer(node)
 
-    def _withdraw(self, node: _Node) -> None:
+    def _withdraw(self, node: Node) -> None:
         """Take a leaf out of the order."""
         self.order.remove_leaf(node.leaf_id)
         del self._leaves[node.leaf_id]
@@ -356,16 +289,14 @@ class SimulatedCache:
             self.evicted[victim.phase] += node.end - victim.keep
             self._cut(node, victim.keep)
 
-    def _cut(self, node: _Node, keep: int) -> None:
+    def _cut(self, node: Node, keep: int) -> None:
         """Free what a node that is in no order has beyond ``keep`` tokens of its context, or all of it."""
         self.resident -= node.end - keep
         if keep > node.start:
             node.end = keep
             self._offer(node)
             return
-        parent = node.parent
-        assert parent is not None
-        del parent.children[self._child_key(node)]
+        parent = self._tree.remove(node)
         parent.history = max(parent.history, node.history)
         if node.last_access > parent.last_access:  # a waiting request looked it up, as the last node that is cached
             parent.last_access = node.last_access
@@ -373,7 +304,3 @@ class SimulatedCache:
                 parent.conversation = node.conversation
         if parent is not self._in_use:
             self._offer_if_free(parent)
-
-
-def _leaf(node: _Node) -> Leaf:
-    return Leaf(node.start, node.end, node.history, node.last_access, node.conversation)

@@ -42,7 +42,7 @@ def decoding_caches() -> dict[str, Any]:
     """Full caches by name: stock, and radix-tlru with each trim chunk."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     capacity = CONVERSATIONS * HISTORY
     caches = {BASELINE: stock_cache(capacity, core="rust")}

@@ -114,7 +114,7 @@ def arms(leaves: int) -> dict[str, Any]:
     """Empty caches by name, each with room for so many leaves and four more."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     capacity = (leaves + 4) * LEAF_TOKENS
     config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)

@@ -1,11 +1,11 @@
 """The longest calls in the scheduler's thread, beside stock: what one step of a server can be held up by.
 
 Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
-of chats, in which everything moves that moves on a server: prefills are timed and get slower and faster, so ξ moves;
-rates and lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a
-garbage collection, which is left on, looks at one of them alone. After each request the server is idle until nothing
-waits. Last come bursts: many requests that finish in one step of the scheduler, of a server that is never idle. Metrics
-are those of a server: they are in files that its processes share. Times are CPU time of the thread.
+of chats, and all that moves on a server moves. Prefills are timed and get slower and faster, so ξ moves. Rates and
+lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a garbage
+collection, which is left on, looks at one of them alone. After each request the server is idle until nothing waits.
+Last come bursts: many requests finish in one step of a scheduler that is never idle. Metrics are those of a server, in
+files that its processes share. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from radix_tlru import Config
 from radix_tlru.objective.calibration import PrefillBatch
 
 if TYPE_CHECKING:
-    from radix_tlru.sglang.offline.caches import OfflineCache
+    from radix_tlru.sglang.offline import OfflineCache
 
 STOCK = "stock lru"
 CANDIDATES = {"tlru": Config("tlru"), "etlru": Config("etlru")}
@@ -106,7 +106,7 @@ def longest(leaves: int, source: str) -> Table:
 def cache_of(name: str, leaves: int) -> OfflineCache:
     """An empty cache with room for so many leaves."""
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     capacity = leaves * LEAF_TOKENS
     if name == STOCK:

@@ -53,7 +53,7 @@ def built(arm: str, capacity: int) -> Any:
     """An empty cache."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import Core, OfflineCache, cache_params, stock_cache
 
     cores: dict[str, Core] = {BASELINE: "rust", PLUGIN: "rust", "stock python lru": "python", PLUGIN_PYTHON: "python"}
     if arm.startswith("stock"):

@@ -1,8 +1,8 @@
 """What a request costs the real cache as a server uses it: all of its tokens, and learning from its turn.
 
-For ``--only simulator`` a page is one token, and caches are told of no turn: its rows are of the tree and the order
-only. Here every token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn as by a
-scheduler: contexts are recognised, shadow caches serve the turn, rates and lengths are learned.
+The rows of ``--only simulator`` are of the tree and the order only: a page is one token, and caches are told of no
+turn. Here every token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn as by a
+scheduler. It recognises contexts, serves the turn in its shadow caches, and learns rates and lengths.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from eval.traces.request import Request
 from radix_tlru import Config
 
 if TYPE_CHECKING:
-    from radix_tlru.sglang.offline.caches import OfflineCache
+    from radix_tlru.sglang.offline import OfflineCache
 
 STOCK, AGAIN = "stock lru", "stock lru, again"
 CANDIDATES = {
@@ -74,7 +74,7 @@ def caches_compared(setting: Setting) -> dict[str, OfflineCache]:
     with warnings.catch_warnings():  # SGLang's imports warn of every kernel that is not there
         warnings.simplefilter("ignore")
         from radix_tlru.sglang import build_cache
-        from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+        from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     page, size = setting.page_size, setting.capacity // setting.page_size * setting.page_size
     caches = {STOCK: stock_cache(size, page, core="rust")}

@@ -2,6 +2,7 @@
 
 | file | its job | in → out |
 |---|---|---|
+| `running_server.py` | a server that runs, whoever started it | URL → health, metrics |
 | `server.py` | one SGLang server as a context manager | flags → base URL |
 | `warm_start.py` | servers that start in seconds: forked off a process that has imported SGLang | flags → base URL |
 | `preloaded.py`, `forked.py` | what that process imports; what a fork of it does to be a server | – |

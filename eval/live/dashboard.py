@@ -25,7 +25,8 @@ from matplotlib.ticker import PercentFormatter
 from eval.arguments import whole
 from eval.live.prometheus import Prometheus, check_installed
 from eval.live.replay.client import Request, send, session
-from eval.live.server import Server, ServerError, cpu_flags, ensure_demo_model
+from eval.live.running_server import ServerError
+from eval.live.server import Server, cpu_flags, ensure_demo_model
 from eval.render.looks import MUTED, RC
 from radix_tlru.tools.dashboard import PANELS, Panel
 from radix_tlru.tools.demo_model import VOCABULARY

@@ -13,7 +13,8 @@ from typing import Any, Self
 import requests
 
 from eval.errors import RunError
-from eval.live.server import RunningServer, ServerError, free_port
+from eval.live.running_server import RunningServer, ServerError
+from eval.live.server import free_port
 from radix_tlru.tools.dashboard import rules
 
 __all__ = ["COMMAND", "Prometheus", "Series", "check_installed"]

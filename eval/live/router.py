@@ -10,7 +10,8 @@ from typing import Any, Self
 
 import requests
 
-from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, Server, ServerError, free_port
+from eval.live.running_server import ServerError
+from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, Server, free_port
 
 __all__ = ["Router"]
 

@@ -1,4 +1,4 @@
-"""One real SGLang server as a context manager: started, waited for, asked, and stopped with all its processes."""
+"""One real SGLang server as a context manager: started, waited for, and stopped with all its processes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import psutil
 import requests
-from prometheus_client.parser import text_string_to_metric_families
 
-from eval.errors import RunError
+from eval.live.running_server import RunningServer, ServerError
 from radix_tlru.tools.demo_model import SHAPES, Shape, write_demo_model
 
 DEMO_MODEL = Path(".out/demo-model")
@@ -29,17 +28,19 @@ LOG_DIRECTORY = Path(".out/logs")
 LAUNCH_COMMAND = (sys.executable, "-m", "sglang.launch_server")
 LOG_TAIL_LINES = 25
 PORTS = range(20_000, 32_000)
+"""Below the ports that the system gives to connections."""
+
 PORT_TAKEN = "address already in use"
-"""What a server logs when another process took one of its ports; in capitals or not, by who of it wanted the port."""
+"""What a server logs when another process took one of its ports, in lower case."""
 
 ATTEMPTS = 3
-"""Ports that are tried: SGLang's own processes, too, take some while they load."""
+"""Starts with another port each, at most: SGLang's own processes take ports, too, while they load."""
 
 CPU_PLATFORM = {
     "SGLANG_PLATFORM": "torch_cpu",
-    # glibc gives each large activation back to the system and faults its pages in anew: millions of faults in a replay,
-    # more in larger batches, so that whoever queues a little gets slower and queues more. A GPU's allocator keeps
-    # memory, too.
+    # glibc gives each large activation back to the system and faults its pages in anew: millions of faults in a replay.
+    # Larger batches have more of them, so a server that queues a little gets slower and queues more. A GPU's allocator
+    # keeps its memory, too.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
 }
@@ -78,10 +79,6 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
         )
 
 
-class ServerError(RunError):
-    """The server died, did not become healthy in time, or refused a control request."""
-
-
 class PortTakenError(ServerError):
     """Another process took the server's port while it loaded."""
 
@@ -113,60 +110,6 @@ def ensure_demo_model(directory: Path = DEMO_MODEL, shape: Shape = SHAPES["tiny"
             except OSError:  # another process wrote it meanwhile, or the directory holds other files
                 write_demo_model(directory, shape)
     return directory
-
-
-class RunningServer:
-    """A server that runs at a URL."""
-
-    def __init__(self, base_url: str) -> None:
-        self.base_url = base_url
-
-    def alive(self) -> bool:
-        """Whether it answers."""
-        with contextlib.suppress(requests.RequestException):
-            return requests.get(f"{self.base_url}/health", timeout=30).ok
-        return False
-
-    def metrics_text(self) -> str:
-        """What `/metrics` says, when requests that were answered, and served one at a time, are counted.
-
-        They are when the scheduler has nothing else to do, so after their answer. It looks for requests at each step:
-        between two that it answers there was a step, and if nothing runs that one had time to count.
-        """
-        for _ in range(2):
-            self.server_info()
-        return self._get("/metrics").text
-
-    def get_metrics(self) -> dict[str, float]:
-        """Prometheus samples by name, each summed over its labels; as `metrics_text` has them."""
-        totals: dict[str, float] = {}
-        for family in text_string_to_metric_families(self.metrics_text()):
-            for sample in family.samples:
-                totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
-        return totals
-
-    def get_labels(self, name: str, label: str) -> list[str]:
-        """The values of a label of a metric, each once."""
-        families = text_string_to_metric_families(self._get("/metrics").text)
-        samples = (sample for family in families for sample in family.samples if sample.name == name)
-        return list(dict.fromkeys(sample.labels.get(label, "") for sample in samples))
-
-    def flush_cache(self, idle_s: float = 30.0) -> None:
-        """Empty the radix cache, once running requests have finished; waits up to `idle_s` seconds for them."""
-        reply = requests.post(f"{self.base_url}/flush_cache", params={"timeout": idle_s}, timeout=idle_s + 10)
-        if not reply.ok:
-            raise ServerError(f"/flush_cache answered {reply.status_code}: {reply.text.strip()}")
-
-    def server_info(self) -> dict[str, Any]:
-        """What `/server_info` says: the resolved server arguments and the live state of the scheduler."""
-        info: dict[str, Any] = self._get("/server_info").json()
-        return info
-
-    def _get(self, path: str) -> requests.Response:
-        reply = requests.get(self.base_url + path, timeout=30)
-        if not reply.ok:
-            raise ServerError(f"{path} answered {reply.status_code}: {reply.text.strip()}")
-        return reply
 
 
 class Server(RunningServer):

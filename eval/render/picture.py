@@ -54,7 +54,7 @@ def kept_by_each_cache() -> dict[str, dict[str, int]]:
     """Tokens of each conversation that are cached after C was served, by policy, from the real caches."""
     from radix_tlru import Config
     from radix_tlru.sglang import build_cache
-    from radix_tlru.sglang.offline.caches import OfflineCache, cache_params, stock_cache
+    from radix_tlru.sglang.offline import OfflineCache, cache_params, stock_cache
 
     stock = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT}
     config = Config(threshold=THRESHOLD, next_prompt_estimate=NEXT_PROMPT)

@@ -1,7 +1,7 @@
 """From uncached tokens to milliseconds and back: TTFT = β + α·uncached (paper, equation 2, where β is 0).
 
-A GPU that is told what to do more slowly than it does it takes as long for 64 tokens as for 1,000: there the line
-begins at a corner, and below it TTFT is a ``floor``.
+A GPU may compute a short prefill faster than its kernels can be launched. Then 64 tokens take as long as 1,000: the
+line begins at a corner, and below it TTFT is a ``floor``.
 """
 
 from __future__ import annotations
@@ -91,11 +91,13 @@ ASSUMED = Timing(
 
 
 CORNERS = 8
-"""Into so many parts of equal size are the lengths divided, to look for the corner between them."""
+"""Parts of equal size into which the lengths are divided, to look for the corner between them."""
 
-EXPLAINED, COUNTED = 0.8, 0.75
-"""A corner is taken where it leaves at most this share of the absolute error of a line without one; in both, only so
-many of the points count, those that are nearest."""
+EXPLAINED = 0.8
+"""Share of the absolute error of a line without a corner that one with a corner may leave at most."""
+
+COUNTED = 0.75
+"""Share of the points that count for these errors: those nearest to the line."""
 
 
 def fit(points: Sequence[Point], origin: str) -> Timing:

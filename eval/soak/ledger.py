@@ -18,7 +18,7 @@ from eval.soak.shape import Running, Shape
 from radix_tlru.config import Config
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.sessions import SessionOrder
-from radix_tlru.sglang.offline.caches import OfflineCache, cache_params
+from radix_tlru.sglang.offline import OfflineCache, cache_params
 
 __all__ = ["Ledger"]
 

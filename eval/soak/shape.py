@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from eval.soak.prefixes import Context
-from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.offline import Core
 
 __all__ = ["Running", "Shape"]
 

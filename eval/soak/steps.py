@@ -17,7 +17,7 @@ from eval.soak.audit import AuditedCache
 from eval.soak.hybrids import audited as audited_cache
 from eval.soak.shape import Shape
 from eval.traces import GENERATORS
-from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.offline import Core
 
 __all__ = ["HYBRIDS", "SHAPES", "serve", "soak", "steps_of"]
 

@@ -1,8 +1,8 @@
 """`python -m eval ahead`: what it would gain, and cost, to prefill what the next prompt will surely have.
 
-Chat templates leave out of later prompts what a model thought. So the next prompt of such a conversation does not
-repeat its context as it is cached: behind the last prompt the answer has to be prefilled again, when the user waits for
-it, or before, while the server is idle. Then what is cached of the last answer, thoughts and all, is of no more use.
+Chat templates leave reasoning out of later prompts. So the next prompt of such a conversation does not repeat its
+context as it is cached, and the answer has to be prefilled again behind the last prompt. That can be done when the user
+waits for it, or before, while the server is idle. What is cached of the last answer is of no more use then.
 
 The best case is shown: the server is idle at once, after every answer. Conversations that do not go on pay as well.
 """

@@ -1,8 +1,8 @@
 """`python -m eval features`: what each thing that is known of a turn is worth to the learned return rates.
 
-``etlru`` at w = 1 serves each trace as it is, and once more for each feature of a turn (``learning.turn_features``)
-with that feature left out: it then has the same category for all turns. What the gap closed falls by is what it is
-worth there. The gap is the TEL between lru and Tail-Optimized Belady.
+``etlru`` at w = 1 serves each trace as it is, and once more without each feature of a turn
+(``learning.turn_features``): all turns then have the same category of it. A feature is worth what the gap closed falls
+by. The gap is the TEL between lru and Tail-Optimized Belady.
 """
 
 from __future__ import annotations

@@ -5,8 +5,7 @@ prompt tokens a second of the honest tenant, times ``--strength``. The attacker 
 
 - *flood*: unique long prompts that nobody continues;
 - *return*: conversations that return again and again, so that they are always recent;
-- *bait*: conversations that return a few times, as those do that are worth keeping, then bring one long document and
-  never return.
+- *bait*: conversations that return a few times, like those worth keeping, then bring one long document and are over.
 
 Each kind is tried in several sizes and paces. The table shows the worst of them, figure by figure, as an attacker would
 try them all. All figures are of the honest tenant's requests only.

@@ -1,7 +1,7 @@
 """`python -m eval load-back`: what it would gain, and cost, to load back from a host tier what is forecast to return.
 
-A hierarchical cache loads what a prompt has on the host when its request comes, which waits for it. A server that is
-idle before could do so then, for the conversations that it expects soonest. What is loaded takes the place of what is
+A hierarchical cache loads what a prompt has on the host when its request comes, and the request waits for it. An idle
+server could load earlier, for the conversations that it expects soonest. What is loaded takes the place of other tokens
 on the device, so it has to be worth more: here twice as much as what the order would evict next.
 
 A kind case is shown: a server is idle at once, after every eighth request, and a load takes no time then. Under

@@ -1,9 +1,9 @@
 """`python -m eval queue-check`: does the model of `queue --itl` say what clients measured?
 
-In go folders of `replay`, played at several loads on one machine. From the one that is given to ``--calibrate``, in
-which requests seldom wait, come the times of the engine: β and α of a prefill, and of a decoding step. With them the
-model serves what was sent in each folder: when it was sent, with as many uncached tokens as the server had to prefill,
-and answers as long. So times are judged alone; `replay` itself holds the cache against the simulator.
+In go folders of `replay`, played at several loads on one machine. The folder that is given to ``--calibrate``, in which
+requests seldom wait, gives the times of the engine: β and α of a prefill, and of a decoding step. With them the model
+serves the requests of each folder: sent at the same times, with the uncached tokens that the server had to prefill and
+the answers that it gave. So times alone are judged; `replay` itself holds the cache against the simulator.
 """
 
 from __future__ import annotations

@@ -13,10 +13,10 @@ field of a request             defined by                                  becom
                                                                            ``speculative_prefill``
 =============================  ==========================================  ==========================================
 
-Where what is between client and server passes none of them on, a header has them (``HEADERS``), as a body would.
+A proxy may pass none of these fields on. Then a header has them (``HEADERS``), written as in a body.
 
-What the field of another system allows and this one does not is bounded: a duration to an hour, a number of seconds of
-0, or none, for "as long as possible", to an hour, too. What it does not allow is refused, by the name of the field.
+Durations are bounded to an hour. So is 0 or no duration, by which other systems mean "as long as possible". A value
+that the system it comes from does not allow is refused, by the name of the field.
 """
 
 from __future__ import annotations

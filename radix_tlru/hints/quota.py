@@ -1,8 +1,8 @@
 """Which hints are believed: none can pin memory.
 
 A hint that makes tokens dearer is a *claim*. No claim holds for longer than an hour, and the contexts with claims may
-fill a quarter of the pool. A claim beyond that is not believed. A longer next prompt is no claim: at most it makes the
-tail of its conversation as dear as the rest of its path, which is what LRU has.
+fill a quarter of the pool. A claim beyond that is not believed. A longer next prompt is no claim: it makes the tail of
+its conversation as dear as the rest of its path at most, which is what lru does.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _SLACK = 64  # the heap of expiries is rebuilt when it has more than 2 · claims
 class ClaimQuota:
     """Admits claims while they fit into their share of the pool. A conversation has one claim, that of its last turn.
 
-    What of its context the next turn leaves out stays in the cache, with the claim that it had, and is counted until
-    that ends: templates leave reasoning out of the next prompt.
+    Templates leave reasoning out of the next prompt. Such tokens stay in the cache with the claim that they had, and
+    are counted until it ends.
 
     Args:
         capacity: of the pool, tokens.

@@ -1,8 +1,8 @@
 """Which conversation does a request continue, and what is known of it from before?
 
 A conversation is recognised by hashes of its tokens, so that one whose tokens were all evicted is still recognised when
-it returns. Of the content nothing is looked at but how answers end. Time is in stamps that travel with the requests
-(s), and "now" is the newest stamp seen: ranks that are told the same learn the same.
+it returns. Of the content only the ends of answers are looked at. Time is in stamps that travel with the requests, in
+s; "now" is the newest stamp seen. So ranks that are told the same learn the same.
 
 The next prompt may not repeat the last answer as it was cached (see :mod:`~radix_tlru.learning.reuse`). Then the
 conversation is recognised by its last prompt. Reasoning may also come back with each result of a tool, and be left out
@@ -14,31 +14,22 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from radix_tlru.learning.endings import Endings
+from radix_tlru.learning.known_conversations import KnownConversations
 from radix_tlru.learning.last_users import LastUsers
-from radix_tlru.learning.prefix_index import HashedContext, PrefixIndex, depth_of, hash_at
+from radix_tlru.learning.prefix_index import HashedContext
 from radix_tlru.learning.prompt_lengths import PromptLengths
 from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn, session_key
 from radix_tlru.learning.reuse import AnswerReuse
 from radix_tlru.learning.shared_prefixes import SharedPrefixes
 from radix_tlru.learning.turn_features import ending_of, features_of
 from radix_tlru.learning.turn_log import TurnLog
-from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["Conversations"]
 
-_MOST_REMEMBERED = 50_000  # conversations, and sessions
-_EARLY = 0.25  # of a path: a later turn that shares less says little of it
-
-
-class _Found(NamedTuple):
-    """What a turn continues."""
-
-    before: Conversation | None = None  # as of its last turn
-    prompt_len: int | None = None  # of the prompt by which it was recognised, tokens; None: by its context
-    prefixes: Sequence[SharedPrefix] = ()  # that a first turn begins with, the longest first
+_EARLY = 0.25
+"""Share of a path; a later turn that shares less says little of it."""
 
 
 class Conversations:
@@ -46,8 +37,8 @@ class Conversations:
 
     def __init__(self, log: TurnLog, prompts: PromptLengths, page_size: int = 1) -> None:
         self._log, self._prompts, self._page_size = log, prompts, page_size
-        self._index: PrefixIndex[Conversation, SharedPrefix] = PrefixIndex()
-        self._prefixes = SharedPrefixes(self._index)
+        self._known = KnownConversations()
+        self._prefixes = SharedPrefixes(self._known.index)
         self._users = LastUsers()
         self.endings = Endings()
         """Which endings of answers are frequent."""
@@ -56,9 +47,6 @@ class Conversations:
         self.begun = 0
         """Conversations so far."""
         self._served = 0
-        # In each shard the longest silent first.
-        self._known = ShardedDict[Conversation]()  # by number
-        self._sessions = ShardedDict[Conversation]()  # by key: the last turn of each
 
     def record_turn(self, turn: Turn, is_leaf: bool) -> Conversation:
         """A turn was served. Returns the conversation that it belongs to, as of now.
@@ -68,9 +56,10 @@ class Conversations:
                 many conversations (a system prompt), and whoever continues it is nobody's return.
         """
         context = HashedContext(turn.fingerprint, turn.context_len)
-        found = self._find(turn, context)
+        found = self._known.find(turn, context)
         before = found.before
         if before is not None:
+            self._count_return(turn, before, found.prompt_len)
             self._log.write_return(before.log_serial, turn.stamp)
             self._count_prompt(turn, before, found.prompt_len)
         conversation = self._next_record(turn, before, found.prompt_len)
@@ -84,7 +73,10 @@ class Conversations:
             is_left_out = conversation.reusable_len < turn.context_len
             if chain_len is not None and is_left_out and self.answers.leaves_out_chains:
                 conversation.reusable_len = self._whole_pages(chain_len)
-            self._remember(conversation, turn, context, chain_len)
+            for forgotten in self._known.remember(conversation, turn, context, chain_len):
+                self._log.write_end(forgotten.log_serial)
+            if conversation.checkpoint:
+                conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
         return conversation
 
     def prefilled(self, turn: Turn) -> Conversation | None:
@@ -92,36 +84,24 @@ class Conversations:
 
         None: the prompt repeats the last one of no conversation.
         """
-        context = HashedContext(turn.fingerprint, turn.context_len)
-        for checkpoint in self._index.on_path(context):
-            before = self._index.prompts.get(checkpoint)
-            if before is not None and _repeated_prompt(turn, before, checkpoint) is not None:
-                conversation = copy.copy(before)  # which is recognised as before
-                conversation.context_len = conversation.reusable_len = turn.context_len
-                conversation.checkpoint = conversation.last_prompt = conversation.chain_start = 0
-                return conversation
-        return None
+        before = self._known.with_prompt_of(turn, HashedContext(turn.fingerprint, turn.context_len))
+        if before is None:
+            return None
+        conversation = copy.copy(before)  # which is recognised as before
+        conversation.context_len = conversation.reusable_len = turn.context_len
+        conversation.checkpoint = conversation.last_prompt = conversation.chain_start = 0
+        return conversation
 
-    # ---- whose turn it is ----
+    # ---- what it repeats of the last answer ----
 
-    def _find(self, turn: Turn, context: HashedContext) -> _Found:
-        """What a turn continues; it is no longer known by what it was. Of a first turn, the shared prefixes."""
-        index, prefixes = self._index, list[SharedPrefix]()
-        for checkpoint in index.on_path(context):
-            before = index.contexts.get(checkpoint)
-            if before is not None and before.context_len <= turn.prompt_len:
-                if before.is_known_by_prompt:
-                    self.answers.count_return(before, as_cached=True)
-                before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
-                return _Found(self._forget(before))
-            before = index.prompts.get(checkpoint)
-            if before is not None and (prompt_len := _repeated_prompt(turn, before, checkpoint)) is not None:
-                self._count_left_out(turn, before, prompt_len)
-                return _Found(self._forget(before), prompt_len)
-            prefix = index.prefixes.get(checkpoint)
-            if prefix is not None and prefix.depth <= turn.context_len:
-                prefixes.append(prefix)
-        return _Found(prefixes=prefixes)
+    def _count_return(self, turn: Turn, before: Conversation, prompt_len: int | None) -> None:
+        """A conversation has returned: with its context, or with a prompt of its own of that length."""
+        if prompt_len is not None:
+            self._count_left_out(turn, before, prompt_len)
+            return
+        if before.is_known_by_prompt:
+            self.answers.count_return(before, as_cached=True)
+        before.reusable_len = before.context_len  # whatever was thought: now it is known, and shadows ask
 
     def _count_left_out(self, turn: Turn, before: Conversation, prompt_len: int) -> None:
         """The turn continues a prompt, and does not repeat the answer to it as that was cached."""
@@ -132,6 +112,8 @@ class Conversations:
             spoken_len = before.prompt_len + before.answer_len - before.thought_len
             self.answers.count_rewritten(turn.prompt_len >= spoken_len)
         before.reusable_len = min(before.reusable_len, self._whole_pages(prompt_len))
+
+    # ---- what is known of it now ----
 
     def _next_record(self, turn: Turn, before: Conversation | None, prompt_len: int | None) -> Conversation:
         """The conversation as of this turn."""
@@ -189,19 +171,15 @@ class Conversations:
     def _supersede(self, conversation: Conversation, left: Conversation | None, shared: int) -> None:
         """A first turn leaves the path of a conversation after ``shared`` tokens, or begins anew in its session."""
         session = conversation.session
-        last = self._sessions.get(session) if session is not None else None
-        if left is not None and self._is_last_turn(left) and not left.superseded:
+        last = self._known.in_session(session) if session is not None else None
+        if left is not None and self._known.is_last_turn(left) and not left.superseded:
             if session is not None and left.session == session:
                 self._mark_superseded(left, Supersession.SESSION)
             else:
                 early = shared < _EARLY * left.context_len
                 self._mark_superseded(left, Supersession.EARLY if early else Supersession.LATE)
-        if last is not None and self._is_last_turn(last) and not last.superseded:
+        if last is not None and not last.superseded:
             self._mark_superseded(last, Supersession.SESSION_ANEW)
-
-    def _is_last_turn(self, conversation: Conversation) -> bool:
-        """Whether it took no turn since, and is remembered."""
-        return self._known.get(conversation.number) is conversation
 
     def _mark_superseded(self, conversation: Conversation, how: Supersession) -> None:
         conversation.superseded = how
@@ -227,8 +205,6 @@ class Conversations:
         rewritten = before.thought_len or self.answers.is_rewritten
         return before.prompt_len + (before.answer_len - before.thought_len if rewritten else 0)
 
-    # ---- by what it is recognised next ----
-
     def _chain_len(self, before: Conversation | None) -> int | None:
         """Length of the first prompt of a chain whose answers were repeated so far, if all may be left out at once."""
         if before is None or not self.answers.is_sometimes_left_out(before.thought_len):
@@ -237,72 +213,5 @@ class Conversations:
             return before.chain_len
         return before.prompt_len if before.last_prompt else None
 
-    def _remember(self, conversation: Conversation, turn: Turn, context: HashedContext, chain_len: int | None) -> None:
-        """Recognise it by its context, whose end nobody else has gone beyond, and by its prompts."""
-        path, contexts = context.path_to(turn.context_len), self._index.contexts
-        if not path:
-            return
-        conversation.checkpoint = path[-1]
-        if (other := contexts.get(path[-1])) is not None:
-            self._log.write_end(self._forget(other).log_serial)
-        self._index.put(contexts, path, conversation)
-        longest_silent = self._known.put_last(conversation.number, conversation, _MOST_REMEMBERED)
-        if turn.prompt_len < turn.context_len:
-            remembered = self._remember_prompt(conversation, context, turn.prompt_len)
-            conversation.last_prompt, conversation.prompt_hash = remembered
-        if chain_len is not None:
-            remembered = self._remember_prompt(conversation, context, chain_len)
-            conversation.chain_start, conversation.chain_hash = remembered
-            conversation.chain_len = chain_len
-        if longest_silent is not None:
-            self._log.write_end(self._forget(longest_silent).log_serial)
-        conversation.log_serial = self._log.write_turn(conversation.features, conversation.stamp)
-        if conversation.session is not None:
-            self._sessions.put_last(conversation.session, conversation, _MOST_REMEMBERED)
-
-    def _remember_prompt(self, conversation: Conversation, context: HashedContext, end: int) -> tuple[int, int]:
-        """Recognise it by its first ``end`` tokens, if their last checkpoint is further up than that of the context.
-
-        Of conversations with the same prompt the last one is recognised. Returns the checkpoint, 0 if it is not, and
-        the hash of those tokens.
-        """
-        path, prompts = context.path_to(end), self._index.prompts
-        if not path or depth_of(path[-1]) >= depth_of(conversation.checkpoint):
-            return 0, 0
-        checkpoint = path[-1]
-        other = prompts.get(checkpoint)
-        if other is conversation:
-            return 0, 0
-        if other is not None:
-            if other.last_prompt == checkpoint:
-                other.last_prompt = 0
-            else:
-                other.chain_start = 0
-        self._index.put(prompts, path, conversation)
-        return checkpoint, context.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint))
-
-    def _forget(self, conversation: Conversation) -> Conversation:
-        """Recognise a conversation no longer. Returns it."""
-        index = self._index
-        self._known.pop(conversation.number, None)
-        index.remove(index.contexts, conversation.checkpoint)
-        for prompt in (conversation.last_prompt, conversation.chain_start):
-            if prompt:
-                index.remove(index.prompts, prompt)
-        return conversation
-
     def _whole_pages(self, tokens: int) -> int:
         return tokens // self._page_size * self._page_size
-
-
-def _repeated_prompt(turn: Turn, before: Conversation, checkpoint: int) -> int | None:
-    """Length of the prompt of ``before`` with that last checkpoint if the turn continues it; else None.
-
-    Asking the same again is no return.
-    """
-    end, number = before.chain_len, before.chain_hash
-    if before.last_prompt == checkpoint:
-        end, number = before.prompt_len, before.prompt_hash
-    if end >= turn.prompt_len or turn.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint)) != number:
-        return None
-    return end

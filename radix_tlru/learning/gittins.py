@@ -21,12 +21,12 @@ _WIDTHS = np.diff(BANDS)[::-1]  # s, of all bands but the last, which never ends
 def gittins(hazards: NDArray[np.float64]) -> list[float]:
     """The index of each age band, 1 / s: the best that a conversation promises for the time that its space is held.
 
-    ``sup over h of P(returns within h) / E[time held until it returns or h has passed]``, with h at the ends of bands,
-    for a conversation that has just come into the band.
+    ``sup over h of P(returns within h) / E[time held until it returns or h has passed]``, with h at the ends of bands.
+    The conversation has just come into the band.
 
-    Over a band a conversation returns with some probability and is held for some time, and the ratio of the two is the
+    Over a band a conversation returns with some probability and is held for some time. The ratio of the two is the
     hazard. Over several bands both add up. So the index is the greatest mean of hazards from here on, weighted by the
-    time held: what merging from the last band to the first gives.
+    time held. Merging bands from the last to the first computes it.
 
     Args:
         hazards: of each band, 1 / s, above 0.

@@ -1,26 +1,25 @@
 """Watches the turns of a server, learns from them, and says by which policy to evict.
 
-``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. Its candidates are
-the learned rates alone (w = 1), the same with a threshold (w = 0.6), and lru, which is in force until another has won
-something and is worse in nothing (:mod:`~radix_tlru.learning.guard`).
-Where w is given, that is a price somebody wants to pay: then it gives way to lru only where that has less TEL.
+``etlru`` is expected tail-optimised LRU: it learns who comes back, and how long next prompts are. lru is in force until
+another candidate has won something and is worse in nothing (:mod:`~radix_tlru.learning.guard`). Where w is given, that
+is a price somebody wants to pay: then ``etlru`` gives way to lru only where that has less TEL.
 
 ``tlru`` learns how long next prompts are, and gives way to lru where that has less TEL. With a pinned Q̂ it learns
-nothing; if somebody looks at the metrics, its turns are watched all the same, for what they would have cost under lru.
+nothing. If metrics are on, shadow caches still count what its turns would have cost under lru.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 
 from radix_tlru.config import Config
-from radix_tlru.hints.models import HintedPrompts, with_hints
+from radix_tlru.hints.models import with_hints
 from radix_tlru.hints.quota import ClaimQuota
 from radix_tlru.hints.schema import Hints
+from radix_tlru.learning.candidates import Candidates
 from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.learning.guard import Guard
@@ -30,24 +29,30 @@ from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
-from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
+from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.learning.selector import Rule, Selector, sparsity
 from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.learning.turn_log import TurnLog
-from radix_tlru.policy.models import AnyPrompt, PromptModel
-from radix_tlru.policy.policy import Policy, policy_for
+from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 
 __all__ = ["Learner"]
 
-_ENOUGH = 50  # turns, before which nothing is compared
-_PATIENCE_S = 60.0  # for which a request is taken to be queued unless it is looked up again
-_PROMPTS_EVERY = 256  # turns between two looks at how long prompts were
-_SLICES = 128  # of the steps of learning that wait, a slice is one of so many; one step at least
+_ENOUGH = 50
+"""Turns before which nothing is compared."""
+
+_PATIENCE_S = 60.0
+"""Seconds for which a request is taken to be queued unless it is looked up again."""
+
+_PROMPTS_EVERY = 256
+"""Turns between two looks at how long prompts were."""
+
+_SLICES = 128
+"""A slice is 1 / _SLICES of the steps of learning that wait, and at least one step."""
+
 _OVER = object()
-_TAIL_WEIGHT = 0.6  # w of the candidate that trades the median for the tail
 
 
 class Learner:
@@ -77,8 +82,8 @@ class Learner:
         self._learns_prompts = config.next_prompt_estimate is None
         self._chooses = config.policy == "etlru" or self._learns_prompts
         self._watched = watched
-        self.candidates = self._etlru(config) if config.policy == "etlru" else self._tlru(config)
-        """The policies that are compared, by name; the first is the one that was asked for, the last is lru."""
+        self.candidates = Candidates(config, self._custom or self._returns)
+        """The policies that are compared."""
         is_free = config.policy == "etlru" and config.median_weight is None
         self.rule: Rule = (Guard if is_free else LeastTel)(list(self.candidates))
         """By which one is preferred."""
@@ -89,7 +94,6 @@ class Learner:
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
         self._quota = ClaimQuota(capacity)
-        self._wrappers: list[Callable[[Policy], Policy]] = []  # of every candidate, the first innermost
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
         self._learned = 0  # turns of those
@@ -99,22 +103,6 @@ class Learner:
         self._seen_before = Seen()  # by former runs
         if learned is not None:
             self._restore(learned)
-
-    def _tlru(self, config: Config) -> dict[str, Policy]:
-        pinned = policy_for(config)
-        lru = replace(pinned, prompts=AnyPrompt(), median_weight=1.0)
-        return {"tlru": replace(pinned, returns=RecentTurns()) if self._learns_prompts else pinned, "lru": lru}
-
-    def _etlru(self, config: Config) -> dict[str, Policy]:
-        policy = policy_for(config)
-        lru = replace(policy, prompts=AnyPrompt(), median_weight=1.0)
-        learned = replace(policy, returns=self._custom or self._returns)
-        if policy.median_weight == 1.0:
-            learned = replace(learned, prompts=AnyPrompt())
-        if config.median_weight is not None:
-            return {"etlru": learned, "lru": lru}
-        tail = replace(learned, prompts=policy.prompts, median_weight=_TAIL_WEIGHT)
-        return {"etlru": learned, f"etlru w={_TAIL_WEIGHT:g}": tail, "lru": lru}
 
     # ---- what happens on a server ----
 
@@ -129,10 +117,10 @@ class Learner:
         if self._custom is not None:
             self._custom.observe(turn, conversation)
         if turn.hints is not None and is_leaf:
-            self._wrap(with_hints)
+            self.candidates.wrap(with_hints)
         if conversation.reusable_len < turn.context_len and self._chooses:  # what is pinned stays as published
-            self._wrap(reusable_only)
-        if with_hints in self._wrappers:
+            self.candidates.wrap(reusable_only)
+        if self.candidates.is_wrapped_by(with_hints):
             self._take_hints(turn, conversation, is_leaf)
         self._turns += 1
         self._queued = 0
@@ -148,15 +136,19 @@ class Learner:
         return Conversation(self.now, 0, 0, 0, 0, features=NOTHING_KNOWN, turn_index=self._turns)
 
     def record_prefill(self, turn: Turn) -> Conversation | None:
-        """What the next prompt of a conversation begins with was prefilled before that came. Returns what to write on
-        its path; None: it is nobody's. It is no turn and no return, and the shadows, under all candidates alike, are
-        not told."""
+        """The beginning of a conversation's next prompt was prefilled before that prompt came.
+
+        That is no turn and no return, and the shadows of all candidates leave it out.
+
+        Returns:
+            What to write on its path; None: it belongs to no conversation.
+        """
         return self._conversations.prefilled(turn)
 
     def learn(self, *, a_slice: bool = False) -> int:
         """Learn from the turns that were recorded and not learned from yet, in their order. Returns how many that ends.
 
-        It takes longer than to record them, so a server does it when their answers are out, and slice by slice, as the
+        Learning takes longer than recording. So a server learns when the answers are out, and slice by slice, as the
         answers of others wait meanwhile.
 
         Args:
@@ -193,7 +185,7 @@ class Learner:
 
     def end_conversation(self, conversation: Conversation) -> None:
         """A client said that a conversation is over: nobody comes back for what it shares with none."""
-        self._wrap(with_hints)
+        self.candidates.wrap(with_hints)
         self._log.write_end(conversation.log_serial)
         ends, claimed = Hints(conversation_ends=True), conversation.context_len
         hints = self._quota.admit(ends, 0, self.now, conversation.number, repeated=claimed)
@@ -206,9 +198,7 @@ class Learner:
 
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on, in the shadows too."""
-        self._replace_candidates(
-            {name: replace(policy, threshold=threshold) for name, policy in self.candidates.items()}
-        )
+        self.candidates.use_threshold(threshold)
 
     # ---- what is known ----
 
@@ -288,6 +278,7 @@ class Learner:
                 return
             one_in = sparsity(self._capacity, self._turns, self._tokens)
             self.selector = Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
+            self.candidates.on_new_version = self.selector.replace_candidate
         yield from self.selector.replay_turn(conversation, turn, self.in_force)
         if self._chooses:
             self.in_force = self.selector.preferred
@@ -298,31 +289,4 @@ class Learner:
         if found is None or found is self._next_prompts:
             return
         self._next_prompts = found
-        model: PromptModel = HintedPrompts(found) if with_hints in self._wrappers else found
-        self._replace_candidates(
-            {
-                name: replace(policy, prompts=model)
-                for name, policy in self.candidates.items()
-                if len(policy.prompts.probabilities) > 1
-            }
-        )
-
-    def _wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """Wrap the candidates from the first use on: a server that has none does without the steps it takes to ask.
-
-        What clients say is true under lru, too. What was learned of answers is not: lru is lru as it is.
-        """
-        if wrapper not in self._wrappers:
-            self._wrappers.append(wrapper)
-            is_said = wrapper is with_hints
-            self._replace_candidates(
-                {name: wrapper(policy) for name, policy in self.candidates.items() if is_said or name != "lru"}
-            )
-
-    def _replace_candidates(self, policies: Mapping[str, Policy]) -> None:
-        """Put other versions of candidates in their places, in the shadows too."""
-        for name, policy in policies.items():
-            if policy is not self.candidates[name]:
-                self.candidates[name] = policy
-                if self.selector is not None:
-                    self.selector.replace_candidate(name, policy)
+        self.candidates.expect_prompts(found)

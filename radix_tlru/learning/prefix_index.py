@@ -1,9 +1,10 @@
 """Which known context does this one continue? A tree of hashes at few depths, so that no tokens need be kept.
 
-A context has *checkpoints*: the longest step that fits into it, from there the longest step that fits into what is
-left, and so on, until less than the shortest step is left. So only few depths can be a checkpoint of anything. Whoever
-continues a context finds it without knowing its length: from each checkpoint that is known it looks as far as the next
-step would have reached. Contexts that begin alike, with a system prompt say, share their first checkpoints.
+A context has *checkpoints*. The first is at the longest step that fits into it, the next one at the longest step that
+fits into the rest, until the rest is shorter than the shortest step. So few depths can be a checkpoint of anything. A
+turn finds the context that it continues without knowing its length: from each known checkpoint it looks as far as the
+next step would have reached. Contexts that begin alike, for instance with a system prompt, share their first
+checkpoints.
 
 A context is hashed once for each step from its beginning (:class:`HashedContext`), whatever is looked up in it.
 """
@@ -24,10 +25,9 @@ STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
 _DEPTH_BITS = 32
 
 _MOST_HASHED = 256
-"""Steps that are hashed to look up a context, at most, those from its beginning not counted: what is known higher up on
-its path is not found then. Agents and chats need fewer; a path that was forked at a thousand depths would need
-thousands. With half as many a few turns of agents lose what is known higher up; with twice as many one takes twice as
-long."""
+"""Steps that are hashed to look up a context, at most; those from its beginning are not counted. Beyond that, nothing
+known higher up on its path is found. Agents and chats need fewer; a path forked at a thousand depths needs thousands.
+At half, a few turns of agents lose what is known higher up. At twice, such a look-up takes twice as long."""
 
 C = TypeVar("C")
 P = TypeVar("P")

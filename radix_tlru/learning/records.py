@@ -2,8 +2,8 @@
 
 Times are stamps that travel with the requests, in s. Lengths (``_len``) are tokens.
 
-There are tens of thousands of conversations, and Python's garbage collector looks at none: nothing of ours in one leads
-back to it, so that a count of references frees it.
+There are tens of thousands of conversations, and Python's garbage collector looks at none. Nothing of ours in a
+conversation leads back to it, so counting references is enough to free it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """When the hazards are estimated anew: a slice at each turn, so that no turn takes long.
 
-A fit begins at a turn of a given number, does a given part at each turn after it, and its model is in force from a turn
-of a given number on. So ranks that are told of the same turns have the same model at the same time.
+Turns are counted. A fit begins at a certain turn, does a certain part at each turn after it, and its model comes into
+force at a certain turn. So ranks that are told of the same turns have the same model at the same time.
 """
 
 from __future__ import annotations

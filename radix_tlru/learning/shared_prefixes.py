@@ -1,9 +1,9 @@
 """What contexts begin with and have in common: system prompts, templates, documents, and how soon each is used again.
 
-The end of such a prefix becomes a leaf once all that went on behind it was evicted. It is then worth more than the
-conversation that used it last, because whoever comes next may begin with it, too: at the rate at which it was used by
-one conversation after another, or the time since, if that is longer. A use by the conversation that used it last is
-that conversation's return, and is learned as such.
+The end of such a prefix becomes a leaf once all that continued it was evicted. It is then worth more than the
+conversation that used it last, because new conversations may begin with it. Its return rate follows from the mean
+wait between uses by different conversations, or from the time since the last one if that is longer. A use by the
+conversation that used it last is that conversation's return, and is learned as such.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How long prefills take, by size: how many tokens can be prefilled so that 19 of 20 such requests are quick enough.
 
-What is measured are batches, some of a chunk of a prompt, some late for what else went on. Of how the time depends on
-the tokens nothing is assumed but that it does not fall. It may be flat while the weights take longest to read, and it
-rises faster than the tokens where attention takes longest.
+Batches are measured. Some hold a chunk of a prompt, some are late because the machine did something else. All that is
+assumed of the time is that it does not fall as tokens rise. It is flat where reading the weights takes longest, and
+rises faster than the tokens where attention does.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ class _UsualTimes:
 
     Args:
         groups: two or more.
-        ratio: how many times as large as the smallest group (and as small as the largest) that group is, through which
-            the line below the smallest (and above the largest) goes.
+        ratio: the line below the smallest group goes through it and through the first group at least ``ratio`` times as
+            large; the line above the largest group goes through one at most 1 / ``ratio`` as large.
     """
 
     def __init__(self, groups: Sequence[_Group], ratio: float) -> None:

@@ -7,6 +7,7 @@ tel               the arithmetic of tail excess latency               history, p
 models            what a policy believes                              leaf → return rate; leaf → levels of P(Q > ·)
 policy            two models, a threshold and a weight                configuration → policy; policy → level costs
 order             which leaf is next                                  leaves appear, vanish → a victim
+pricings          the policy in force, and those before it            a change of policy → what to price anew
 buckets           leaves of one price, and what prices them           a policy → buckets; a leaf → its group and level
 entries           which entry of a bucket is a leaf's                 leaves' prices → what counts, what is old
 monotone_queue    the queue that a bucket is                          (key, leaf) → the least

@@ -2,8 +2,8 @@
 
 Keys are times of last use, and a leaf becomes evictable soon after it is used. So nearly every entry has a higher key
 than the one before. Such entries are appended to a line: two machine words each, O(1) to add and to take. What arrives
-out of order, such as the front of a leaf that was trimmed, goes into a heap: as bytes that sort as entries do, because
-Python's garbage collector would look at thousands of pairs.
+out of order, such as the front of a leaf that was trimmed, goes into a heap. An entry of the heap is bytes that sort
+as entries do: Python's garbage collector would look at thousands of pairs.
 
 Entries that do not count any more are dropped by a sweep, some at a time. Swept entries that still count move into a
 second queue. When nothing is left to sweep, that one takes the place of the first.

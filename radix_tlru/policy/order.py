@@ -8,14 +8,15 @@ Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group 
 of the prompt model. T-LRU has two, TEL-safe and protected. Within a bucket the least key goes first, so a decision
 compares the buckets by their first leaf. What keeps that right:
 
-- *Expiry.* A leaf whose group expires gets a new price, because its price may have fallen: at the end of a turn or at
-  a decision, a few in each turn. One that is far from being next may get a price that is too low, and lasts.
+- *Expiry.* A leaf whose group expires gets a new price, because its price may have fallen. Each turn does so for a few
+  leaves, at its end or at decisions. A leaf far from being next may be in a group that lasts, at a price too low.
 - *Old entries.* A leaf that was used, trimmed, locked or evicted leaves an old entry behind. So does a leaf whose price
-  has risen or was too low. An old entry never costs more than its leaf, so it is corrected when it is the first of the
-  cheapest bucket.
-- *Another policy.* When ξ, w or a model moves, leaves get new prices a few in each turn, the cheapest by the old ones
-  first, and each victim has one. If too many would need one before the cheapest is known, the victim is the cheapest of
-  those that have one. Prices by another return model are not compared.
+  has risen or was too low. An old entry never costs more than its leaf. So it is enough to correct it when it is the
+  first of the cheapest bucket.
+- *Another policy.* When ξ, w or a model moves, a few leaves get new prices in each turn, the cheapest by old prices
+  first (:mod:`~radix_tlru.policy.pricings`). A victim always has a new price. If too many leaves would need one before
+  the cheapest is known, the victim is the cheapest of those that have one. Prices by another return model are not
+  compared.
 
 A decision is O(log buckets + log leaves), amortised. A leaf is trimmed page by page, each page at its own price. A leaf
 with ``usable_without`` set (hybrid models) is evicted whole, at the price of the middle token of what becomes unusable.
@@ -24,15 +25,16 @@ with ``usable_without`` set (hybrid models) is evicted whole, at the price of th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Literal, NamedTuple
 
-from radix_tlru.policy.buckets import Bucket, Price, Pricing
+from radix_tlru.policy.buckets import Bucket, Price
 from radix_tlru.policy.entries import Entries
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.pricings import Pricings
 from radix_tlru.policy.tel import round_up
 
 __all__ = ["CORRECTED", "CORRECTED_IN_A_TURN", "REPRICED", "EvictionOrder", "Phase", "TokenPrice", "Victim"]
@@ -41,26 +43,26 @@ _MOST_PENDING = 32
 """Leaves that wait for an entry, at most. Most are used again before anything is evicted, and need none."""
 
 REPRICED = 24
-"""Leaves that get a new price in a turn, at most, because the policy has changed or their group has expired: at its
-end, when nobody waits, and what that left at decisions. From 8 to 128 the gap on Mooncake goes up and down by two."""
+"""Leaves that get a new price in a turn, at most, after a change of policy or an expiry. The end of the turn gives as
+many as it can, because nobody waits then; decisions give the rest. From 8 to 128 the gap closed on Mooncake goes up and
+down by two points."""
 
 CORRECTED = 8
-"""Leaves that came first by a price that was too low, and get a new one: in a decision, at most."""
+"""Leaves that a decision corrects, at most: they came first by a price that was too low."""
+
 CORRECTED_IN_A_TURN = 12
-"""The same in all decisions of a turn. A decision may always correct one."""
+"""Leaves that all decisions of a turn correct, at most. A decision may always correct one."""
 
 _LOOKS = 64
-"""Entries looked at for that, at most. Old ones count against no other bound, or caches of the same leaves differed."""
+"""Entries looked at to find leaves to reprice, at most. Old entries count against no other bound, or two caches with
+the same leaves would differ."""
 
 _AHEAD = 1.5
-"""Times the cost of the last victim: a leaf that costs more is in a group that holds for long. With 1 more leaves come
-first by a price that was too low, with 2 more groups expire: a fifth more work on long prompts either way."""
+"""In costs of the last victim: a dearer leaf is put into a group that lasts. At 1 more leaves come first by a price
+that was too low, at 2 more groups expire: a fifth more work on long prompts either way."""
 
 _AHEAD_AGAIN = 2.0
-"""The same for a leaf that came first by a price that was too low, times that price."""
-
-_COMPARED = 4
-"""Policies whose prices are compared, the newest. Leaves that have not had a new price for longer wait for one."""
+"""The same, in costs of the leaf itself, after it came first by a price that was too low."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -101,19 +103,18 @@ class EvictionOrder:
         self._page_size = page_size
         self._leaf_of = leaf_of
         self._pending: dict[int, None] = {}  # leaves that have no entry yet, in the order they were added
-        self._entries = Entries(self._all_buckets)  # of the other leaves
-        self._now = 0.0  # in the time of the return model
-        self._newest: Leaf | None = None  # whose use that was
-        self._prices: list[Price] = []  # heap, of the buckets that are not empty; if the return model is timeless
-        self._pricings = [Pricing(policy, 0)]  # the one in force last
-        self._to_reprice: list[Bucket] = []  # of the first, if it is not in force: the cheapest last
-        self._reprices = REPRICED  # leaves that this turn may still give a new price
-        self._corrections = 0  # leaves whose price was too low that this decision may still give a new one
-        self._corrections_left = CORRECTED_IN_A_TURN  # and this turn
+        self._pricings = Pricings(policy)
+        self._entries = Entries(self._pricings.buckets)  # of the other leaves
+        self._now = 0.0  # the newest use, in the time of the return model
+        self._newest: Leaf | None = None  # the leaf that was used then
+        self._prices: list[Price] = []  # heap of the prices of buckets with leaves, if the return model is timeless
+        self._reprices = REPRICED  # leaves that this turn may still reprice
+        self._corrections = 0  # leaves that this decision may still correct
+        self._corrections_left = CORRECTED_IN_A_TURN  # leaves that this turn may still correct
         self._version = policy.returns.version
-        self._victim: tuple[int, Bucket] | None = None  # its id and its bucket, until it is removed
+        self._victim: tuple[int, Bucket] | None = None  # id and bucket of the last victim, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
-        self._timed_by = policy.returns  # the last return model whose groups expired: expiries are in its time
+        self._timed_by = policy.returns  # the return model in whose time expiries are: the last whose groups expire
 
     def __len__(self) -> int:
         return len(self._pending) + self._entries.leaves
@@ -121,11 +122,11 @@ class EvictionOrder:
     @property
     def policy(self) -> Policy:
         """The models that price a token."""
-        return self._pricings[-1].policy
+        return self._pricings.in_force.policy
 
     @property
     def over_budget(self) -> int:
-        """Tokens that could go now at no cost to the tail, by the prices of the leaves. A shared token counts often."""
+        """Tokens that could go now at no cost to the tail. A token that several leaves share counts once for each."""
         # A look must not enter pending leaves: that moves the clock, and one rank of several may be looked at.
         return self._entries.over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
 
@@ -136,11 +137,11 @@ class EvictionOrder:
 
     def tel_safe_tokens(self, leaf: Leaf) -> int:
         """Tokens of the leaf's path that cost nothing at the tail; its own tokens, if it is evicted whole."""
-        return self._pricings[-1].tel_safe_tokens(leaf, self._page_size)
+        return self._pricings.in_force.tel_safe_tokens(leaf, self._page_size)
 
     def renew_prices(self) -> None:
         """A turn was served, and nobody waits now: some leaves get the prices that are due."""
-        if self._pending:  # the newest of which tells the time
+        if self._pending:  # the newest pending leaf tells the time
             self._see(self._leaf(next(reversed(self._pending))))
         self._reprices = REPRICED
         self._reprice_due()
@@ -188,10 +189,11 @@ class EvictionOrder:
         """Price a leaf, put it into its bucket, and count its use as the newest if it is.
 
         Args:
-            least_cost: of a token, from which on the leaf's group may be one that lasts, at a price that is too low.
-                None: what is well above the last victim.
+            least_cost: a leaf whose tokens cost at least that much may be put into a group that lasts, at a price that
+                is too low. None: ``_AHEAD`` times the cost of the last victim.
         """
-        pricing, returns = self._pricings[-1], self.policy.returns
+        pricing = self._pricings.in_force
+        returns = pricing.policy.returns
         self._see(leaf)
         level = pricing.level_of(leaf, self._page_size)
         if least_cost is None:
@@ -220,8 +222,8 @@ class EvictionOrder:
     # ---- prices ----
 
     def switch_policy(self, policy: Policy) -> None:
-        """Order the same leaves by another policy: they get their prices by it a few in each turn."""
-        before = self._pricings[-1]
+        """Order the same leaves by another policy: a few of them get their new prices in each turn."""
+        before = self._pricings.in_force
         if policy is before.policy:
             return
         self._enter_pending()
@@ -229,16 +231,14 @@ class EvictionOrder:
             before.policy, before.level_costs = policy, policy.level_costs
             self._price_buckets()
             return
-        if len(self._pricings) == 1:
-            self._to_reprice = before.cheapest_last(self._now)
-        self._pricings.append(Pricing(policy, before.number + 1))
+        self._pricings.put_in_force(policy, self._now)
         self._version, self._last_cost = policy.returns.version, 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
 
     def _reprice_due(self) -> None:
-        """Give leaves the prices that are due, as many as the turn may: after a change of policy, of expired groups."""
+        """Reprice leaves after a change of policy, then those whose group has expired, as many as the turn may."""
         if len(self._pricings) > 1:
             self._reprices = self._reprice_some(self._reprices)
         if self._entries.next_expiry <= self._now and self._timed_by == self.policy.returns:
@@ -247,18 +247,10 @@ class EvictionOrder:
                 self._push_again(leaf_id, self._leaf(leaf_id))
 
     def _reprice_some(self, most: int) -> int:
-        """Price leaves of the earliest policy by the one in force, ``most`` at most; returns what is left of it."""
+        """Price leaves of earlier policies by the one in force, ``most`` at most; returns what is left of it."""
         looks = _LOOKS
-        while looks and most and len(self._pricings) > 1:
-            if not self._to_reprice:
-                del self._pricings[0]
-                if len(self._pricings) > 1:
-                    self._to_reprice = self._pricings[0].cheapest_last(self._now)
-                continue
-            bucket = self._to_reprice[-1]
-            if bucket.first is None:
-                self._to_reprice.pop()
-                continue
+        while looks and most and (bucket := self._pricings.next_to_reprice(self._now)) is not None:
+            assert bucket.first is not None, "an empty bucket has no leaf to price"
             key, leaf_id = bucket.first
             is_current = self._entries.is_current(bucket, key, leaf_id)
             self._entries.pop(bucket)
@@ -272,21 +264,11 @@ class EvictionOrder:
         """Sort the buckets whose leaves all cost the same by what that is now."""
         timeless = self.policy.returns.timeless
         self._prices = []
-        for bucket in self._comparable_buckets():
+        for bucket in self._pricings.comparable_buckets():
             bucket.is_priced = timeless and bucket.first is not None
             if bucket.is_priced:
                 self._prices.append(bucket.price(self._now))
         heapify(self._prices)
-
-    def _comparable_buckets(self) -> Iterator[Bucket]:
-        """The buckets whose prices are in one measure, by the return model in force; few, however often ξ has moved."""
-        returns = self.policy.returns
-        for pricing in self._pricings[-_COMPARED:]:
-            if pricing.policy.returns == returns:
-                yield from pricing.buckets.values()
-
-    def _all_buckets(self) -> Iterator[Bucket]:
-        return (bucket for pricing in self._pricings for bucket in pricing.buckets.values())
 
     # ---- decisions ----
 
@@ -360,7 +342,7 @@ class EvictionOrder:
             now = self._now  # which a leaf that was used since moves
             least, cheapest = math.inf, (math.inf, _NO_ENTRY)
             found: Bucket | None = None
-            for bucket in self._comparable_buckets():
+            for bucket in self._pricings.comparable_buckets():
                 first = bucket.first
                 if first is None or not self._may_be_next(bucket):
                     continue
@@ -377,7 +359,7 @@ class EvictionOrder:
 
     def _may_be_next(self, bucket: Bucket) -> bool:
         """Whether a leaf of the bucket has a new price, or can have one at this decision."""
-        return self._corrections > 0 or bucket.pricing is self._pricings[-1]
+        return self._corrections > 0 or bucket.pricing is self._pricings.in_force
 
     def _current_first(self, bucket: Bucket) -> tuple[int, Leaf] | None:
         """The first leaf of a bucket and its id. None if the entry was old; it has been dropped or corrected."""
@@ -387,13 +369,13 @@ class EvictionOrder:
         if entries.is_current(bucket, key, leaf_id):
             leaf, returns = self._leaf(leaf_id), bucket.pricing.policy.returns
             if (
-                bucket.pricing is self._pricings[-1]
+                bucket.pricing is self._pricings.in_force
                 and returns.key(leaf) == key
                 and (self._corrections <= 0 or returns.group(leaf, self._now).number == bucket.group)
             ):
                 return leaf_id, leaf
             self._corrections -= 1
-            # Used since, or worth more by now. What costs nothing has the price of the moment.
+            # It was used since, or costs more by now. A leaf that costs nothing gets its exact price.
             self._push_again(leaf_id, leaf, _AHEAD_AGAIN * bucket.cost(self._now) or math.inf)
         entries.drop_old(bucket)
         return None

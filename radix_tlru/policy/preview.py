@@ -86,10 +86,10 @@ def _candidates(order: EvictionOrder, count: int, now: float) -> dict[int, Leaf]
 
 def _first_leaves(order: EvictionOrder, most: int, now: float) -> Iterator[int]:
     """Leaves, the cheapest by their prices at ``now`` first; those whose prices cannot be compared come last."""
-    comparable = [bucket for bucket in order._comparable_buckets() if bucket.first is not None]
+    comparable = [bucket for bucket in order._pricings.comparable_buckets() if bucket.first is not None]
     cheapest = nsmallest(most, comparable, key=lambda bucket: bucket.price(now))
     compared = {bucket.pricing.number for bucket in comparable}
-    others = (_costs(bucket, now) for bucket in order._all_buckets() if bucket.pricing.number not in compared)
+    others = (_costs(bucket, now) for bucket in order._pricings.buckets() if bucket.pricing.number not in compared)
     entries = chain(
         merge(*(_costs(bucket, now) for bucket in cheapest), key=itemgetter(0)), chain.from_iterable(others)
     )

@@ -10,7 +10,7 @@ support        what is supported; every refusal is made here
 state          what was learned, kept in a file from one run to the next
 warming        prompts that are prefilled once the server is up, and kept warm
 hooks          functions of SGLang that are hooked
-metrics        what an operator sees at ``/metrics``
+metrics/       what an operator sees at ``/metrics``
 explainer      what single requests lacked, and who had it evicted
 explain_hooks  how a server is asked for that
 cache/         the radix cache with the order in it, on either tree core

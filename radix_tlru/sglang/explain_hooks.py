@@ -1,9 +1,9 @@
 """How a server is asked for an explanation, and how a cache hears of who needs room (``--tlru-explain``).
 
 A question is ``GET /tlru/explain?rid=…``, a route of SGLang's own HTTP server. An answer names requests of others, so
-it is behind the operator's key (``--admin-api-key``) where there is one, else behind ``--api-key``. It travels to the
-schedulers as ``/server_info`` does, in a ``GetInternalStateReq``, whose ``rid`` nobody else uses. Metrics have no place
-for single requests, and ``/server_info`` takes no question: it would have to say all of it, in the scheduler's thread.
+the route asks for the operator's key (``--admin-api-key``) if there is one, else for ``--api-key``. A question travels
+to the schedulers as ``/server_info`` does, in a ``GetInternalStateReq``, whose ``rid`` nobody else uses. Metrics have
+no place for single requests. ``/server_info`` takes no question, so it would have to list every request.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ HOOKED = (
     f"{_BATCH}.check_decode_mem",
     f"{_BATCH}.prepare_for_decode",
 )
-"""Functions of SGLang that are hooked, in a scheduler process. Those of a batch make room for it: for a step of decode
-mostly the third, which asks whether there is enough; the fourth where more is taken than it asked for."""
+"""Functions of SGLang that are hooked, in a scheduler process. Those of ``ScheduleBatch`` make room for a batch. For a
+step of decode the third mostly does, as it asks whether there is enough. The fourth does if more is taken."""
 
 _QUESTION = "radix_tlru explain "
 """What a ``rid`` begins with that is a question."""

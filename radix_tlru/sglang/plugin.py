@@ -8,8 +8,8 @@ rather than letting stock eviction through:
 2. ``ServerArgs.from_cli_args`` (the command line, a YAML ``--config``) or ``Engine.server_args_class`` (Python): the
    flags become a Config, which travels on the ``ServerArgs`` record. The record selects our cache backend by name.
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
-4. The backend's factory builds the cache with the Config of the record, and hooks the scheduler: it says when a batch
-   is done and when the server is idle, and shows its prefills if the threshold follows them.
+4. The backend's factory builds the cache with the Config of the record, and hooks the scheduler. From then on the cache
+   is told when a batch is done, when the server is idle, and how long prefills took if the threshold follows them.
 5. Each request is stamped where it is tokenized, in the launching process (``requests.metadata``).
 """
 

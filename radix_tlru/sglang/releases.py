@@ -13,8 +13,8 @@ Differences between releases are looked for where they are, never derived from t
 ``insert_params``          before 0.5.22 an insert is not told what the same request inserted before
 =========================  ==========================================================================================
 
-0.5.20 is not supported. There a cache cannot be built on a tree core of its own choice (``CacheInitParams`` has no
-``tree_core_backend``), so a server told to use the Rust core would leave the order out without a word.
+0.5.20 is not supported. There a cache cannot choose its tree core, as ``CacheInitParams`` has no ``tree_core_backend``.
+A server that was told to use the Rust core would leave the order out without a word.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ file          its job                                       in → out
 ============  ============================================  ======================================
 demo_model    a model to try                                a folder → a model without training
 scrape        what a server says of itself                  its URL → a snapshot of its metrics
-top           a live view                                   snapshots → a screen
+top/          a live view                                   snapshots → a screen
 explain       why a request prefilled what it did           its id → five lines
 explanation   … as a server keeps it, and in words          fields → five lines
 dashboard     a Grafana dashboard                           names of metrics → JSON

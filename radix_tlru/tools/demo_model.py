@@ -1,7 +1,7 @@
 """Writes a random-weight Llama with a byte-level tokenizer, so that a real SGLang serves without a download.
 
-There is no weight file: SGLang fills the weights itself with ``--load-format dummy``. What the model says is noise;
-what it costs is real, because its prefill time grows with the uncached tokens of a request as a large model's does.
+There is no weight file: SGLang fills the weights itself with ``--load-format dummy``. The answers are noise. The cost
+is real: prefill time grows with the uncached tokens of a request, as a large model's does.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Shape:
     dtype: str = "float32"
 
 
-# The proportions of a 7B Llama but for its attention, which is narrow: SGLang's torch_native backend computes attention
-# for the cached tokens as well, and a prefill should cost what its uncached tokens cost. Two heads, for `--tp 2`.
+# The proportions of a 7B Llama, but with narrow attention. SGLang's torch_native backend computes attention for cached
+# tokens as well, and a prefill should cost what its uncached tokens cost. Two heads, for `--tp 2`.
 SHAPES = {
     "tiny": Shape(layers=2, hidden_size=384, intermediate_size=1024, heads=2, head_dim=32),
     # Llama-7B but for its vocabulary, for a GPU: what a prefill and its KV cost is what a 7B model's cost.

@@ -1,7 +1,7 @@
 """A file or folder of prompts that are to be warm, read and checked before a server hears of any.
 
-A file has a JSON object in each line. A folder has a ``.txt`` for each prompt, or a ``.json`` with such an object;
-what is hidden there (``.git``, the ``..data`` of a volume that Kubernetes mounts) is not looked at.
+A file has a JSON object in each line. A folder has a ``.txt`` for each prompt, or a ``.json`` with such an object.
+Hidden names (``.git``, the ``..data`` of a volume that Kubernetes mounts) are skipped.
 
 ==============  =========================================================================================
 field           is

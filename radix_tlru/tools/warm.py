@@ -1,8 +1,8 @@
 """``radix-tlru warm``: prompts that conversations begin with are prefilled on a running server, and kept warm.
 
 In come a URL and the prompts of a file (:mod:`~radix_tlru.tools.prompts`). The server itself turns them into tokens.
-Each is then asked for one token of answer. That is a use like any other, so a prompt that is asked for again and again
-stays cached as one that conversations begin with that often, and comes back after a flush or new weights.
+Each is then asked for one token of answer, which is a use like any other. A prompt that is asked for every minute stays
+cached like one that a conversation begins with every minute. After a flush or new weights the next round restores it.
 """
 
 from __future__ import annotations

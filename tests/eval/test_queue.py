@@ -18,7 +18,7 @@ from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 
 THRESHOLD = 201  # one more than Q̂: one token of a context is beyond its budget
 

@@ -20,7 +20,8 @@ from eval.live.replay.client import RETRY_AFTER_S
 from eval.live.replay.hosts import together
 from eval.live.replay.play import NOT_SENT, Loop, Manner, Pace, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
-from eval.live.server import Server, ServerError, live_members
+from eval.live.running_server import ServerError
+from eval.live.server import Server, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
 STUBBORN = """

@@ -12,7 +12,7 @@ from radix_tlru import Config
 from radix_tlru.learning.state_file import StateFile
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
-from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 from radix_tlru.sglang.state import StateKeeper
 
 

@@ -16,7 +16,7 @@ from radix_tlru import Config
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import cache_params
+from radix_tlru.sglang.offline import cache_params
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.rules import InTurn
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from radix_tlru import ConfigError
 from radix_tlru.learning.state_file import Origin, StateFile
-from radix_tlru.sglang.offline.caches import cache_params
+from radix_tlru.sglang.offline import cache_params
 from tests.helpers.caches import our_cache_with_state
 
 MODEL, POOL, PAGE = "demo", 8_192, 16

@@ -25,7 +25,7 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.tel import keep_within_budget
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
-from radix_tlru.sglang.offline.caches import WritePolicy, add_host_tier, cache_params
+from radix_tlru.sglang.offline import WritePolicy, add_host_tier, cache_params
 from tests.helpers.caches import Driver
 
 THRESHOLD, NEXT_PROMPT = 600, 100

@@ -55,8 +55,8 @@ class Watched(Driver):
             self.request(history, prompt, self._now)
             self.served += 1
         self._metrics.report()
-        if self._metrics._victims is not None:  # there are none in a dry run
-            self._metrics._victims._look()  # whether or not it is time to
+        if self._metrics.victims is not None:
+            self._metrics.victims.look()  # whether or not it is time to
         return read(self.text(), "http://server")
 
     def text(self) -> str:

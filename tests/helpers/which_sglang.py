@@ -17,7 +17,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     import sglang
 
     from radix_tlru import Config
-    from radix_tlru.sglang.offline.caches import cache_params
+    from radix_tlru.sglang.offline import cache_params
     from radix_tlru.sglang.support import python_core_reason
 
     found = [sglang.__version__, sglang.__file__, python_core_reason(cache_params(1), Config())]

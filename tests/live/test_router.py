@@ -22,7 +22,8 @@ from eval.caches.prefix_aware import CacheAware, PrefixAware
 from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.router import Router
-from eval.live.server import ServerError, live_members
+from eval.live.running_server import ServerError
+from eval.live.server import live_members
 from tests.helpers.random_traces import branching
 from tests.helpers.servers import CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import cache_params, stock_cache
+from radix_tlru.sglang.offline import cache_params, stock_cache
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.examples import examples
 from tests.helpers.reference import PageTrie

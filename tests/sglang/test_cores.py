@@ -24,7 +24,7 @@ from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 from radix_tlru.sglang.releases import rust_core_refusal
 from tests.helpers.caches import our_cache
 from tests.helpers.examples import examples

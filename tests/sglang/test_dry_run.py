@@ -16,7 +16,7 @@ from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.dry_run import DryRunCache
 from radix_tlru.sglang.cache.learning_cache import LearningCache
-from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params, stock_cache_of
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params, stock_cache_of
 from radix_tlru.sglang.releases import host_tier_refusal, rust_core_refusal
 from tests.helpers.tiers import TieredDriver
 

@@ -11,7 +11,7 @@ from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import simulate
 from eval.traces import open_trace
-from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.offline import Core
 from radix_tlru.sglang.releases import rust_core_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of, turn_of
 from tests.helpers.rules import InTurn

@@ -10,7 +10,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import Lock, cache_params, stock_cache
+from radix_tlru.sglang.offline import Lock, cache_params, stock_cache
 from tests.helpers.caches import Driver, our_cache
 
 pytestmark = pytest.mark.usefixtures("tree_core")

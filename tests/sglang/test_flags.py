@@ -15,7 +15,8 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, prepare_server_args
 from transformers import AutoConfig
 
-from eval.live.server import LAUNCH_COMMAND, Server, ServerError, cpu_flags
+from eval.live.running_server import ServerError
+from eval.live.server import LAUNCH_COMMAND, Server, cpu_flags
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.state_file import Origin, read_state
 from radix_tlru.sglang.plugin import server_args

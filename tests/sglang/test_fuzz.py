@@ -19,7 +19,7 @@ from eval.soak.shape import Shape
 from eval.soak.steps import SHAPES, steps_of
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.sessions import SessionOrder
-from radix_tlru.sglang.offline.caches import Core
+from radix_tlru.sglang.offline import Core
 from tests.helpers.any_order import in_any_order
 
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-from radix_tlru.sglang.offline.caches import WritePolicy
+from radix_tlru.sglang.offline import WritePolicy
 from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import CONFIG, NEXT_PROMPT, THRESHOLD, TieredDriver
 

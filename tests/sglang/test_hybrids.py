@@ -28,7 +28,7 @@ from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.sglang.cache.learning_component import component_for
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache, build_cache, check_shape, python_core_reason
-from radix_tlru.sglang.offline.caches import stock_cache_of
+from radix_tlru.sglang.offline import stock_cache_of
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 from radix_tlru.sglang.releases import hybrid_refusal
 from tests.helpers.any_order import in_any_order

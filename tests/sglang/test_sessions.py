@@ -23,7 +23,7 @@ from radix_tlru.policy.preview import preview
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.cache.sessions import SessionOrder
-from radix_tlru.sglang.offline.caches import cache_params, stock_cache_of
+from radix_tlru.sglang.offline import cache_params, stock_cache_of
 from radix_tlru.sglang.releases import host_tier_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of
 from tests.helpers.caches import Driver

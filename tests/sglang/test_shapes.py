@@ -16,7 +16,7 @@ from eval.soak.shape import Shape
 from eval.soak.steps import steps_of
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline.caches import Core, OfflineCache, cache_params
+from radix_tlru.sglang.offline import Core, OfflineCache, cache_params
 from radix_tlru.sglang.releases import rust_core_refusal
 from tests.helpers.examples import examples
 

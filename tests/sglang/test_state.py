@@ -13,7 +13,7 @@ from radix_tlru.learning.state import LearnedState
 from radix_tlru.learning.state_file import Origin, StateFile, read_state
 from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
-from radix_tlru.sglang.offline.caches import cache_params
+from radix_tlru.sglang.offline import cache_params
 from radix_tlru.sglang.state import SAVE_EVERY
 from tests.helpers import state_rank
 from tests.helpers.caches import Driver, our_cache_with_state

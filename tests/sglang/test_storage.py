@@ -14,7 +14,7 @@ import pytest
 from sglang.srt.runtime_context import get_parallel
 
 from radix_tlru import Config
-from radix_tlru.sglang.offline.caches import WritePolicy
+from radix_tlru.sglang.offline import WritePolicy
 from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import NEXT_PROMPT, THRESHOLD, TieredDriver, page_names
 

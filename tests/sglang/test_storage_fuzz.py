@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from radix_tlru.config import Config
-from radix_tlru.sglang.offline.caches import WritePolicy
+from radix_tlru.sglang.offline import WritePolicy
 from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import TieredDriver, Waiting
 

@@ -34,7 +34,8 @@ def defined() -> set[str]:
     assert package is not None
     assert package.submodule_search_locations
     stock = Path(package.submodule_search_locations[0], "srt", "observability", "metrics_collector.py")
-    return names_in(REPOSITORY / "radix_tlru" / "sglang" / "metrics.py") | names_in(stock)
+    ours = (REPOSITORY / "radix_tlru" / "sglang" / "metrics").glob("*.py")
+    return set().union(*map(names_in, [*ours, stock]))
 
 
 def asked(expression: str) -> set[str]:

@@ -93,18 +93,19 @@ def test_time_that_runs_backwards_is_time_that_stands_still() -> None:
 
 def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 2 * SHARDS
-    for module in ("conversations", "last_users"):
+    for module in ("known_conversations", "last_users"):
         monkeypatch.setattr(f"radix_tlru.learning.{module}._MOST_REMEMBERED", most)
     cache = learning(50_000)
     conversations = learner_of(cache)._conversations
+    known = conversations._known
     for number, request in enumerate(synthetic(1500)):
         cache.request(replace(request, session=f"{number // 2}"))
-        assert len(conversations._known) <= most
-        assert len(conversations._sessions) <= most
-        assert len(conversations._index) <= most * 12
+        assert len(known) <= most
+        assert len(known._by_session) <= most
+        assert len(known.index) <= most * 12
         assert len(conversations._users._last) <= most
-    assert len(conversations._known) > most / 2
-    assert len(conversations._sessions) > most / 2
+    assert len(known) > most / 2
+    assert len(known._by_session) > most / 2
     assert conversations.begun > most
 
 

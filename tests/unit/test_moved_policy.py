@@ -63,7 +63,7 @@ def test_a_moved_threshold_reprices_few_leaves_and_the_cheapest_of_them_goes(
         priced = [
             each
             for each, bucket in leaves.order._entries.bucket.items()
-            if bucket.pricing is leaves.order._pricings[-1]
+            if bucket.pricing is leaves.order._pricings.in_force
         ]
         assert cost(victim.leaf) == min(cost(leaves[each]) for each in priced)
         assert len(priced) == len(leaves) or len(priced) >= REPRICED
@@ -157,10 +157,8 @@ def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> No
             victim = leaves.order.choose_victim(1_000)
             assert victim is not None
             leaves.carry_out(victim)
-            priced, order = leaves.order._entries.bucket, leaves.order
-            found.append(
-                (victim.leaf_id, [each for each, bucket in priced.items() if bucket.pricing is order._pricings[-1]])
-            )
+            priced, in_force = leaves.order._entries.bucket, leaves.order._pricings.in_force
+            found.append((victim.leaf_id, [each for each, bucket in priced.items() if bucket.pricing is in_force]))
         return found
 
     assert decided(0.01) == decided(1.0) == decided(100.0)
@@ -184,4 +182,4 @@ def test_of_many_leaves_a_decision_looks_at_few_however_many_are_dearer_than_bef
         assert leaves.looks <= REPRICED + CORRECTED + 1
         leaves.carry_out(victim)
         leaves.order.renew_prices()
-    assert len(list(leaves.order._comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"
+    assert len(list(leaves.order._pricings.comparable_buckets())) <= 4 * 2, "two levels of each policy that is compared"

@@ -202,9 +202,8 @@ def test_to_look_ahead_changes_nothing_of_the_order_nor_of_what_its_models_remem
     def state() -> list[object]:
         order = leaves.order
         buckets = [
-            (place, list(bucket.in_order()), bucket.is_priced)
-            for pricing in order._pricings
-            for place, bucket in pricing.buckets.items()
+            (bucket.group, bucket.level, list(bucket.in_order()), bucket.is_priced)
+            for bucket in order._pricings.buckets()
         ]
         entries = order._entries
         places = [(leaf_id, bucket.group, bucket.level) for leaf_id, bucket in entries.bucket.items()]

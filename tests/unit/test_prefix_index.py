@@ -110,10 +110,10 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
         )
     known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
     assert len(known) > 1
-    for conversation in conversations._known.values():
+    for conversation in conversations._known._by_number.values():
         known += [conversation.checkpoint, conversation.last_prompt, conversation.chain_start]
     checkpoints = {checkpoint for checkpoint in known if checkpoint}
-    index = conversations._index
+    index = conversations._known.index
     assert checkpoints == {*index.contexts, *index.prompts, *index.prefixes}
     assert index._leading == Counter(key for checkpoint in checkpoints for key in path_to(index, checkpoint))
     assert index._above.keys() == index._leading.keys()

@@ -183,7 +183,7 @@ def test_a_session_name_of_any_length_has_the_same_number_in_every_process() -> 
     for name in ("a chat", "a chat " + 100_000 * "x", "half a character \ud800"):
         found = conversations.record_turn(told(0.0, words.fresh(500), session=name), is_leaf=True)
         assert found.session == session_key(name) < 1 << 64
-        assert conversations._sessions[found.session] is found
+        assert conversations._known.in_session(found.session) is found
     assert session_key("a chat") == 10_618_921_346_787_006_025
 
 

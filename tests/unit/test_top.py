@@ -165,7 +165,7 @@ def test_victims_that_a_server_never_had_are_not_asked_about() -> None:
     """Metrics of several processes leave out a gauge that was never set."""
     watched = Watched("etlru")
     watched.request(watched.fresh(100), 100, 1.0)
-    watched._metrics._victims._look()
+    watched._metrics.victims.look()
     unset = re.compile(r'sglang:tlru_next_victim_(?!cached_tokens).*position="[2-5]"')
     text = "".join(line + "\n" for line in watched.text().splitlines() if not unset.match(line))
     snapshot = read(text, "http://server")

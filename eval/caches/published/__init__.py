@@ -13,7 +13,7 @@
 | `turns.py` | which turn a request is, for the three above | – |
 
 A rule is a subclass of :class:`~eval.caches.blocks.TreeCache` (or ``GroupedCache``, or a rank of
-:class:`~eval.caches.nodes.NodeCache`). Rules made for single objects are lifted to the tree of prefixes in one way:
-only leaves go, a request uses each page of its path once, the deepest page of a request goes first, and where a queue
-has no leaf the other one gives up a page.
+:class:`~eval.caches.nodes.NodeCache`). Rules made for single objects are applied to the tree of prefixes in one
+way. Only leaves go. A request uses each page of its path once, and its deepest page goes first. Where a queue has no
+leaf, the other one gives up a page.
 """

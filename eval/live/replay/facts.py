@@ -14,7 +14,7 @@ import requests
 from eval.arguments import median_weight
 from eval.live.replay.arms import Arm
 from eval.live.replay.hosts import Host
-from eval.live.server import ServerError
+from eval.live.running_server import ServerError
 from radix_tlru.config import FLAGS, Config, PolicyName
 
 __all__ = ["PLUGIN", "Facts", "facts"]

@@ -10,7 +10,8 @@ from typing import Any, Protocol, TypeVar
 from eval.live.disaggregated import Disaggregated
 from eval.live.replay.arms import Arm
 from eval.live.router import Router
-from eval.live.server import RunningServer, Server
+from eval.live.running_server import RunningServer
+from eval.live.server import Server
 
 __all__ = ["STARTUP_S", "Host", "Launch", "disaggregated", "launched", "routed", "server_of", "together"]
 

@@ -1,9 +1,9 @@
 """From a trace to what is sent: conversations of turns, what each turn adds to the real history, and what it waits for.
 
-A conversation in which every prompt begins with the context before it is played with the real answers: the prompt of a
-turn is all that was said before, the server's own answers included, and then what the user adds. Other prompts are the
-trace's own: those of a block trace, which does not know its answers, and of a history that was cut or replaced. Where
-the trace names no conversations, blocks tell which request continues which.
+If every prompt of a conversation begins with the context before it, it is played with the server's own answers: a
+prompt is all that was said before, and then what the user adds. Other prompts are the trace's own. A block trace does
+not know its answers, and some histories were cut or replaced. Where the trace names no conversations, blocks tell which
+request continues which.
 """
 
 from __future__ import annotations

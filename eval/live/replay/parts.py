@@ -20,7 +20,7 @@ from eval.live.replay.plan import Plan
 from eval.live.replay.play import Sent, Target, play_in_turn
 from eval.live.replay.probe import prefill_alone, warm_up
 from eval.live.replay.rows import Folder, Part, PartName, Row, RowFile, risen
-from eval.live.server import ServerError
+from eval.live.running_server import ServerError
 from eval.terminal import Progress
 
 __all__ = ["play_all"]

@@ -1,9 +1,9 @@
 """What the simulator predicts, given the pool and the measured α and β, beside what the clients measured.
 
-The requests of each arm go, in the order in which they were sent, through a cache of the server's size: simulated under
-the order that radix-tlru runs, or the real class of SGLang for stock and where there are sessions. TTFT is then
-β + α·uncached. A prediction that is off is split into its two halves: tokens (the cache) and time (the line: queueing,
-batching, load).
+The requests of each arm go through a cache of the server's size, in the order in which they were sent. For radix-tlru
+it is simulated under the server's own order. For stock, and where there are sessions, it is the real class of SGLang.
+TTFT is then β + α·uncached. A prediction that is off is split into its two halves: tokens (the cache) and time (the
+line: queueing, batching, load).
 """
 
 from __future__ import annotations

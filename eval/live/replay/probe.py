@@ -17,8 +17,8 @@ WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
 """Lengths of the warm-up prompts: the first prefill of a length pays for allocations that later ones reuse."""
 
 AT_ONCE, SHORT, LONG = 4, 256, 512
-"""Then so many prompts at once of so many tokens, and again with more behind them: on a GPU, kernels of batches and of
-cached prefixes are compiled when they are first used, for seconds in which all who come wait."""
+"""Then AT_ONCE prompts of SHORT tokens at once, and again with more behind them, LONG in all. On a GPU the kernels for
+batches and for cached prefixes are compiled at their first use, and all requests wait for seconds meanwhile."""
 
 PROBES, PROBE_TOKENS = 8, 1024
 """Prompts of :func:`prefill_alone`, and tokens of each."""

@@ -1,6 +1,6 @@
 """What is sent: conversations of turns, the units of their prompts, and the tokens of a unit.
 
-A turn waits for the turn before it in its conversation, for the turns that it names as well, and then a while: the time
+A turn waits for the turn before it in its conversation and for the turns that it names. Then it waits a while: the time
 of a tool, or of a user who reads.
 
 Tokens are drawn from a seed: equal units become equal tokens. What the server answered is a unit, too, where the trace

@@ -13,7 +13,7 @@ and where the traces, α and β are from.
 | `figures.py` | Figures 3–7 | `Results` → PNG |
 | `command.py` | flags and files | – |
 
-The setting is the paper's: prompt and answer are cached, a context may be trimmed as soon as it is served (optional
-caching), the page is one token, the first 2,000 turns of a trace, capacities of 1,000 to 10,000 tokens. TTFT follows
-from uncached tokens alone: nothing is batched and no request queues.
+The setting is the paper's. Prompt and answer are cached, and a context may be trimmed as soon as it is served (optional
+caching). A page is one token, and capacities are 1,000 to 10,000 tokens. The first 2,000 turns of a trace are served.
+TTFT follows from uncached tokens alone: nothing is batched and no request queues.
 """

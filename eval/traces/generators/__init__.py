@@ -7,9 +7,9 @@
 | `chat_loop.py` | a chat: ask, read, ask again | `rewind`, `thinking`, `batch` |
 | `mixed.py` | chats and agents in one trace | `day`, `shift` |
 
-`synthetic` (the paper's model), `chat-mix`, `agents` and `figure1` are older and stand alone. To add a kind: a
-dataclass of parameters that says where its defaults come from, a function to requests, a line in the list below
-(``workload.py`` has what a kind is).
+`synthetic` (the paper's model), `chat-mix`, `agents` and `figure1` are older and stand alone. To add a kind, write a
+dataclass of parameters that says where its defaults come from, and a function from it to requests. Then add a line to
+the list below (``workload.py`` has what a kind is).
 """
 
 from __future__ import annotations

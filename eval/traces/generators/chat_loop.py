@@ -1,8 +1,8 @@
 """People who chat, the base of the kinds of chat workloads: a question, an answer, time to read, another question.
 
-The defaults resemble the Mooncake conversation trace: answers of 343 tokens on average, waits of 123 s at the median
-(66 and 264 s at the quartiles), a short next prompt at the median and a long one now and then. First prompts are
-shorter than there (4,000 tokens at the median), so that small servers can play them. Two in five turns are followed.
+The defaults resemble the Mooncake conversation trace. Answers have 343 tokens on average. Waits are 123 s at the
+median, 66 and 264 s at the quartiles. Most next prompts are short, some are long. First prompts are shorter than there
+(4,000 tokens at the median), so that small servers can play them. Two in five turns are followed by another.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ BLOCKS = 100  # one block is one token
 def generate(_: None = None) -> Iterator[Request]:
     """A and B are cached, then A asks, then B. The figure counts blocks alone, so there are no answers.
 
-    It is the third request on which policies differ: in a cache of 100 blocks LRU has kept B alone, and A finds 200
-    blocks uncached; with ξ = 150 and Q̂ = 100 T-LRU keeps 100 + 100 − 150 = 50 blocks of each, and A finds 150.
+    Policies differ on the third request. In a cache of 100 blocks LRU has kept B alone, so A finds 200 blocks uncached.
+    With ξ = 150 and Q̂ = 100 T-LRU keeps 100 + 100 − 150 = 50 blocks of each, so A finds 150 uncached.
     """
     turns = [("A", BLOCKS), ("B", BLOCKS), ("A", 2 * BLOCKS), ("B", 2 * BLOCKS)]
     for second, (conversation, blocks) in enumerate(turns):

@@ -1,7 +1,7 @@
 """Chats that are rewound and branch: a user goes back to an earlier turn and asks something else there.
 
-The old branch is left, or taken up again later. How often people do it is an assumption: 15 in 100 prompts go back, by
-one or two turns as a rule, and a fifth of these return to the branch that they left.
+The old branch is left, or taken up again later. How often people do that is an assumption: 15 in 100 prompts go back,
+mostly by one or two turns, and a fifth of these return to the branch that they left.
 """
 
 from __future__ import annotations

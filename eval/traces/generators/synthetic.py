@@ -1,7 +1,7 @@
 """The paper's stochastic model of conversations (section 4): born, alive for a while, and asking at random meanwhile.
 
-Conversations are born by a Poisson process, live for an exponential time, and take turns by a Poisson process of
-their own rate λ_i while they live, the first at their birth. Prompts and answers have independent random lengths.
+Conversations are born by a Poisson process and live for an exponential time. While one lives it takes turns by a
+Poisson process of its own rate λ_i, the first at its birth. Prompts and answers have independent random lengths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chats with a model that thinks before it answers, and whose thoughts chat templates drop.
 
-Thoughts stay in the prompts of a chain of tool calls, as the templates of Qwen3 and DeepSeek have it, and are gone from
-the prompt of the next user turn: what was cached behind them is of no more use. Lengths of thoughts are an assumption:
+As with the templates of Qwen3 and DeepSeek, thoughts stay in the prompts of a chain of tool calls. The prompt of the
+next user turn leaves them out, so what was cached behind them is of no more use. Lengths of thoughts are an assumption:
 800 tokens at the median, with a long tail.
 """
 

@@ -11,8 +11,11 @@ from eval.traces.request import TraceError
 __all__ = ["Note", "NoteKind", "Notes"]
 
 NoteKind = Literal["real", "rebuilt", "chained", "sorted", "drawn", "assumed", "left out", "ignored"]
-"""Taken from the data as it is; made up to fit what the data says; ids of blocks made ids of prefixes; put in order of
-arrival; drawn from a seed; taken for granted; in the data and not in the trace; asked for, and without effect."""
+"""How a trace was made of its data.
+
+real: taken as it is. rebuilt: made up to fit what the data says. chained: ids of blocks made ids of prefixes. sorted:
+put in order of arrival. drawn: from a seed. assumed: taken for granted. left out: in the data and not in the trace.
+ignored: asked for, and without effect."""
 
 _SHOWN = 5  # reasons that a trace remembers of what it skipped
 

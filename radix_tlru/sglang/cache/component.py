@@ -1,15 +1,15 @@
 """The Full-attention component that evicts what :class:`~radix_tlru.policy.order.EvictionOrder` names.
 
-SGLang's ``FullComponent`` builds a heap of all evictable leaves for each eviction and takes whole nodes. This one
-keeps the order between evictions and takes tails: the victim is split at the page boundary that must stay, and its
-tail alone is handed to the eviction driver, which does with it what it does with any leaf.
+SGLang's ``FullComponent`` builds a heap of all evictable leaves for each eviction and takes whole nodes. This one keeps
+the order between evictions and takes tails. A victim is split at the page boundary that must stay. Its tail alone is
+handed to SGLang's eviction driver, which treats it as any leaf.
 
-Here is what does not depend on the tree: what goes next. How the order hears of the leaves, and how a tail is taken, is
-the business of ``rust_core`` and ``python_core``, one for each of SGLang's tree cores.
+This file decides what goes next, whatever the tree. ``rust_core`` and ``python_core``, one for each of SGLang's tree
+cores, tell the order of the leaves and take the tails.
 
-Recency is counted here, in matches and inserts of this cache. A use, and the conversation whose use it was, is written
-on the node that it ends at. Both go to the parent when that node is evicted, as the history does: only leaves are
-asked how recent they are and who may come back for them.
+Recency is counted in matches and inserts of this cache. A use is written on the node that it ends at, with the
+conversation whose use it was. When that node is evicted, its parent takes over both, and the history: the parent may be
+a leaf now, and only leaves are priced.
 """
 
 from __future__ import annotations

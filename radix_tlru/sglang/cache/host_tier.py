@@ -1,8 +1,8 @@
 """The host tier of a hierarchical cache: which host copy is dropped next, by an order of its own.
 
-A node of the tree is on the device, on the host, or on both. Device pressure *demotes* a tail that has a host copy: the
-node stays in the tree without its device value, and what is above it becomes the device leaf. Host pressure *drops*:
-the node is gone, and its tokens must be computed again. Both tiers follow the same rule, each over its own leaves:
+A node of the tree is on the device, on the host, or on both. Under device pressure a tail with a host copy is
+*demoted*: the node stays in the tree without its device value, and its parent becomes the device leaf. Under host
+pressure a node is *dropped*, and its tokens must be computed again. Both tiers follow one rule, each over its leaves:
 
 ============  ==============================  ==========================================================  ==============
 tier          its leaves                      X, the end of a leaf: tokens of the path                    its threshold
@@ -11,18 +11,18 @@ device        nothing below is on the device  on the device; the next turn loads
 host          host copy alone, no children    on either tier; the next turn computes the others           ξ of the host
 ============  ==============================  ==========================================================  ==============
 
-So what lies beyond the budget is demoted first, and dropped first once it is demoted; nothing within the budget of a
-path is dropped while another path has tokens on the host beyond its own. The host's ξ is that of the device unless it
-is given (``--tlru-host-threshold``): then a conversation may lose as many tokens for good as it would in a cache
-without a host tier. As loading back is cheaper than computing, the device can do with a larger ξ, and the host should
-have a smaller one where the time to load back counts.
+So tokens beyond the budget of a path are demoted first, and dropped first. Nothing within a budget is dropped while
+another path has tokens on the host beyond its own. The host's ξ is that of the device unless
+``--tlru-host-threshold`` is given. With the same ξ a conversation loses as many tokens for good as in a cache without a
+host tier. Loading back is cheaper than computing, so the device can have a larger ξ. Where the time to load back
+counts, the host should have a smaller one.
 
-With storage behind it (``--hicache-storage-backend``) SGLang writes down what is on the host, page by page, and what is
-dropped is read back before its next turn if storage has it still. X says nothing of that: storage makes room by rules
-of its own, and tells nobody. So the host drops as if what it drops were lost, which is right in the worst case; where
-storage is large and fast, the host can do with a larger ξ of its own. What is being written or read into holds a lock
-on the host, which a cut hands to both parts: it is demoted and cut, and not dropped. Where the host is but a buffer on
-the way to storage (``--hicache-host-memory-mode buffer_only``) it has no leaves, and what the device evicts is dropped.
+With storage (``--hicache-storage-backend``) SGLang writes the pages of the host to it. What was dropped is read back
+before its next turn if storage still has it. X does not count that, because storage evicts by rules of its own and
+reports nothing. So the host drops as if tokens were lost, which is right in the worst case. Where storage is large and
+fast, the host can have a larger ξ. A node that is being written or read holds a lock on the host, and a cut hands the
+lock to both parts: such a node is demoted and cut, but not dropped. A host that only buffers
+(``--hicache-host-memory-mode buffer_only``) has no leaves, and what the device evicts is dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Hybrid models: what of a path a next turn can use, where more than full-attention KV is cached of its tokens.
 
 Beside the KV of full attention SGLang keeps the KV of the last window of a path (sliding-window attention, SWA), or the
-state at its end (Mamba), each in a pool of its own that its own component evicts. A path is of use as far down as all
-of that is there: at the ends of turns, mostly. So the grain of eviction is the leaf:
+state at its end (Mamba). Each has a pool of its own, and a component that evicts from it. A path can be used as far
+down as all of that is there, which is mostly the end of a turn. So leaves are evicted whole:
 
 ============  ===========================================  ==========================================================
 eviction of   takes                                        leaves
@@ -11,9 +11,9 @@ a page        the window or the state at the end as well   nothing that a next t
 a leaf        what one turn added, or a window of it       what a next turn can use without it (``usable_without``)
 ============  ===========================================  ==========================================================
 
-Without the last window of a turn the front of that turn is of no use. The front is the next leaf then, with the recency
-and the history of the one that went, and as much usable without it. It goes when that would have gone. A leaf that has
-lost its window or its state, or never had one, is of no use to begin with: no turn misses anything with it.
+Without the last window of a turn the front of that turn cannot be used. The front is the next leaf then, with the
+recency, the history and the ``usable_without`` of the one that went. So it goes when that would have gone. A leaf that
+has no window or no state cannot be used anyway: no turn misses it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """A running digest of every eviction, by which the ranks of one model replica are compared. For debugging.
 
-With ``RADIX_TLRU_JOURNAL=1`` each rank logs a line for each victim: how many there were, the span that the leaf had,
+With ``RADIX_TLRU_JOURNAL=1`` each rank logs a line for each victim. It has the number of victims, the span of the leaf,
 how deep it stays, and a digest of all victims so far. Two ranks that ever evicted differently differ from then on.
 
-With SGLang's own checker on (``SGLANG_ENABLE_RANK_CONSENSUS_CHECKER=1``) the same lines are among the decisions that it
-compares, and a server whose ranks differ in one ends itself.
+SGLang's own checker (``SGLANG_ENABLE_RANK_CONSENSUS_CHECKER=1``) compares the same lines among its decisions. A server
+whose ranks differ in one ends itself.
 """
 
 from __future__ import annotations

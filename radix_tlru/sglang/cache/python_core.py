@@ -33,6 +33,7 @@ from radix_tlru.policy.policy import Policy
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.cache.host_tier import HostTier
 from radix_tlru.sglang.cache.hybrids import WholeLeaves
+from radix_tlru.sglang.cache.python_nodes import EvictableLeaves, access_of, conversation_of, end_of, history_of
 from radix_tlru.sglang.cache.sessions import Order, SessionOrder
 from radix_tlru.sglang.requests.turns import namespace_of
 
@@ -102,8 +103,8 @@ class PythonTailComponent(TailComponent):
     def _reset_tree(self) -> None:
         self._stock.reset()
         self.reset_order()
-        self._core.evictable_device_leaves = _EvictableLeaves(self, self.order)
-        self._core.evictable_host_leaves = _EvictableLeaves(self, self.host.order, tier="host_")
+        self._core.evictable_device_leaves = EvictableLeaves(self, self.order, self.prepare)
+        self._core.evictable_host_leaves = EvictableLeaves(self, self.host.order, self.prepare, tier="host_")
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         self.advance_clock()
@@ -135,10 +136,10 @@ class PythonTailComponent(TailComponent):
         result = self._stock.insert_host(*args, **kwargs)
         if result.inserted_host_node is not None:
             node = self._core._node_arena[result.inserted_host_node]
-            conversation = _conversation(node) if _conversation(node) is not None else _conversation(node.parent)
+            conversation = conversation_of(node) if conversation_of(node) is not None else conversation_of(node.parent)
             self._write(node, tel_access=self.clock, tel_conversation=conversation)
-            history = _history(node)
-            while (node := node.parent) is not None and _history(node) < history:
+            history = history_of(node)
+            while (node := node.parent) is not None and history_of(node) < history:
                 self._write(node, tel_history=history)
         return result
 
@@ -163,8 +164,8 @@ class PythonTailComponent(TailComponent):
         if self._whole is not None:  # more is usable without the tail than without the node; SGLang adds it again
             self._core.evictable_device_leaves.discard(child)
         prefix, action = self._stock.split(key, child, split_len)
-        prefix.tel_access, prefix.tel_conversation = _access(child), _conversation(child)
-        prefix.tel_history = _history(child)  # it may become a device leaf while the tail is still there, on the host
+        prefix.tel_access, prefix.tel_conversation = access_of(child), conversation_of(child)
+        prefix.tel_history = history_of(child)  # it may become a device leaf while the tail is still there, on the host
         return prefix, action
 
     def has_children(self, node_id: NodeId) -> bool:
@@ -176,7 +177,7 @@ class PythonTailComponent(TailComponent):
             self._write(node, tel_conversation=conversation)
 
     def conversation_at(self, node_id: NodeId) -> Conversation | None:
-        conversation: Conversation | None = _conversation(self._core._node_arena[node_id])
+        conversation: Conversation | None = conversation_of(self._core._node_arena[node_id])
         return conversation
 
     # ---- sessions ----
@@ -202,7 +203,7 @@ class PythonTailComponent(TailComponent):
         ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
         with self._out_of_the_orders(*ends):
             for end in ends:
-                conversation = _conversation(end)
+                conversation = conversation_of(end)
                 if conversation is None or conversation.session != session_key(session_id, namespace_of(end.key)):
                     continue
                 if self.session_ref(end) == 1:  # no other session refers to it
@@ -239,20 +240,20 @@ class PythonTailComponent(TailComponent):
         # What is dropped from the host was demoted before. A parent on the device took its history over then.
         has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
         if not has_taken_over:
-            parent.tel_history = max(_history(parent), _history(node))
-            own, others = _conversation(node), _conversation(parent)
-            if (is_known(own), _access(node)) >= (is_known(others), _access(parent)):
+            parent.tel_history = max(history_of(parent), history_of(node))
+            own, others = conversation_of(node), conversation_of(parent)
+            if (is_known(own), access_of(node)) >= (is_known(others), access_of(parent)):
                 parent.tel_conversation = own
-            parent.tel_access = max(_access(parent), _access(node))
+            parent.tel_access = max(access_of(parent), access_of(node))
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
 
     def leaf(self, node: UnifiedTreeNode) -> Leaf:
         """The node as the order sees it; depths in tokens from the root."""
-        end = _end(node)
+        end = end_of(node)
         access = getattr(node, "tel_access", self.clock)  # an insert writes the use of a new leaf at its end
         usable_without = getattr(node, "tel_usable_without", None)
-        return Leaf(end - len(node.key), end, _history(node), access, _conversation(node), usable_without)
+        return Leaf(end - len(node.key), end, history_of(node), access, conversation_of(node), usable_without)
 
     def prepare(self, node: UnifiedTreeNode) -> None:
         """Before a leaf is added to an order: write what the order sees until the leaf is added again."""
@@ -344,56 +345,3 @@ class _Stock(NamedTuple):
     begin_insert: Callable[[InsertParams], InsertStepResult]
     resume_insert: Callable[[], InsertStepResult]
     insert_host: Callable[..., InsertResult]
-
-
-class _EvictableLeaves(set):
-    """The tree's set of a tier's evictable leaves: the one place where the order of that tier hears of them."""
-
-    def __init__(self, tail: PythonTailComponent, order: Order, tier: str = "") -> None:
-        super().__init__()
-        self._tail, self._order, self._tier = tail, order, tier
-
-    def follow(self, order: Order) -> None:
-        """Tell another order, which is empty, of the leaves from now on."""
-        self._order = order
-        for node_id in sorted(node.id for node in self):
-            order.add_leaf(node_id)
-
-    def add(self, node: UnifiedTreeNode) -> None:
-        if node not in self:
-            super().add(node)
-            self._tail.prepare(node)
-            self._tail.add_leaf(self._order, node.id)
-
-    def discard(self, node: UnifiedTreeNode) -> None:
-        if node in self:
-            self._tail.remove_leaf(self._order, node.id, self._tier)
-            super().discard(node)
-
-
-def _end(node: UnifiedTreeNode) -> int:
-    """Depth at which the node ends, in tokens; never changes, as a split cuts a node at its front."""
-    path = []
-    while (end := getattr(node, "tel_end", None)) is None and node.parent is not None:
-        path.append(node)
-        node = node.parent
-    end = end or 0
-    for below in reversed(path):
-        end = below.tel_end = end + len(below.key)
-    return end
-
-
-def _history(node: UnifiedTreeNode) -> int:
-    """L: the deepest that any path through this node's end has been, as far as nothing below it is resident."""
-    return max(_end(node), getattr(node, "tel_history", 0))
-
-
-def _access(node: UnifiedTreeNode) -> int:
-    """When the node was last used, as far as nothing below it is resident."""
-    access: int = getattr(node, "tel_access", 0)
-    return access
-
-
-def _conversation(node: UnifiedTreeNode) -> Any:
-    """Whose turn that use was; None: not known."""
-    return getattr(node, "tel_conversation", None)

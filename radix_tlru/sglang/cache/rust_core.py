@@ -11,21 +11,17 @@ an eviction           takes a leaf, and leaves its parent behind as one if nothi
 ``reset``             drops everything
 ====================  =============================================================================================
 
-A leaf is cut by looking for those of its tokens that stay, as that is what splits nodes in this core. Which tokens they
-are it tells only of a node that has a copy on the host: so the leaf is given one, for as long as it takes to ask.
+How a leaf is cut in this core is in :mod:`~radix_tlru.sglang.cache.rust_cut`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
-import torch
-from sglang.srt.disaggregation.kv_events import BlockRemoved, StorageMedium
 from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, IncLockRefResult
 from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -35,12 +31,12 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
+from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, parent_of
 from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from sglang.srt.disaggregation.kv_events import KVCacheEvent
     from sglang.srt.mem_cache.base_prefix_cache import (
         DecLockRefParams,
         InsertParams,
@@ -60,8 +56,6 @@ if TYPE_CHECKING:
 __all__ = ["RustTailComponent", "RustTailCore"]
 
 FULL = ComponentType.FULL
-
-_NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 class RustTailComponent(TailComponent):
@@ -104,7 +98,7 @@ class RustTailCore(RustUnifiedTreeCore):
         self._tail = tail
         self._nodes = NodeTable()
         self._requested = 0
-        self.kv_events.take = partial(_events_of_the_device, self.kv_events.take)
+        self.kv_events.take = partial(device_events, self.kv_events.take)
 
     def reset(self) -> None:
         super().reset()
@@ -311,7 +305,7 @@ class RustTailCore(RustUnifiedTreeCore):
         leaf_id, leaf, keep, _ = victim
         self._tail.remove_leaf(self._tail.order, leaf_id)
         try:
-            left_id = self._parent(leaf_id, leaf.end - leaf.start)
+            left_id = parent_of(self._binding, leaf_id, leaf.end - leaf.start)
             if keep > leaf.start:
                 left_id = self._cut(left_id, victim, evicted.actions)
             taken = self._binding.evict_device_leaf(leaf_id)
@@ -335,66 +329,17 @@ class RustTailCore(RustUnifiedTreeCore):
                 self._nodes.add_node(node_id, end, children)
         self._add_to_order(leaf_id, self._nodes.rows[leaf_id])
 
-    def _parent(self, node_id: NodeId, length: int) -> NodeId:
-        """The node above one of ``length`` tokens."""
-        state = self._binding.validate_buffer_backup(node_id, length)
-        assert state is not None, f"node {node_id} is not one of {length} tokens"
-        parent_id: NodeId = state.parent_node_id
-        return parent_id
-
     def _cut(self, parent_id: NodeId, victim: Victim, actions: list[Any]) -> NodeId:
         """Split a leaf at the depth that stays. Returns the id of the front; the tail keeps the id of the leaf."""
         leaf_id, leaf, keep, _ = victim
-        binding, kept = self._binding, keep - leaf.start
-        extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
-        front = self._tokens_of(leaf_id, leaf.end - leaf.start)[: kept + self.is_eagle]  # k pairs are k + 1 tokens
-        # To find on the device what was read from the host ends in a split, no more, in a tree that is written back.
-        with self._written_back():
-            found = binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
-        assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
-        if found.cache_actions:
-            actions += self._cache_actions_from_tagged(found.cache_actions)
-        return self._parent(leaf_id, leaf.end - keep)
-
-    def _tokens_of(self, node_id: NodeId, length: int) -> memoryview:
-        """The tokens of a node. The tree tells them of a node that has a copy on the host; where, nobody will ask."""
-        binding = self._binding
-        binding.commit_backup(node_id, binding.get_component_device_value(node_id, int(FULL)), {})
-        try:
-            tokens = binding.build_storage_backup_spec(node_id, False).token_ids
-        finally:
-            binding.finish_load_back(node_id)  # the copy is there, and can be given up:
-            with self._written_back():  # where the device has it too, for the asking
-                binding.drive_host_eviction(int(FULL), length, False)
-        return memoryview(tokens).cast("q")
-
-    @contextmanager
-    def _written_back(self) -> Iterator[None]:
-        self._binding.set_is_write_back(True)
-        try:
-            yield
-        finally:
-            self._binding.set_is_write_back(False)
+        length, kept = leaf.end - leaf.start, keep - leaf.start
+        tagged_actions = cut_leaf(self._binding, leaf_id, parent_id, length, kept, self.is_eagle)
+        if tagged_actions:
+            actions += self._cache_actions_from_tagged(tagged_actions)
+        return parent_of(self._binding, leaf_id, length - kept)
 
     def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
         raise AssertionError("evict_device_next_node evicts; it returns no leaves")
 
     def evict_device_end(self, component_type: ComponentType) -> None:
         self._requested = 0
-
-
-def _events_of_the_device(take: Callable[[], list[KVCacheEvent]]) -> list[KVCacheEvent]:
-    """What a subscriber is told: no copy on the host was more than a way to ask for tokens.
-
-    What was removed in a row is one event, as on the Python core, and not one for each cut.
-    """
-    events: list[KVCacheEvent] = []
-    for event in take():
-        if not isinstance(event, BlockRemoved):
-            events.append(event)
-        elif event.medium is not StorageMedium.CPU:
-            if events and isinstance(last := events[-1], BlockRemoved) and last.medium == event.medium:
-                last.block_hashes.extend(event.block_hashes)
-            else:
-                events.append(event)
-    return events

@@ -1,8 +1,8 @@
 """The order of a cache with sessions (``--enable-session-radix-cache``): what no open session refers to goes first.
 
 A request may name its session (``session_id``), and a client closes it when it is done (``POST /close_session``).
-SGLang counts for each node the open sessions with a context that ends in it or below, and promises two things: what
-none refers to is evicted before what one does, and what a closed session leaves is still there until its turn comes.
+SGLang counts for each node the open sessions with a context that ends in it or below. It promises two things. What no
+session refers to is evicted before what one does. What a closed session leaves stays until it is the next victim.
 Here both parts are evicted by our order, one after the other. Nobody comes back for what a closed session alone had, so
 that goes before whatever else no session refers to (``Learner.end_conversation``).
 

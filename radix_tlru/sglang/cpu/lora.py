@@ -1,8 +1,8 @@
 """What SGLang's LoRA needs of a device, in plain torch, for the CPU platform: memory that only says it is pinned.
 
-Its torch backend, and the layers that it is given, stage what they copy to a device in memory pinned through CUDA,
-without asking the platform whether there is any: torch then looks for a driver and raises. Where the device is the CPU
-nothing is staged, and memory is taken as it is. Served with ``--lora-backend torch_native``.
+SGLang's torch backend and the LoRA layers stage what they copy to a device in memory that is pinned through CUDA. They
+do not ask the platform whether there is a driver, so torch raises where there is none. On the CPU nothing has to be
+staged, and memory is taken as it is. Served with ``--lora-backend torch_native``.
 """
 
 from __future__ import annotations

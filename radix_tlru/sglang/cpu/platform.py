@@ -1,7 +1,7 @@
 """The platform behind ``SGLANG_PLATFORM=torch_cpu``: SGLang on plain torch, with no kernel library and no device.
 
 SGLang's own CPU platform needs a CPU build of sgl_kernel that no package registry has. Everything but the kernels is
-the same, so this one borrows its device operations, and as an out-of-tree platform gets torch's own ops for the rest.
+the same. So this platform borrows its device operations. SGLang gives an out-of-tree platform torch's ops for the rest.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class TorchCpuPlatform(CpuDeviceMixin, SRTPlatform):
     def init_backend(self) -> None:
         """SGLang calls this in each worker: compute in one thread, unless ``OMP_NUM_THREADS`` says otherwise.
 
-        Each op ends when its slowest thread does. On two cores shared with anything else, 1,000 tokens of the same
-        model took 200 ms in one thread and 1,600 ms in two; on two idle cores a second thread halves the time.
+        Each op ends when its slowest thread does. On two cores that are shared, 1,000 tokens took 200 ms in one thread
+        and 1,600 ms in two. On two idle cores a second thread halves the time.
         """
         if "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)

@@ -153,7 +153,7 @@ def tree_core() -> Check:
     """Which of SGLang's tree cores a cache of ours is on here: both decide alike, the Rust core costs less."""
     try:
         from radix_tlru.config import Config
-        from radix_tlru.sglang.offline.caches import cache_params
+        from radix_tlru.sglang.offline import cache_params
         from radix_tlru.sglang.support import python_core_reason
 
         reason = python_core_reason(cache_params(1), Config())
@@ -175,7 +175,7 @@ def try_eviction() -> Check:
     try:
         from radix_tlru.config import Config
         from radix_tlru.sglang.cache.radix_cache import build_cache
-        from radix_tlru.sglang.offline.caches import OfflineCache, cache_params
+        from radix_tlru.sglang.offline import OfflineCache, cache_params
 
         cache = OfflineCache(build_cache(cache_params(256), Config(threshold=64, next_prompt_estimate=16)))
         cache.request(range(200))

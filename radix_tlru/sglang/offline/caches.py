@@ -1,47 +1,29 @@
-"""Real SGLang caches without a server: what tests, benchmarks and the evaluation put tokens into.
-
-The KV pool is real but tiny per token, and :class:`OfflineCache` does for one request what the scheduler does with
-the cache: match, lock, allocate (evicting what is missing), insert, unlock.
-"""
+"""Real SGLang caches on real pools that are tiny per token, and the arguments that a scheduler hands to them."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import json
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
-from sglang.srt.mem_cache.base_prefix_cache import EvictParams, MatchPrefixParams, MatchResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
-from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_parallel, get_server_args
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from radix_tlru.learning.records import Turn
 from radix_tlru.sglang.cpu import host
-from radix_tlru.sglang.releases import insert_params
-from radix_tlru.sglang.requests.turns import fingerprint_of
-
-if TYPE_CHECKING:
-    from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
 
 __all__ = [
     "Core",
-    "Lock",
-    "OfflineCache",
     "WritePolicy",
     "add_host_tier",
     "cache_params",
@@ -154,161 +136,3 @@ def add_host_tier(
     with get_parallel().override(tp_rank=0, tp_size=1, pp_rank=0, pp_size=1):  # which name the files
         cache.init_hicache(arguments, params)
     atexit.unregister(cache.shutdown)  # or no cache would be forgotten before the process ends
-
-
-class Lock(NamedTuple):
-    """A lock that is held on a path."""
-
-    node: Any  # that the path ends at
-    receipt: Any  # what SGLang wants back when it is released
-
-
-class OfflineCache:
-    """Serves requests one at a time through a real cache.
-
-    Args:
-        chunk: tokens that the server prefills at a time (``--chunked-prefill-size``), a multiple of the page size;
-            None: all at once. Each chunk becomes a node of the tree, which is what stock eviction takes whole.
-    """
-
-    def __init__(self, cache: UnifiedRadixCache, chunk: int | None = None) -> None:
-        self.cache = cache
-        self.page_size: int = cache.page_size
-        self.chunk = chunk
-
-    @property
-    def allocator(self) -> BaseTokenToKVPoolAllocator:
-        """The pool's allocator."""
-        return self.cache.token_to_kv_pool_allocator
-
-    def request(
-        self,
-        tokens: Iterable[int],
-        prompt: int = 0,
-        stamp: float | None = None,
-        answer: int | None = None,
-        thought: int = 0,
-        ending: Sequence[int] = (),
-        session: str | None = None,
-        finish: str | None = None,
-        rid: str = "",
-    ) -> int:
-        """Serve a request and cache the whole pages of its context; returns the tokens it found cached.
-
-        Args:
-            tokens: of the context.
-            prompt: how many tokens the prompt has: the first of them.
-            answer: how many the answer has; None: the others.
-            thought: of them, how many are reasoning, which no later prompt repeats.
-            ending: the last of them, where they are known.
-            session: that the client names. Where the cache has sessions, it is open from then on.
-            finish: OpenAI's ``finish_reason`` of the answer, where it is known.
-            rid: id of the request, by which it can be explained.
-            stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
-
-        Raises MemoryError if the context is larger than the pool.
-        """
-        context = array("q", tokens)
-        key = RadixKey(context).page_aligned(self.page_size)
-        tail: Any = self.cache.components[ComponentType.FULL] if stamp is not None and len(key) else None
-        with tail.learning_later(a_slice=False) if tail is not None else nullcontext():
-            match = self.cache.match_prefix(MatchPrefixParams(key=key))
-            node = match.last_device_node
-            slots = self.slots(node)
-            cached: int = slots.numel()
-            done, inserted, length, lock = cached, 0, len(key), self.lock(node)
-            try:
-                while inserted < length:  # once at least: a request that finds all of itself cached still uses it
-                    end = min(done + (self.chunk or length), length)
-                    slots = torch.cat([slots, self.allocate(end - done)])
-                    so_far = key if end == length else key[:end]
-                    # What this request inserted before is no further use of it: lfu and slru count uses.
-                    params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
-                    node = self.insert(params).last_device_node
-                    self.unlock(lock)
-                    done = inserted = end
-                    lock = self.lock(node)
-                if stamp is not None and length:
-                    found = min(cached, prompt)
-                    answer_len = len(context) - prompt if answer is None else answer
-                    turn = Turn(
-                        stamp,
-                        prompt,
-                        answer_len,
-                        length,
-                        found,
-                        fingerprint_of(key),
-                        answer_ids=ending,
-                        thought_len=thought,
-                        session=session,
-                        finish=finish,
-                    )
-                    tail.record_turn(node, turn, rid)
-                if session is not None and self.cache.enable_session_radix_cache:
-                    self.name_session(session, node)
-            finally:
-                self.unlock(lock)
-        if tail is not None and not tail.learns_later:
-            self.cache.use_idle_time()
-        return cached
-
-    def touch(self, tokens: Iterable[int]) -> int:
-        """A request with that prompt waits, and SGLang has what is cached of it used; returns how much that is.
-
-        As ``touch_prefix`` of SGLang 0.5.23.
-        """
-        key = RadixKey(array("q", tokens)).page_aligned(self.page_size)
-        found: int = self.cache.tree_core.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
-        return found
-
-    def name_session(self, session: str, node: Any) -> None:
-        """The context that ends at a node was of that session, which is open from now on, if it was not."""
-        generation = self.cache.ensure_session_generation(session)
-        req = SimpleNamespace(session=None, session_id=session, session_generation=generation)
-        self.cache.session_refs.register_session_ref(req, leaf=node)
-
-    def close_session(self, session: str) -> None:
-        """A client closes its session."""
-        self.cache.release_radix_session(session)
-
-    def insert(self, params: InsertParams) -> InsertResult:
-        """Cache a context down to its end."""
-        result: InsertResult = self.cache.insert(params)
-        return result
-
-    def slots(self, node: Any) -> torch.Tensor:
-        """The slots of the pool that hold the tokens from the root to the end of a node."""
-        return self.cache.tree_core.collect_full_device_indices(node, self.cache.root_node_handle())
-
-    def lock(self, node: Any) -> Lock:
-        """Keep the path to a node until it is unlocked."""
-        return Lock(node, self.cache.inc_lock_ref(node).to_dec_params())
-
-    def unlock(self, lock: Lock) -> None:
-        """Give back a lock, once."""
-        self.cache.dec_lock_ref(lock.node, lock.receipt)
-
-    def allocate(self, tokens: int) -> torch.Tensor:
-        """Slots for ``tokens``; evicts what is missing as SGLang's allocators do (``evict_for_alloc``)."""
-        if not tokens:
-            return torch.empty(0, dtype=torch.int64)
-        missing = tokens - self.allocator.available_size()
-        if missing > 0:
-            self.cache.evict_for_alloc(EvictParams(num_tokens=missing))
-        slots = self.allocator.alloc(tokens)
-        if slots is None:
-            raise MemoryError(f"{tokens} tokens do not fit: {self.allocator.available_size()} are free")
-        return slots
-
-    def evict(self, tokens: int) -> int:
-        """Evict at least ``tokens`` if there are as many; returns how many were."""
-        return int(self.cache.evict(EvictParams(num_tokens=tokens)).num_tokens_evicted)
-
-    def match(self, tokens: Iterable[int]) -> MatchResult:
-        """Look up a prefix, which is a use of it."""
-        return self.cache.match_prefix(MatchPrefixParams(key=RadixKey(array("q", tokens))))
-
-    def resident(self, tokens: Iterable[int]) -> int:
-        """Tokens of the longest cached prefix, without using it."""
-        matched, _, _ = self.cache.tree_core.match_full_device_prefix(RadixKey(array("q", tokens)))
-        return int(matched)

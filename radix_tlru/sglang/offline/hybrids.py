@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-from radix_tlru.sglang.offline.caches import OfflineCache
+from radix_tlru.sglang.offline.offline_cache import OfflineCache
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.offline.caches import Core

@@ -55,8 +55,8 @@ HOOKED = (
     "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_generate",
 )
 """Functions of SGLang that are hooked. The first turns a client's request into what schedulers get. The second is given
-all requests as they came, the others those of which an error of the first would be no answer: theirs may be streamed by
-then, or Ollama's, where SGLang takes no error for the client's."""
+all requests as they came. At the others an error of the first comes too late to be an answer: a stream has begun, or
+SGLang does not take errors for the client's (Ollama)."""
 
 logger = logging.getLogger(__name__)
 

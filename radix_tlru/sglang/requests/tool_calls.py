@@ -1,11 +1,11 @@
 """Which tokens begin a call of a tool, by the server's own parser (``--tool-call-parser``).
 
 A model that was trained to call tools marks a call with a token of its own: ``<tool_call>``, ``[TOOL_CALLS]``. The
-parser looks for it in the text of an answer. Here it is asked once, at the start, about each token that was added to
-the vocabulary, so that a scheduler only has to look for an id among those of an answer.
+parser looks for it in the text of an answer. Here the parser is asked once, at the start, about each token that was
+added to the vocabulary. A scheduler then only has to look for an id among those of an answer.
 
-Of formats without such a token (a call that is plain JSON, or a list of Python calls) nothing is told. Then the last
-tokens of answers have to tell (:mod:`~radix_tlru.learning.endings`).
+Some formats have no such token: a call is plain JSON, or a list of Python calls. Then the last tokens of answers have
+to tell (:mod:`~radix_tlru.learning.endings`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """The scheduler's batches, shown to what moves ξ and to what learns: hooks, put in place by :func:`install`.
 
-After ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` it is seen how long a prefill took. SGLang
-hands a finished request to the cache before it sends the last token of the answer: whose turn it was is found when
-``process_batch_result`` returns, so that token does not wait for it.
+Hooks after ``Scheduler.run_batch`` and around ``Scheduler.process_batch_result`` measure how long a prefill took.
+SGLang hands a finished request to the cache before it sends the last token of the answer. That token must not wait, so
+the turn is recorded when ``process_batch_result`` returns.
 
-What can wait longer, is done a slice at a time when there is no batch to run: learning from turns, and metrics. All
-ranks come to ``Scheduler.on_idle`` at the same steps, as they take the same requests and form the same batches; stages
-of a pipeline do not, and learn at batches alone.
+Learning from turns and reporting metrics can wait longer. They are done slice by slice when there is no batch to run.
+All ranks come to ``Scheduler.on_idle`` at the same steps, as they form the same batches. Stages of a pipeline do not,
+and learn after batches alone.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""How long each prefill batch took, of what the scheduler's own flow shows of it.
+"""How long each prefill batch took, as the scheduler's own calls show it.
 
 - Where a device computes in step with the host (a CPU), a batch is done when ``Scheduler.run_batch`` returns.
 - On any other device the host waits for the batch in ``Scheduler.process_batch_result``. The batch took from its
   launch, or from when the batch before was done if that was later, until that returns. With overlap scheduling the next
   batch has been launched by then; it cannot have begun.
-- With pipeline parallelism the stages work at several batches at once. The first stage, whose times count, has the
-  result when the last one is done: a batch took from its launch until then, on any device.
+- With pipeline parallelism the stages work at several batches at once. The times of the first stage count. It has the
+  result when the last stage is done: a batch took from its launch until then, on any device.
 
-So the time in the queue, of decode steps before, and of other batches is in no sample. Nor is tokenizing and
-detokenizing: those are seen by the tokenizer process, and reported with later requests (``requests.first_tokens``).
+So no sample has time in the queue, of decode steps before, or of other batches. Tokenizing and detokenizing are not in
+it either: the tokenizer process measures those, and reports them with later requests (``requests.first_tokens``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,76 @@
+"""The leaves that go next, if nothing is used before."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+from radix_tlru.policy.order import EvictionOrder
+from radix_tlru.policy.preview import preview
+from radix_tlru.sglang.cache.component import TailComponent
+from radix_tlru.sglang.metrics.maker import Maker
+
+__all__ = ["VictimMetrics"]
+
+_NEXT = 5
+"""Victims that are shown before they are evicted."""
+
+_SHARE = 0.002
+"""Share of the time that looking for them may take: about three looks a second."""
+
+
+class VictimMetrics:
+    """The leaves that go next, if nothing is used before: how deep they are, and why they go before the others."""
+
+    def __init__(self, make: Maker, tail: TailComponent) -> None:
+        self._tail = tail
+        self._next_look, self._shown = 0.0, 0
+        positions = [str(position) for position in range(1, _NEXT + 1)]
+
+        def gauges(name: str, documentation: str) -> list[Any]:
+            return list(make.gauges(f"sglang:tlru_next_victim_{name}", documentation, "position", positions).values())
+
+        self._cached = gauges("cached_tokens", "Of the path of the next victims: what is resident; 0: no such victim.")
+        self._keep = gauges("keep_tokens", "Of the path, what stays once all has gone that costs the same.")
+        self._history = gauges("history_tokens", "The longest that the path has ever been.")
+        self._silent = gauges("silent_seconds", "Since the last turn that used it, by the newest stamp; NaN: unknown.")
+        self._rate = gauges(
+            "return_rate",
+            "1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, since the last use + 1).",
+        )
+        self._exceed = gauges(
+            "exceed_probability", "That the next turn goes beyond the threshold for want of the token; 0: tel_safe."
+        )
+        self._cost = gauges("cost", "What they are ordered by: rate * ((1 - w) * probability + w).")
+
+    def report(self) -> None:
+        """Look again if the last look was long enough ago."""
+        # The clock decides what is shown, never what is evicted.
+        began = time.perf_counter()
+        if began < self._next_look and (self._tail.order or not self._shown):  # once there is none, none is shown
+            return
+        self.look()
+        done = time.perf_counter()
+        self._next_look = done + (done - began) / _SHARE
+
+    def look(self) -> None:
+        """Show the next victims, whether or not it is time to look."""
+        order = self._tail.order
+        victims = preview((order,) if isinstance(order, EvictionOrder) else order.parts, _NEXT)
+        self._shown = len(victims)
+        for cached in self._cached[len(victims) :]:
+            cached.set(0)
+        for position, (victim, price) in enumerate(victims):
+            leaf = victim.leaf
+            silent = math.nan
+            if self._tail.learner is not None and leaf.conversation is not None:
+                # The stamp may be the newer one: of a prompt that others continue, or of a turn that is learned later.
+                silent = max(0.0, self._tail.learner.now - leaf.conversation.stamp)
+            self._cached[position].set(leaf.end)
+            self._keep[position].set(victim.keep)
+            self._history[position].set(leaf.history)
+            self._silent[position].set(silent)
+            self._rate[position].set(price.return_rate)
+            self._exceed[position].set(price.exceed_probability)
+            self._cost[position].set(price.cost)
