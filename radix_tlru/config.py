@@ -46,8 +46,8 @@ OF_ETLRU = ("return_model", "state")
 """Fields that ``etlru`` alone has a use for."""
 
 REMOVED_WEIGHTS = ("auto", "load")
-"""What ``median_weight`` could be once. By ``load`` w followed how many requests wait: where requests queue it had no
-less TTFT than the default on chats, and on agents p50 was above lru's by 7 %."""
+"""What ``median_weight`` could be once. With ``load``, w followed the number of waiting requests. Where requests queue,
+that gave no less TTFT than the default on chats, and a p50 above lru's by 7 % on agents."""
 
 START_THRESHOLD = 2048
 """ξ (tokens) until enough prefills were seen: about 200 ms of prefill for a 7B model on an A100."""
@@ -113,13 +113,13 @@ class Config:
     """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
 
     trim_chunk: int | None = None
-    """Tokens that an allocation makes room for at least, and that are taken from a leaf at a time if as many cost the
-    same, rounded up to pages. 1: what was asked for. None: 1/100 of the pool, 1,024 at most, or 1 in pools of fewer
-    than 8,192 tokens (:meth:`for_pool`).
+    """Tokens, rounded up to pages, that an allocation makes room for at least. As many are taken from a leaf at once,
+    if they cost the same. 1: what was asked for. None: 1/100 of the pool, 1,024 at most, or 1 in pools of fewer than
+    8,192 tokens (:meth:`for_pool`).
 
-    While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk that happens
-    once in so many tokens, and what is not needed of it lies idle. ``python -m eval bench --only decode`` measures what
-    a chunk saves, ``--only trim`` what it costs.
+    While a full pool decodes, each step asks for a token a request, and a leaf is cut for it. With a chunk one leaf is
+    cut for many steps, and the rest of the chunk is idle until then. ``python -m eval bench --only decode`` measures
+    what a chunk saves, ``--only trim`` what it costs.
     """
 
     host_threshold: int | None = None
@@ -140,14 +140,14 @@ class Config:
     """Stock lru evicts, and the policy is only watched: what it would have saved, by shadow caches."""
 
     explain: bool = False
-    """Of the last requests it is kept what they lacked and who had it evicted, for ``radix-tlru explain``."""
+    """Keep of the last requests what they lacked and who had it evicted, for ``radix-tlru explain``."""
 
     warm: str | None = None
     """A file or folder of prompts (``radix_tlru.tools.prompts``) that are prefilled at the start and kept warm."""
 
     prefill_ahead: bool = False
-    """After the answer to a chat whose request says so (Dynamo's ``speculative_prefill``), what the next prompt will
-    have is prefilled, while no request is in flight."""
+    """After the answer to a chat whose request has Dynamo's ``speculative_prefill``: prefill the certain beginning of
+    the next prompt, while no request is in flight."""
 
     def __post_init__(self) -> None:
         self._check_values()

@@ -9,8 +9,8 @@ import numpy as np
 
 __all__ = ["AGES", "BANDS", "GROUPS", "GROUP_OF", "MIDDLES", "age_step"]
 
-_FIRST_S = 4.0  # nobody but a program returns earlier
-_HALF_OCTAVES = 28  # up to 13 hours
+_FIRST_S = 4.0  # s, at which the second band begins: only programs return earlier
+_HALF_OCTAVES = 28  # bands of half an octave from there, up to 13 hours
 
 BANDS: tuple[float, ...] = (0.0, *(_FIRST_S * 2.0 ** (half / 2) for half in range(_HALF_OCTAVES)))
 """Ages at which bands begin, s; the last one never ends. Within a band a hazard is constant."""

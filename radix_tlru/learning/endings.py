@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 __all__ = ["Endings"]
 
-_EVERY = 200  # answers, after which it is counted anew which endings are frequent
-_FREQUENT = 0.1  # share of them that makes an ending frequent
-_NEARLY_ALL = 0.9  # share of them from which on a last token tells nothing
+_EVERY = 200  # answers between two counts of frequent endings
+_FREQUENT = 0.1  # share of these answers that makes an ending frequent
+_NEARLY_ALL = 0.9  # share of these answers from which on a last token tells nothing
 _MOST = 8  # endings that are told apart
 
 

@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 
 __all__ = ["FIGURES", "Guard"]
 
-_WINDOW = 2_000  # turns of the shadows that are looked at
-_EVERY = 50  # turns, after which they are looked at again
+_WINDOW = 2_000  # turns of the shadows that are judged, the newest
+_EVERY = 50  # turns between two looks at them
 _FIRST = 200  # turns before the first look
-_TOLERANCE = 0.01  # by which a candidate may be worse than lru in anything
-_ERRORS = 0.5  # standard errors of the margin
+_TOLERANCE = 0.01  # share by which a candidate may be worse than lru in any figure
+_ERRORS = 0.5  # margin, in standard errors
 _RARE_ERRORS = 1.0  # standard errors by which a candidate in force has to be worse in p99 to be refused
-_FEW = 1_000  # turns, up to which the margin of a candidate that sees a threshold is more than twice that
-_GAIN = 0.01  # by which another must be better than the one in force
-_PERCENTILES = (25, 50, 90, 95, 99)  # below p25 is what was found cached: who trims makes that longer first
+_FEW = 1_000  # up to so many turns the margin of a candidate with a threshold is more than doubled
+_GAIN = 0.01  # share by which a candidate must be better than the one in force to replace it
+_PERCENTILES = (25, 50, 90, 95, 99)  # requests below p25 mostly find all cached; trimming lengthens those first
 
 FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
 """In which a candidate may be worse than lru, in the order in which they are looked at."""

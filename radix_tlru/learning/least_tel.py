@@ -9,7 +9,7 @@ from radix_tlru.policy.tel import excess
 
 __all__ = ["LeastTel"]
 
-_HALF_LIFE = 2_000  # turns after which what a turn cost counts half
+_HALF_LIFE = 2_000  # turns after which the cost of a turn counts half
 
 
 class LeastTel:

@@ -20,14 +20,14 @@ __all__ = ["KINDS", "NextPrompts", "PromptLengths", "kind_of"]
 
 _LEVELS = (0.998, 0.985, 0.95, 0.85, 0.6, 0.3, 0.1)
 _PROBABILITIES = (0.0, *((2.0 - high - low) / 2.0 for high, low in pairwise(_LEVELS)), 1.0)
-_REMEMBERED = 2_000  # lengths
-_CHANGE = 0.25  # share of a quantile; a distribution with smaller changes is taken to be what it was
+_REMEMBERED = 2_000  # lengths of the latest prompts
+_CHANGE = 0.25  # share of a quantile: a smaller change does not replace the distribution in force
 
 _TURNS = (1, 2, 4)  # turns before the last one, at which kinds begin: the first, the second, the next two, all later
 _LENGTHS = (1_024, 4_096, 16_384)  # tokens of context, likewise
 KINDS = (len(_TURNS) + 1) * (len(_LENGTHS) + 1)
 """Kinds of conversations, by which their next prompts are told apart."""
-_STRENGTH = 200.0  # lengths that a kind must have seen to be believed as much as all kinds together
+_STRENGTH = 200.0  # lengths of a kind that weigh as much as the distribution of all kinds
 
 Quantiles = tuple[int, ...]
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 _ALL = 1 << 60  # tokens, more than any context has
-_COMMON = 8  # uses, from which on a prefix is nothing that the branches of one conversation alone share
+_COMMON = 8  # uses from which on a prefix is taken for a template, not for what branches of one conversation share
 
 
 class Turn(NamedTuple):

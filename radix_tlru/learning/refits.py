@@ -16,13 +16,13 @@ from radix_tlru.learning.turn_log import TurnLog
 __all__ = ["Refits"]
 
 _FIRST = 64  # turns before the first fit
-_GROWTH = 4  # the next fit begins when the turns have grown by a quarter …
-_FEWEST = 32  # … but not before so many more turns …
-_MOST = 500  # … and not after more than so many
-_SMALL = 2_000  # turns, up to which a slice is so short that a turn can do four
+_GROWTH = 4  # the next fit begins after 1 / _GROWTH more turns, within the next two bounds
+_FEWEST = 32  # turns from one fit to the next, at least
+_MOST = 500  # turns from one fit to the next, at most
+_SMALL = 2_000  # turns up to which a slice is so short that a turn can do four
 _KINDS = 256  # kinds of turns whose index is computed before a model comes into force, at most
-_FOR_KINDS = 8  # turns for each such kind, at least: rarer kinds are computed when they are asked for
-_INDEXES = 8  # kinds whose index is computed in a slice: a decision that asks for many at once would wait for them
+_FOR_KINDS = 8  # turns that a kind needs for that; the index of a rarer one is computed when a decision asks for it
+_INDEXES = 8  # kinds whose index a slice computes: a decision that asks for many at once would wait
 
 
 class Refits:

@@ -18,12 +18,12 @@ from radix_tlru.policy.models import Group, Leaf, Recency
 
 __all__ = ["LearnedReturns", "RecentTurns"]
 
-_QUEUED = 1 << 20  # the group of what a queued request waits for, beyond all others
-_QUEUED_RATE = 10.0  # of that group, 1 / s
+_QUEUED = 1 << 20  # the group of leaves that a queued request needs, beyond all others
+_QUEUED_RATE = 10.0  # λ of that group, 1 / s
 _STEPS = 8.0  # groups to a factor of e: rates that differ by less than an eighth are one group
 _LOWEST = -512  # group 0: rates of e^-64 / s and less
 _RATES = [math.exp((group + _LOWEST + 0.5) / _STEPS) for group in range(640)]  # by group, 1 / s
-_FARTHEST = 8  # quarter-octaves of age, two octaves, that a leaf may keep a group that is too low for it
+_FARTHEST = 8  # quarter-octaves of age (two octaves) for which a leaf may keep a rate that is too low
 
 
 class RecentTurns(Recency):

@@ -1,11 +1,11 @@
 """What of a cached context the next prompt repeats, and what it does not.
 
-Most chat templates leave reasoning out of the next prompt. Some write an answer, a tool call say, otherwise than the
-model did. All that is cached behind the last prompt is then of no use to any later one: its return rate is 0, whatever
-the rate of its conversation. It is evicted before anything that costs something, and before what is TEL-safe.
+Most chat templates leave reasoning out of the next prompt. Some write an answer, for instance a tool call, in other
+tokens than the model did. Then no later prompt uses what is cached behind the last prompt. Its return rate is 0,
+whatever the rate of its conversation. It is evicted before anything that costs something, and before what is TEL-safe.
 
-Many templates repeat the reasoning of a chain of tool calls while it goes on, and leave out all of it when a user
-speaks next. Then nothing behind the first prompt of the chain is of use to the next one.
+Many templates repeat reasoning while a chain of tool calls goes on. When a user speaks next, they leave out all of it.
+Then nothing behind the first prompt of the chain is of use to the next one.
 
 Whether a server's templates do this is learned from returns (:class:`AnswerReuse`). A policy is told by
 :func:`reusable_only`.
@@ -23,8 +23,8 @@ from radix_tlru.policy.policy import Policy
 
 __all__ = ["AnswerReuse", "AnswerShares", "ReusableOnly", "reusable_only"]
 
-_MOVES = 0.05  # by which each return moves the shares
-_NEARLY_ALL = 0.99  # share of returns from which on it is not worth knowing how prompts began to repeat answers
+_MOVES = 0.05  # weight of one return in the running shares
+_NEARLY_ALL = 0.99  # share of returns that repeat answers, from which on all are taken to
 _NEVER = Group(0, math.inf)
 
 
@@ -45,7 +45,7 @@ class AnswerReuse:
     """How many of the next prompts repeat the last answer as it was cached, of those with reasoning and of others.
 
     Until anything is seen, answers are taken to be repeated, and reasoning is not. It also depends on how an answer
-    ended: the templates of many models repeat reasoning behind a call of a tool, and leave it out when a user speaks.
+    ended. The templates of many models repeat reasoning after a tool call, and leave it out when a user speaks.
     """
 
     def __init__(self) -> None:

@@ -15,8 +15,8 @@ from radix_tlru.policy.tel import Tally
 
 __all__ = ["IN_FORCE", "Rule", "Selector", "sparsity"]
 
-_FEWEST = 100  # contexts that fit into a shadow, unless the cache itself holds fewer
-_MOST_SPARSE = 16  # conversations for each that a shadow serves, at most; their branches are served with them
+_FEWEST = 100  # contexts that a shadow holds at least, unless the cache itself holds fewer
+_MOST_SPARSE = 16  # one conversation in so many is served by a shadow, at the sparsest; its branches are, too
 _SIZED_EVERY = 1_000  # turns between two looks at how many contexts fit
 
 IN_FORCE = "in force"

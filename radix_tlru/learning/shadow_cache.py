@@ -20,7 +20,7 @@ from radix_tlru.policy.policy import Policy
 
 __all__ = ["ShadowCache"]
 
-_MOST_ABOVE = 64  # fronts that are looked at on the way up from one
+_MOST_ABOVE = 64  # shared prefixes that are looked at above one, at most
 
 
 class _Front:

@@ -16,10 +16,10 @@ from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
 
-_MOST_REMEMBERED = 20_000  # prefixes
-_MOST_ON_A_PATH = 64  # of them that are looked at for a conversation, which has a few
-_MEMORY = 0.7  # of the mean wait, at each use
-_RATE = 0.5  # of the mean rate: waits are mostly shorter than their mean, and then much longer
+_MOST_REMEMBERED = 20_000  # prefixes that are recognised when they are used again
+_MOST_ON_A_PATH = 64  # prefixes of one conversation that are looked at; most conversations have a few
+_MEMORY = 0.7  # share of the mean wait that each new wait leaves
+_RATE = 0.5  # times 1 / the mean wait: most waits are shorter than their mean, a few much longer
 
 
 def reuse_rate(prefix: SharedPrefix, at: float) -> float:

@@ -58,9 +58,9 @@ class Sample(NamedTuple):
 class WholePrompts:
     """Joins the batches of chunked prefill, so that a sample is what the first token of a prompt had to wait for.
 
-    A long prompt is prefilled chunk by chunk. Its first token comes after the last, so each chunk adds its own fixed
-    cost, which a line through single batches would miss beyond the size of a chunk. Requests that share a batch share
-    its time, hence tokens are those of the whole batch, and a batch full of requests is as good a sample as a lone one.
+    A long prompt is prefilled chunk by chunk. Its first token comes after the last chunk, so each chunk adds its own
+    fixed cost. A line through single batches would miss that cost beyond the size of a chunk. Requests that share a
+    batch share its time, so the tokens of a sample are those of the whole batch.
     """
 
     def __init__(self) -> None:

@@ -13,6 +13,7 @@ entries           which entry of a bucket is a leaf's                 leaves' pr
 monotone_queue    the queue that a bucket is                          (key, leaf) → the least
 sharded_dict      a dictionary whose entries never all move at once   –
 preview           what would go next, without a change                order → victims and their prices
+asked_model       a model that is asked, answer by answer             a question → the answer, or its fault
 checks            does a model keep its contract?                     a model → nothing, or the first wrong answer
 ================  ==================================================  ==============================================
 

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import Any
 
-from radix_tlru.config import one_line
+from radix_tlru.policy.asked_model import LATER, AskedModel, ModelError, is_number, is_real, is_whole, plain
 from radix_tlru.policy.models import Group, Leaf
 
 __all__ = ["LEAVES", "ModelError", "check_prompt_model", "check_return_model"]
@@ -30,18 +29,10 @@ LEAVES = tuple(
 )
 """Leaves that a check asks about by default; no conversation is known of them."""
 
-_LATER = (0.0, 0.5, 1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0, 1e7)  # times that are asked about, after the last use
 _LEAST = (0.0, 1e-6, 1e-3, 0.1, math.inf)  # rates that lasting groups are asked for
 _LONGEST = (0, 1, 64, 200, 1_000, 8_192, 1 << 20)  # tokens, that first levels are asked for
 _NEARLY_ALL = 1.0 - 1e-6  # of the time until an expiry
 _ROUNDING = 1e-9  # by which rates may differ and count as equal, relative
-
-
-class ModelError(ValueError):
-    """A model breaks its contract; the message is one line: the method, what it returned and what is allowed."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
 
 
 def check_return_model(model: object, leaves: Sequence[Leaf] = LEAVES, twin: object | None = None) -> None:
@@ -55,14 +46,14 @@ def check_return_model(model: object, leaves: Sequence[Leaf] = LEAVES, twin: obj
     Raises:
         ModelError: an attribute is missing, an answer is not allowed, or the same question has two answers.
     """
-    asked = _Model(model)
+    asked = AskedModel(model)
     asked.must_have("timeless", "version")
     asked.must_have("key", "stamp", "group", "rate", "floor", methods=True)
     asked.attribute("timeless", lambda value: isinstance(value, bool), "True or False")
-    asked.attribute("version", _is_whole, "a whole number")
+    asked.attribute("version", is_whole, "a whole number")
     if hasattr(model, "in_seconds"):
         asked.attribute("in_seconds", lambda value: isinstance(value, bool), "True or False")
-    _compare(asked, [_copy_of(asked), *([] if twin is None else [_Model(twin)])], leaves)
+    _compare(asked, [_copy_of(asked), *([] if twin is None else [AskedModel(twin)])], leaves)
     for leaf in leaves:
         _check_leaf(asked, leaf)
     _check_groups(asked, leaves)
@@ -74,12 +65,12 @@ def check_prompt_model(model: object, leaves: Sequence[Leaf] = LEAVES) -> None:
     Raises:
         ModelError: an attribute is missing, or an answer is not allowed.
     """
-    asked = _Model(model)
+    asked = AskedModel(model)
     asked.must_have("probabilities")
     asked.must_have("next_prompt", methods=True)
     levels = asked.attribute(
         "probabilities",
-        lambda found: isinstance(found, tuple) and bool(found) and all(_is_number(each) for each in found),
+        lambda found: isinstance(found, tuple) and bool(found) and all(is_number(each) for each in found),
         "a tuple of one number or more",
     )
     in_order = list(levels) == sorted(levels) and levels[0] >= 0.0 and levels[-1] <= 1.0
@@ -93,32 +84,32 @@ def check_prompt_model(model: object, leaves: Sequence[Leaf] = LEAVES) -> None:
         if hasattr(model, "first_level"):
             for longest in _LONGEST:
                 first = next((level for level, end in enumerate(ends) if end <= longest), len(ends))
-                found = asked.ask("first_level", (leaf, longest), _is_whole, "a whole number")
+                found = asked.ask("first_level", (leaf, longest), is_whole, "a whole number")
                 allowed = f"{first}, the first level that next_prompt ends at {longest} tokens or less"
                 asked.require(found == first, "first_level", (leaf, longest), found, allowed)
 
 
-def _level_end(asked: _Model, leaf: Leaf, level: int) -> int:
+def _level_end(asked: AskedModel, leaf: Leaf, level: int) -> int:
     """Q (tokens) at which a level ends that is not the last."""
     allowed = "a whole number of tokens: only the last level reaches to the root"
-    end: int = asked.ask("next_prompt", (leaf, level), _is_whole, allowed)
+    end: int = asked.ask("next_prompt", (leaf, level), is_whole, allowed)
     return end
 
 
 # ---- what a return model says of one leaf ----
 
 
-def _check_leaf(asked: _Model, leaf: Leaf) -> None:
+def _check_leaf(asked: AskedModel, leaf: Leaf) -> None:
     """Its key, its stamp, how far down it may be trimmed, and the groups that it is in at later times."""
     key = asked.key(leaf)
     later = leaf._replace(last_access=leaf.last_access + 1.0)
     asked.ask(
-        "key", (later,), lambda value: _is_real(value) and value >= key, f"at least {key}, as before: keys only grow"
+        "key", (later,), lambda value: is_real(value) and value >= key, f"at least {key}, as before: keys only grow"
     )
     asked.ask(
         "floor",
         (leaf,),
-        lambda value: _is_whole(value) and 0 <= value < leaf.end,
+        lambda value: is_whole(value) and 0 <= value < leaf.end,
         f"a whole number of tokens from 0 to {leaf.end - 1}, or nothing of the leaf could go",
     )
     for now in asked.times(leaf):
@@ -130,7 +121,9 @@ def _check_leaf(asked: _Model, leaf: Leaf) -> None:
                 _check_holds(asked, leaf, now, lasting, "lasting_group", (leaf, now, least))
 
 
-def _check_holds(asked: _Model, leaf: Leaf, now: float, group: Group, method: str, question: tuple[Any, ...]) -> None:
+def _check_holds(
+    asked: AskedModel, leaf: Leaf, now: float, group: Group, method: str, question: tuple[Any, ...]
+) -> None:
     """Until its expiry a group's rate is at most that of the group in which the leaf would be then."""
     key = asked.key(leaf)
     lasts = group.expiry - now  # an age may be rounded up to that of the expiry, if it is just below it
@@ -149,10 +142,10 @@ def _check_holds(asked: _Model, leaf: Leaf, now: float, group: Group, method: st
         )
 
 
-def _check_groups(asked: _Model, leaves: Sequence[Leaf]) -> None:
+def _check_groups(asked: AskedModel, leaves: Sequence[Leaf]) -> None:
     """Within a group a lower key has a lower rate, at any time; in a timeless one all have the same."""
     newest = max((asked.stamp(leaf) for leaf in leaves), default=0.0)
-    for now in [newest + later for later in _LATER]:
+    for now in [newest + later for later in LATER]:
         keys: dict[int, set[float]] = {}
         for leaf in leaves:
             keys.setdefault(asked.group(leaf, now).number, set()).add(asked.key(leaf))
@@ -170,133 +163,17 @@ def _check_groups(asked: _Model, leaves: Sequence[Leaf]) -> None:
                 below = key, rate
 
 
-# ---- asking ----
-
-
-class _Model:
-    """A model that is asked, and whose answers are looked at one by one."""
-
-    def __init__(self, model: object, role: str = "a model that was made and told alike") -> None:
-        self.model: Any = model
-        self.name = type(model).__name__
-        self.role = role
-
-    def must_have(self, *names: str, methods: bool = False) -> None:
-        """Raise unless the model has what is named."""
-        there = dir(self.model)
-        for name in names:
-            kind = "method" if methods else "attribute"
-            if name not in there or (methods and not callable(getattr(self.model, name))):
-                raise ModelError(f"{self.name}: has no {kind} {name}")
-
-    def attribute(self, name: str, is_allowed: Callable[[Any], bool], allowed: str) -> Any:
-        """The value of an attribute."""
-        try:
-            value = getattr(self.model, name)
-        except Exception as error:  # whatever somebody else's code raises
-            raise ModelError(f"{self.name}.{name} raised {type(error).__name__}: {error}") from error
-        if not is_allowed(value):
-            raise ModelError(f"{self.name}.{name} is {value!r}: must be {allowed}")
-        return value
-
-    def ask(self, method: str, question: tuple[Any, ...], is_allowed: Callable[[Any], bool], allowed: str) -> Any:
-        """The answer of a method to a question, which is asked twice."""
-        try:
-            answer, again = (getattr(self.model, method)(*question) for _ in range(2))
-        except Exception as error:  # whatever somebody else's code raises
-            raise ModelError(f"{self._call(method, question)} raised {type(error).__name__}: {error}") from error
-        self.require(is_allowed(answer), method, question, answer, allowed)
-        self.require(answer == again, method, question, again, f"{_plain(answer)}, as before: nothing has happened")
-        return answer
-
-    def require(self, is_right: bool, method: str, question: tuple[Any, ...], answer: Any, allowed: str) -> None:
-        """Raise unless an answer is right."""
-        if not is_right:
-            raise ModelError(f"{self._call(method, question)} returned {_plain(answer)}: must be {allowed}")
-
-    def key(self, leaf: Leaf) -> float:
-        """Where the leaf stands in its group."""
-        key: float = self.ask(
-            "key", (leaf,), lambda value: _is_real(value) and value < math.inf, "a number; not nan or inf"
-        )
-        return key
-
-    def stamp(self, leaf: Leaf) -> float:
-        """The time of its last use."""
-        stamp: float = self.ask("stamp", (leaf,), _is_number, "a finite number")
-        return stamp
-
-    def group(self, leaf: Leaf, now: float, least: float | None = None) -> Group:
-        """Its group at that time; with ``least``, the one that lasts."""
-        method, question = ("group", (leaf, now)) if least is None else ("lasting_group", (leaf, now, least))
-        allowed = f"a Group of a whole number and an expiry later than now, {now:g}"
-        found: Group = self.ask(method, question, lambda value: _is_group(value) and value.expiry > now, allowed)
-        return found
-
-    def rate(self, group: int, key: float, now: float) -> float:
-        """λ."""
-        question = (group, key, now)
-        rate: float = self.ask(
-            "rate", question, lambda value: _is_number(value) and value >= 0.0, "a finite number ≥ 0"
-        )
-        return rate
-
-    def times(self, leaf: Leaf) -> list[float]:
-        """At which an order might ask for the leaf: from its last use on."""
-        return [self.stamp(leaf) + later for later in _LATER]
-
-    def answers(self, leaves: Sequence[Leaf]) -> Iterator[tuple[str, Any]]:
-        """What an order would ask of these leaves, in the same order each time, and the answers."""
-        for leaf in leaves:
-            key = self.key(leaf)
-            yield self._call("key", (leaf,)), key
-            yield self._call("stamp", (leaf,)), self.stamp(leaf)
-            for now in self.times(leaf):
-                group = self.group(leaf, now)
-                yield self._call("group", (leaf, now)), group
-                rate = group.number, key, now
-                yield self._call("rate", rate), self.rate(*rate)
-
-    def _call(self, method: str, question: tuple[Any, ...]) -> str:
-        return f"{self.name}.{method}({', '.join(map(_plain, question))})"
-
-
-def _copy_of(asked: _Model) -> _Model:
+def _copy_of(asked: AskedModel) -> AskedModel:
     """A copy, as :func:`~radix_tlru.policy.preview.preview` makes one to look ahead."""
     try:
-        return _Model(copy.copy(asked.model), "a copy of the model")
+        return AskedModel(copy.copy(asked.model), "a copy of the model")
     except Exception as error:  # whatever somebody else's code raises
         raise ModelError(f"copy.copy({asked.name}) raised {type(error).__name__}: {error}") from error
 
 
-def _compare(asked: _Model, others: Sequence[_Model], leaves: Sequence[Leaf]) -> None:
+def _compare(asked: AskedModel, others: Sequence[AskedModel], leaves: Sequence[Leaf]) -> None:
     """Ask all of them the same in the same order: a model may keep what it finds."""
     for (call, answer), *rest in zip(*(each.answers(leaves) for each in (asked, *others)), strict=True):
         for other, (_, expected) in zip(others, rest, strict=True):
             if answer != expected:
-                raise ModelError(f"{call} returned {_plain(answer)}: must be {_plain(expected)}, as of {other.role}")
-
-
-def _is_whole(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Integral)
-
-
-def _is_real(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, Real) and not math.isnan(value)
-
-
-def _is_number(value: Any) -> bool:
-    return _is_real(value) and math.isfinite(value)
-
-
-def _is_group(value: Any) -> bool:
-    return isinstance(value, Group) and _is_whole(value.number) and _is_real(value.expiry)
-
-
-def _plain(value: Any) -> str:
-    """A part of a call, short: of a leaf no conversation."""
-    if isinstance(value, Leaf):
-        return f"leaf {value.start} to {value.end} used at {value.last_access:g}"
-    if isinstance(value, Group):
-        return f"Group({value.number}, expiry={value.expiry})"
-    return repr(value)
+                raise ModelError(f"{call} returned {plain(answer)}: must be {plain(expected)}, as of {other.role}")

@@ -91,8 +91,9 @@ class ReturnModel(Protocol):
 
         Before ``expiry`` it may move to a group of a higher rate. The order sees that when the leaf would be next.
 
-        A model may also have ``lasting_group(leaf, now, least)``: a group that holds for longer, and whose rate is at
-        most that of the leaf, if it is at least ``least``. A leaf that is far from being next is then moved less often.
+        A model may also have ``lasting_group(leaf, now, least)``. For a leaf whose rate is at least ``least`` it is a
+        group that holds for longer, at a rate from ``least`` to that of the leaf. So a leaf that is far from being next
+        is moved less often.
         """
 
     def rate(self, group: int, key: float, now: float) -> float:

@@ -21,8 +21,8 @@ _COMMAND_LINE = "_radix_tlru_from_cli"
 def attach(record: ServerArgs, config: Config) -> None:
     """Make the record one of a server with our cache. A process without the plugin does not know this backend.
 
-    SGLang's own policy stays lru, also for a model whose default it is not (Qwen3-VL): with another one SGLang does not
-    look up again what waits.
+    SGLang's own policy stays lru, also for a model with another default (Qwen3-VL). With another policy SGLang would
+    not look up waiting requests again.
     """
     record.radix_cache_backend = BACKEND
     record._radix_eviction_policy_explicitly_set = True

@@ -81,45 +81,54 @@ class OfflineCache:
         key = RadixKey(context).page_aligned(self.page_size)
         tail: Any = self.cache.components[ComponentType.FULL] if stamp is not None and len(key) else None
         with tail.learning_later(a_slice=False) if tail is not None else nullcontext():
-            match = self.cache.match_prefix(MatchPrefixParams(key=key))
-            node = match.last_device_node
+            node = self.cache.match_prefix(MatchPrefixParams(key=key)).last_device_node
             slots = self.slots(node)
             cached: int = slots.numel()
-            done, inserted, length, lock = cached, 0, len(key), self.lock(node)
+            lock = self._insert_chunks(key, slots, self.lock(node))
             try:
-                while inserted < length:  # once at least: a request that finds all of itself cached still uses it
-                    end = min(done + (self.chunk or length), length)
-                    slots = torch.cat([slots, self.allocate(end - done)])
-                    so_far = key if end == length else key[:end]
-                    # What this request inserted before is no further use of it: lfu and slru count uses.
-                    params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
-                    node = self.insert(params).last_device_node
-                    self.unlock(lock)
-                    done = inserted = end
-                    lock = self.lock(node)
-                if stamp is not None and length:
-                    found = min(cached, prompt)
-                    answer_len = len(context) - prompt if answer is None else answer
+                if stamp is not None and len(key):
                     turn = Turn(
                         stamp,
                         prompt,
-                        answer_len,
-                        length,
-                        found,
-                        fingerprint_of(key),
+                        answer_len=len(context) - prompt if answer is None else answer,
+                        context_len=len(key),
+                        cached_len=min(cached, prompt),
+                        fingerprint=fingerprint_of(key),
                         answer_ids=ending,
                         thought_len=thought,
                         session=session,
                         finish=finish,
                     )
-                    tail.record_turn(node, turn, rid)
+                    tail.record_turn(lock.node, turn, rid)
                 if session is not None and self.cache.enable_session_radix_cache:
-                    self.name_session(session, node)
+                    self.name_session(session, lock.node)
             finally:
                 self.unlock(lock)
         if tail is not None and not tail.learns_later:
             self.cache.use_idle_time()
         return cached
+
+    def _insert_chunks(self, key: RadixKey, slots: torch.Tensor, lock: Lock) -> Lock:
+        """Cache a context behind a locked path, whose slots are given, chunk by chunk. Returns the lock on all of it.
+
+        If it does not fit, no lock is left.
+        """
+        done, inserted, length = slots.numel(), 0, len(key)
+        try:
+            while inserted < length:  # once at least: a request that finds all of itself cached still uses it
+                end = min(done + (self.chunk or length), length)
+                slots = torch.cat([slots, self.allocate(end - done)])
+                so_far = key if end == length else key[:end]
+                # What this request inserted before is no further use of it: lfu and slru count uses.
+                params = insert_params(key=so_far, value=slots, prev_prefix_len=done, inserted_len=inserted)
+                node = self.insert(params).last_device_node
+                self.unlock(lock)
+                done = inserted = end
+                lock = self.lock(node)
+        except BaseException:
+            self.unlock(lock)
+            raise
+        return lock
 
     def touch(self, tokens: Iterable[int]) -> int:
         """A request with that prompt waits, and SGLang has what is cached of it used; returns how much that is.

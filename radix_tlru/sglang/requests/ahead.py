@@ -1,14 +1,14 @@
-"""``--tlru-prefill-ahead``: what the next prompt will surely have is prefilled after an answer, while nobody waits.
+"""``--tlru-prefill-ahead``: the certain beginning of the next prompt is prefilled after an answer, while nobody waits.
 
-Chat templates leave out of later prompts what a model thought. So the next prompt of such a chat does not repeat its
-context as it is cached, and the answer has to be prefilled again behind the last prompt. Where a request says so
-(NVIDIA Dynamo's ``nvext.agent_hints.speculative_prefill``), that is done before the user writes:
+Chat templates leave reasoning out of later prompts. So the next prompt of such a chat does not repeat its context as it
+is cached, and the answer has to be prefilled again behind the last prompt. That is done before the user writes, if the
+request says so (NVIDIA Dynamo's ``nvext.agent_hints.speculative_prefill``):
 
     an answer is out ── the chat with it, rendered twice with two next messages: what both begin with is certain
                      ── no request is in flight ── a request for no token, of the lowest priority
 
-All of it is in the process that renders chats. A scheduler sees a request for no token that is marked as made ahead:
-it is no turn, and its context belongs to the conversation of the answer
+All of it is in the process that renders chats. A scheduler sees a request for no token that is marked as made ahead.
+It is no turn. Its context belongs to the conversation of the answer
 (:meth:`~radix_tlru.learning.learner.Learner.record_prefill`).
 """
 

@@ -2,12 +2,12 @@
 
 A prefill is timed in the scheduler, and a client waits for more. Only this process sees the whole, from when it was
 handed a request until it sent the first token. Only the scheduler sees how much of that was prefill. Both are
-durations, each on one clock, so clocks need not agree. What was seen here is reported to the scheduler with a later
-request: there is no path of its own, and every rank is told the same at the same request.
+durations, each on one clock, so clocks need not agree. What this process measured travels to the scheduler with a later
+request. So it needs no path of its own, and every rank is told the same at the same request.
 
-Only *uncontended* requests count: no other waited for its first token while they did. So other requests' prefills,
-which no eviction can mend, are not in their time; decode steps, rounds of the scheduler and detokenizing are. Only
-streamed requests count, because others have no first token that anybody sees.
+Only *uncontended* requests count: no other waited for its first token while they did. Their time has no prefills of
+other requests, which no eviction can mend. It has decode steps, rounds of the scheduler and detokenizing. Only streamed
+requests count, because of others nobody sees a first token.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *a
 def server_idle(original: Callable[..., Any], scheduler: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``on_idle``, which may sleep: there is no batch to run.
 
-    SGLang checks its pools then and publishes its load, which takes as long as several steps of ours: between them it
-    need not, if it has since the last batch.
+    SGLang checks its pools then and publishes its load, which takes as long as several steps of ours. Once after each
+    batch is enough, so it is skipped between our steps.
     """
     cache = scheduler.tree_cache
     if getattr(cache, "tail", None) is not None:
