@@ -26,6 +26,7 @@ __all__ = [
     "Supersession",
     "Turn",
     "is_known",
+    "is_later",
     "session_key",
 ]
 
@@ -162,3 +163,13 @@ class Conversation(Struct, eq=False, gc=False):
 def is_known(conversation: Conversation | None) -> bool:
     """Whether a turn of it was recorded; not of a newcomer (:meth:`~radix_tlru.learning.learner.Learner.newcomer`)."""
     return conversation is not None and conversation.number > 0
+
+
+def is_later(one: Conversation | None, other: Conversation | None) -> bool:
+    """Whether the last turn of ``one`` was not before that of ``other``, as far as known: the one to be remembered.
+
+    When it was says the conversation, and no node on its path: a look-up uses a node, too, and is nobody's turn.
+    """
+    if one is None or other is None:
+        return other is None
+    return (is_known(one), one.turn_index) >= (is_known(other), other.turn_index)

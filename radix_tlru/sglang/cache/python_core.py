@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.learning.records import Conversation, is_known, session_key
+from radix_tlru.learning.records import Conversation, is_later, session_key
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -240,9 +240,8 @@ class PythonTailComponent(TailComponent):
         has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
         if not has_taken_over:
             parent.tel_history = max(_history(parent), _history(node))
-            own, others = _conversation(node), _conversation(parent)
-            if (is_known(own), _access(node)) >= (is_known(others), _access(parent)):
-                parent.tel_conversation = own
+            if is_later(_conversation(node), _conversation(parent)):
+                parent.tel_conversation = _conversation(node)
             parent.tel_access = max(_access(parent), _access(node))
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
