@@ -51,6 +51,14 @@ class Turn(NamedTuple):
     finish: str | None = None  # OpenAI's finish_reason of the answer: stop, tool_calls, length; None: unknown
     namespace: int = 0  # hash of what its tokens are cached under (a salt, an adapter); 0: nothing
 
+    def without_tokens(self) -> Turn:
+        """What is left to learn from once it is known whose turn it was: what waits for that holds no long prompts."""
+        return self._replace(fingerprint=_forgotten, prompt_ids=(), answer_ids=())
+
+
+def _forgotten(_start: int, _end: int, _above: int) -> int:
+    raise AssertionError("the tokens of a turn that was recorded are forgotten")
+
 
 def session_key(name: str, namespace: int = 0) -> int:
     """A hash of a session's name, which may be long; two namespaces may have two sessions of one name.
