@@ -126,7 +126,7 @@ class Learner:
         self._queued = 0
         self._tokens += turn.context_len
         self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
-        self._unlearned.append((conversation, turn))
+        self._unlearned.append((conversation, turn.without_tokens()))
         if not learns_later:
             self.learn()
         return conversation

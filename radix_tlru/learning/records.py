@@ -26,6 +26,7 @@ __all__ = [
     "Supersession",
     "Turn",
     "is_known",
+    "is_later",
     "session_key",
 ]
 
@@ -49,6 +50,14 @@ class Turn(NamedTuple):
     session: str | None = None  # that the client named
     finish: str | None = None  # OpenAI's finish_reason of the answer: stop, tool_calls, length; None: unknown
     namespace: int = 0  # hash of what its tokens are cached under (a salt, an adapter); 0: nothing
+
+    def without_tokens(self) -> Turn:
+        """What is left to learn from once it is known whose turn it was: what waits for that holds no long prompts."""
+        return self._replace(fingerprint=_forgotten, prompt_ids=(), answer_ids=())
+
+
+def _forgotten(_start: int, _end: int, _above: int) -> int:
+    raise AssertionError("the tokens of a turn that was recorded are forgotten")
 
 
 def session_key(name: str, namespace: int = 0) -> int:
@@ -162,3 +171,13 @@ class Conversation(Struct, eq=False, gc=False):
 def is_known(conversation: Conversation | None) -> bool:
     """Whether a turn of it was recorded; not of a newcomer (:meth:`~radix_tlru.learning.learner.Learner.newcomer`)."""
     return conversation is not None and conversation.number > 0
+
+
+def is_later(one: Conversation | None, other: Conversation | None) -> bool:
+    """Whether the last turn of ``one`` was not before that of ``other``, as far as known: the one to be remembered.
+
+    When it was says the conversation, and no node on its path: a look-up uses a node, too, and is nobody's turn.
+    """
+    if one is None or other is None:
+        return other is None
+    return (is_known(one), one.turn_index) >= (is_known(other), other.turn_index)

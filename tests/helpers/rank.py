@@ -8,15 +8,22 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
+from array import array
+from types import SimpleNamespace
 from typing import Any
 
 import torch.distributed as dist
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru import Config
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.offline import cache_params
+from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.rules import InTurn
 
@@ -25,6 +32,15 @@ SLO_MS, POOL, PAGE, REQUESTS = 100.0, 8_192, 16, 12 * EVERY
 # Rank 1 is slower, and for a while has nothing to say: (100 - 20) / 0.1 = 800 tokens decide.
 LINES = (Line(alpha=0.05, beta=10.0), Line(alpha=0.1, beta=20.0))
 SILENT_UNTIL = 3 * EVERY
+
+FAULTY_AT = 3 * EVERY + 5
+
+
+def one_of_two() -> Driver:
+    """A cache that agrees on ξ with that of the other rank."""
+    params = cache_params(POOL, PAGE)
+    params.tp_cache_group = dist.group.WORLD
+    return Driver(build_cache(params, Config(ttft_slo_ms=SLO_MS, next_prompt_estimate=20)))
 
 
 def evict_by_what_is_learned() -> dict[str, Any]:
@@ -48,11 +64,35 @@ def evict_by_what_is_learned() -> dict[str, Any]:
     }
 
 
+def evict_while_one_measures_no_more(rank: int) -> dict[str, Any]:
+    """From a batch on the times of prefills cannot be taken on rank 1. Rank 0 still waits for it where they agree."""
+    driver = one_of_two()
+    driver.cache.tail.breaker.is_armed = True
+    scheduler = SimpleNamespace(tree_cache=driver.cache, device="cpu")
+    requests, thresholds, cached = random.Random(3), [], []
+    for number in range(FAULTY_AT + 4 * EVERY):
+        history = driver.histories.setdefault(f"{requests.randrange(30)}", [])
+        if len(history) > 2_000:
+            history.clear()
+        history += driver.fresh(requests.randrange(10, 900))
+        cached.append(driver.request(history))
+        uncached = len(history) - cached[-1]
+        ids, asked = array("q", history), SamplingParams()
+        req = Req(rid=f"{number}", origin_input_text="", origin_input_ids=ids, sampling_params=asked)
+        launched = time.monotonic() - LINES[rank].ms(uncached) / 1_000
+        batch = SimpleNamespace(launch_ts=launched, forward_iter=number, forward_mode=ForwardMode.EXTEND)
+        batch.reqs, batch.decoding_reqs, batch.extend_num_tokens = [req], None, uncached
+        if rank == 1 and number >= FAULTY_AT:
+            batch.launch_ts = "no time"
+        batch_launched(None, scheduler, batch)
+        batch_processed(lambda *_: None, scheduler, batch)
+        thresholds.append(driver.cache.tail.policy.threshold)
+    return {"thresholds": thresholds, "cached": cached, "evicted": dict(sorted(driver.cache.tail.counts.items()))}
+
+
 def main(rank: int, meeting_point: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
-    params = cache_params(POOL, PAGE)
-    params.tp_cache_group = dist.group.WORLD
-    driver = Driver(build_cache(params, Config(ttft_slo_ms=SLO_MS, next_prompt_estimate=20)))
+    driver = one_of_two()
     live = driver.cache.live_threshold
     requests, clock, alone = random.Random(1), random.Random(100 + rank), PrefillTimes()
     thresholds, cached = [], []
@@ -81,6 +121,7 @@ def main(rank: int, meeting_point: str) -> None:
                 "line": live.estimate.line,
                 "alone": own.line.tokens(SLO_MS / own.late),
                 "etlru": evict_by_what_is_learned(),
+                "faulty": evict_while_one_measures_no_more(rank),
             }
         )
     )

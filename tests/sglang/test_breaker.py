@@ -1,4 +1,4 @@
-"""A fault of ours leaves a server with stock lru, which says so once."""
+"""A fault of ours leaves a server with stock lru, which says so once; one of what a rank does alone, with less."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.policy.models import Recency
 from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
 from tests.helpers.caches import Driver, our_cache
@@ -137,18 +139,41 @@ def test_metrics_that_cannot_be_reported_end_and_the_policy_stays(caplog: pytest
 
 
 def test_prefills_that_cannot_be_looked_at_leave_stock_lru_and_the_batch_is_processed() -> None:
-    for hooked in ("launched", "processed"):
-        driver = learning()
-        use(driver)
-        scheduler = SimpleNamespace(tree_cache=driver.cache, device="cpu")
-        batch = SimpleNamespace(launch_ts=1.0)  # what the hooks ask of it next is missing
+    driver = learning()
+    use(driver)
+    scheduler = SimpleNamespace(tree_cache=driver.cache, device="cpu")
+    batch = SimpleNamespace(launch_ts=1.0)  # what the hook asks of it next is missing, on all ranks
+    assert batch_processed(lambda *_: "processed", scheduler, batch) == "processed"
+    assert batch_processed(lambda *_: "again", scheduler, batch) == "again"
+    check_lru(driver)
+    driver.cache.use_threshold(300)  # agreed on before
+
+
+@pytest.mark.parametrize("hooked", ["launched", "processed"])
+def test_prefills_that_cannot_be_timed_leave_the_policy_and_its_threshold(
+    hooked: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other ranks may be able to: they evict as before, and wait for this one where they agree on a threshold."""
+    driver = learning()
+    use(driver)
+    tail, live = driver.cache.tail, driver.cache.live_threshold
+    before, scheduler = tail.policy.threshold, SimpleNamespace(tree_cache=driver.cache, device="cpu")
+    req = Req(rid="a", origin_input_text="", origin_input_ids=array("q", [1]), sampling_params=SamplingParams())
+    batch = SimpleNamespace(launch_ts=1.0, forward_iter=1, forward_mode=ForwardMode.EXTEND, reqs=[req])
+    batch.decoding_reqs, batch.extend_num_tokens = None, 1
+    with caplog.at_level(logging.ERROR):
         if hooked == "launched":
-            batch_launched(None, scheduler, batch)
+            batch_launched(None, scheduler, SimpleNamespace())
         else:
+            batch.launch_ts = "no time"
+        for _ in range(2):
             assert batch_processed(lambda *_: "processed", scheduler, batch) == "processed"
-            assert batch_processed(lambda *_: "again", scheduler, batch) == "again"
-        check_lru(driver)
-        driver.cache.use_threshold(300)  # agreed on by ranks, one of which has fallen back
+    for number in range(3 * EVERY):
+        live.count_batch(PrefillBatch((f"{number}",), None, 100 + number), 10.0 + 0.1 * number)
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert said == ["radix_tlru: to time prefills failed; from now on the threshold stays as it is"]
+    assert (tail.breaker.has_tripped, tail.policy.threshold, live.samples) == (False, before, 0)
+    assert tail.learner is not None
 
 
 def test_a_second_fault_is_not_survived(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,17 @@ def test_a_request_that_is_refused_is_no_turn_and_one_whose_client_leaves_is(dri
     assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=FINISH_ABORT())) == before + 1
 
 
+def test_what_two_went_on_from_is_of_the_later_one_though_it_was_looked_up_since(driver: Driver) -> None:
+    """A look-up uses what is shared, too, but is nobody's turn."""
+    shared = driver.fresh(TOKENS)
+    for number in range(2):
+        driver.request(shared + driver.fresh(TOKENS), prompt=TOKENS, stamp=BOOT + 60 * (OLD + number))
+    driver.match(shared + driver.fresh(1))
+    driver.evict((OLD + 2) * TOKENS)
+    (leaf,) = driver.cache.tail.leaves()
+    assert (leaf.end, leaf.conversation.stamp) == (TOKENS, BOOT + 60 * (OLD + 1))
+
+
 def test_a_request_of_less_than_a_page_is_nobodys_use() -> None:
     driver = Driver(our_cache(POOL, 16, policy="etlru", threshold=600))
     req = Req(rid="a", origin_input_text="", origin_input_ids=array("q", [1]), sampling_params=SamplingParams())

@@ -244,7 +244,10 @@ def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest
 
 
 def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the_same(tmp_path: Path) -> None:
-    """For real: two processes, two caches, a gloo group. Each of them alone would have gone its own way."""
+    """For real: two processes, two caches, a gloo group. Each of them alone would have gone its own way.
+
+    Also while one of them can measure no more.
+    """
     meeting_point = str(tmp_path / "meet")
     both = [Run(tmp_path / str(number), "-m", "tests.helpers.rank", str(number), meeting_point) for number in range(2)]
     said = []
@@ -261,3 +264,6 @@ def test_two_ranks_that_measure_different_times_keep_one_threshold_and_evict_the
         assert evicted["tel_safe"] > 0
         assert evicted["lru"] > 0
     assert len(set(first["etlru"]["in_force"])) == 3, "whatever was learned, and lru"
+    thresholds = first["faulty"]["thresholds"]
+    assert thresholds[0] > thresholds[rank.FAULTY_AT] == thresholds[-1], "it moved, and stays"
+    assert first["faulty"]["evicted"]["tel_safe"] > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from array import array
 from dataclasses import replace
 
 import pytest
@@ -23,7 +25,16 @@ from radix_tlru.policy.tel import Tally
 from tests.helpers.paths import MOONCAKE
 from tests.helpers.random_traces import tel
 from tests.helpers.rules import InTurn
-from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_conversations, told, turn
+from tests.helpers.turns import (
+    NEXT_PROMPT,
+    PAGE,
+    THRESHOLD,
+    conversation,
+    fingerprint_of,
+    new_conversations,
+    told,
+    turn,
+)
 
 
 def synthetic(conversations: int, parameters: str = "") -> list[Request]:
@@ -107,6 +118,20 @@ def test_memory_is_bounded_by_what_is_remembered(monkeypatch: pytest.MonkeyPatch
     assert len(known) > most / 2
     assert len(known._by_session) > most / 2
     assert conversations.begun > most
+
+
+def test_a_turn_that_waits_to_be_learned_from_holds_no_tokens() -> None:
+    """Of a server that is never idle thousands may wait, each with a prompt of megabytes."""
+    learner, prompt = Learner(Config("etlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE), array("q", range(900))
+    tokens = weakref.ref(prompt)
+    for number in range(60):
+        served = told(float(number), prompt)._replace(prompt_ids=prompt, fingerprint=fingerprint_of(prompt))
+        learner.record_turn(served, learns_later=True)
+    del prompt, served
+    assert (tokens(), learner.unlearned) == (None, 60)
+    assert learner.learn() == 60
+    assert learner.selector is not None
+    assert learner.selector.sampled > 0
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:

@@ -34,3 +34,15 @@ class Breaker:
         self.has_tripped = True
         logger.error("radix_tlru: %s failed; from now on this cache evicts by lru, as stock", doing, exc_info=error)
         self._fall_back()
+
+    def survive(self, doing: str, error: Exception, left: str) -> None:
+        """What one rank alone does failed, and decides on no eviction. Says what is left; nothing falls back.
+
+        Ranks that fell back alone would evict otherwise than the others.
+
+        Raises:
+            Exception: ``error``, if faults are not survived.
+        """
+        if not self.is_armed:
+            raise error
+        logger.error("radix_tlru: %s failed; from now on %s", doing, left, exc_info=error)

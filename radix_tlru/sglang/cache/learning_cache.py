@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["LearningCache"]
 
 FULL = ComponentType.FULL
-
-logger = logging.getLogger(__name__)
 
 _TAG = int.from_bytes(b"PpXi", byteorder="big")
 """Of what stages agree on: no other message between them has it (``sglang.srt.distributed.communication_tags``)."""
@@ -110,6 +107,10 @@ class LearningCache(UnifiedRadixCache):
         if not self.tail.breaker.has_tripped:
             self.tail.use_threshold(threshold)
 
+    def stop_measuring(self, error: Exception) -> None:
+        """Prefills cannot be timed on this rank any more."""
+        self.tail.breaker.survive("to time prefills", error, "the threshold stays as it is")
+
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place: a collective. Of stages, those of the first count.
 
@@ -151,9 +152,6 @@ class LearningCache(UnifiedRadixCache):
         if self.tail_metrics is not None:
             try:
                 self.tail_metrics.report()
-            except Exception as error:
-                if not self.tail.breaker.is_armed:
-                    raise
-                # Ranks look at their orders at moments of their own: one that fell back to lru would do so alone.
+            except Exception as error:  # ranks look at their orders at moments of their own
+                self.tail.breaker.survive("to report metrics", error, "there are none")
                 self.tail_metrics = None
-                logger.error("radix_tlru: to report metrics failed; from now on there are none", exc_info=error)

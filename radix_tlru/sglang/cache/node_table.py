@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
-from radix_tlru.learning.records import is_known
+from radix_tlru.learning.records import is_later
 from radix_tlru.policy.sharded_dict import ShardedDict
 
 __all__ = ["NodeTable"]
@@ -58,8 +58,8 @@ class NodeTable:
         if parent is not None:
             access, history = self.access[row], self.history[row]
             if self.conversations:
-                own, others = self.conversations.get(row), self.conversations.get(parent)
-                if (is_known(own), access) >= (is_known(others), self.access[parent]):
+                own = self.conversations.get(row)
+                if is_later(own, self.conversations.get(parent)):
                     self.set_conversation(parent, own)
             if access > self.access[parent]:
                 self.access[parent] = access

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.learning.records import Conversation, is_known, session_key
+from radix_tlru.learning.records import Conversation, is_later, session_key
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -241,9 +241,8 @@ class PythonTailComponent(TailComponent):
         has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
         if not has_taken_over:
             parent.tel_history = max(history_of(parent), history_of(node))
-            own, others = conversation_of(node), conversation_of(parent)
-            if (is_known(own), access_of(node)) >= (is_known(others), access_of(parent)):
-                parent.tel_conversation = own
+            if is_later(conversation_of(node), conversation_of(parent)):
+                parent.tel_conversation = conversation_of(node)
             parent.tel_access = max(access_of(parent), access_of(node))
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed

@@ -57,7 +57,7 @@ def _threshold_of(scheduler: Any) -> LiveThreshold | None:
 
 
 def _give_up(scheduler: Any, error: Exception) -> None:
-    """Look at no more prefills: what did so has failed."""
+    """Look at no more prefills: what all ranks see of one, and agree on, has failed, so it has on all of them."""
     cache = scheduler.tree_cache
     cache.live_threshold = None
     cache.tail.breaker.trip("to look at prefills", error)
@@ -66,12 +66,12 @@ def _give_up(scheduler: Any, error: Exception) -> None:
 def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``run_batch``: a prefill is done where the device computes in step with the host."""
     threshold = _threshold_of(scheduler)
-    if threshold is None:
+    if threshold is None or not threshold.measures:
         return
     try:
         threshold.stopwatch.run_returned(batch.forward_iter, time.monotonic())
     except Exception as error:
-        _give_up(scheduler, error)
+        threshold.stop_measuring(error)
 
 
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
@@ -119,14 +119,25 @@ def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *
         _give_up(scheduler, error)
         return original(scheduler, batch, *args, **kwargs)
     result = original(scheduler, batch, *args, **kwargs)
+    ms = _ms_of(threshold, scheduler, batch)
     try:
-        now, in_step = time.monotonic(), scheduler.device == "cpu"
-        ms = threshold.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
         if prefill is not None:
             threshold.count_batch(prefill, ms)
     except Exception as error:
         _give_up(scheduler, error)
     return result
+
+
+def _ms_of(threshold: LiveThreshold, scheduler: Any, batch: Any) -> float | None:
+    """How long a batch took that is done now, ms; None if that cannot be told."""
+    if not threshold.measures:
+        return None
+    try:
+        now, in_step = time.monotonic(), scheduler.device == "cpu"
+        return threshold.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
+    except Exception as error:
+        threshold.stop_measuring(error)
+        return None
 
 
 def _is_prefill(batch: Any) -> bool:

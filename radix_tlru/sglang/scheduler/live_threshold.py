@@ -3,6 +3,7 @@
 Ranks of one model replica see the same batches in the same order but measure different times. So *events* decide when
 something happens (every 32nd prefill batch). What differs is agreed on at those events, by a collective over the
 process groups that SGLang gives to the cache. The slowest rank decides: it is the one that a first token waits for.
+A rank that cannot time its prefills has nothing to say, and ξ stays; it goes on to count, as the others wait for it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ class ThresholdUser(Protocol):
     def use_threshold(self, threshold: int) -> None:
         """Evict by another ξ (tokens) from now on."""
 
+    def stop_measuring(self, error: Exception) -> None:
+        """Say that prefills cannot be timed here any more, or raise ``error``."""
+
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place."""
 
@@ -50,6 +54,8 @@ class LiveThreshold:
         self._objective_ms = config.objective_ms
         self._calibration = Calibration()
         self._batches = 0
+        self.measures = True
+        """Whether prefills are timed on this rank."""
         self.estimate: Estimate | None = None
         """What the ranks agreed on last; None before."""
 
@@ -60,13 +66,33 @@ class LiveThreshold:
 
     def count_batch(self, batch: PrefillBatch, ms: float | None) -> None:
         """Every prefill batch in its turn, on every rank, with the time it took here (None: not known)."""
-        self._calibration.count_batch(batch, ms)
+        if self.measures:
+            try:
+                self._calibration.count_batch(batch, ms)
+            except Exception as error:
+                self.stop_measuring(error)
         self._batches += 1
         if self._batches % EVERY == 0:
             self._follow()
 
+    def stop_measuring(self, error: Exception) -> None:
+        """To time prefills has failed here, and perhaps nowhere else.
+
+        Raises:
+            Exception: ``error``, if faults are not survived.
+        """
+        self._cache.stop_measuring(error)
+        self.measures = False
+
+    def _own_estimate(self) -> Estimate | None:
+        try:
+            return self._calibration.estimate(self._objective_ms) if self.measures else None
+        except Exception as error:
+            self.stop_measuring(error)
+            return None
+
     def _follow(self) -> None:
-        estimate = self._agreed(self._calibration.estimate(self._objective_ms))
+        estimate = self._agreed(self._own_estimate())
         if estimate is not None:
             self.estimate = estimate
             if self._threshold.follow(estimate.tokens):
