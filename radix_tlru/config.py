@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -168,8 +169,8 @@ class Config:
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         for field in ("state", "warm"):
-            if getattr(self, field) == "":  # the folder that the server is started in, if it were a path
-                raise _error(field, '""', "the name of a file")
+            self._check_name(field, "the name of a file", str | os.PathLike)
+        self._check_name("return_model", "module:attribute", str)
         for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")
@@ -178,6 +179,15 @@ class Config:
         value = getattr(self, field)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise _error(field, value, f"{kind}, {least} or more")
+
+    def _check_name(self, field: str, kind: str, types: Any) -> None:
+        value = getattr(self, field)
+        if value is None:
+            return
+        if value == "":  # the folder that the server is started in, if it were a path
+            raise _error(field, '""', kind)
+        if value == "None" or not isinstance(value, types):  # SGLang reads null in a --config as that text
+            raise _error(field, value, f"{kind}, or left out")
 
     def _check_combinations(self) -> None:
         """Raise ConfigError for fields that contradict each other, or leave nothing to do."""
@@ -288,7 +298,8 @@ class Config:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number may be too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def one_line(text: str) -> str:

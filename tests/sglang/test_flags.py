@@ -108,6 +108,18 @@ def test_a_name_of_a_file_that_looks_like_a_number_is_a_name(
     assert capsys.readouterr().err.endswith("sglang: error: --tlru-warm 7: No such file or directory\n")
 
 
+@pytest.mark.parametrize("flag", ["state", "warm", "return-model"])
+def test_null_in_a_yaml_file_names_no_file(
+    flag: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang makes a flag with the text None of it."""
+    file = tmp_path / "server.yaml"
+    file.write_text(f"radix-eviction: etlru\ntlru-{flag}: null\n")
+    with pytest.raises(SystemExit):
+        parse(model, "--config", str(file))
+    assert f"sglang: error: --tlru-{flag} None: must be " in capsys.readouterr().err
+
+
 def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
