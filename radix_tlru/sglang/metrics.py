@@ -69,10 +69,14 @@ class TailMetrics(_StatLoggerDIMixin):
         self._threshold = make.gauge(
             "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
         )
-        self._weight = make.gauge("sglang:tlru_median_weight", "w in force; 1: lru.")
+        self._weight = make.gauge(
+            "sglang:tlru_median_weight", "w in force: from 0, the tail alone counts, to 1, all tokens count alike."
+        )
         self._live = live
         if live is not None:
-            self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
+            self._samples = make.gauge(
+                "sglang:tlru_threshold_samples", "Recent prefills that the threshold is learned from."
+            )
             self._alpha = make.gauge(
                 "sglang:tlru_alpha_ms_per_token",
                 "Prefill time of a token, of about as many as meet the objective; 0 before.",
@@ -158,29 +162,35 @@ class _LearnerMetrics:
         self._policy = make.gauges("sglang:tlru_policy", "1 for the policy in force.", "policy", names)
         self._requests = make.counter("sglang:tlru_requests_total", "Requests served.")
         self._violations = make.counter(
-            "sglang:tlru_violations_total", "Of them, those with more uncached tokens than the threshold then in force."
+            "sglang:tlru_violations_total", "Requests with more uncached tokens than the threshold then in force."
         )
         self._excess = make.counter(
-            "sglang:tlru_excess_tokens_total", "Their uncached tokens beyond it: tail excess latency, in tokens."
+            "sglang:tlru_excess_tokens_total",
+            "Uncached tokens of requests beyond the threshold then in force: tail excess latency, in tokens.",
         )
         self._shadow_requests = make.counter(
-            "sglang:tlru_shadow_requests_total", "Requests that the shadow caches were asked too."
+            "sglang:tlru_shadow_requests_total", "Requests of sampled conversations, which the shadow caches see, too."
         )
-        self._shadow_prompt = make.counter("sglang:tlru_shadow_prompt_tokens_total", "Tokens of their prompts.")
+        self._shadow_prompt = make.counter(
+            "sglang:tlru_shadow_prompt_tokens_total", "Prompt tokens of the requests that the shadow caches see."
+        )
 
         def shadow(name: str, documentation: str) -> dict[str, _Counter]:
             return make.counters(name, documentation, "policy", [*names, IN_FORCE])
 
         self._shadow_excess = shadow(
             "sglang:tlru_shadow_excess_tokens_total",
-            "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
-            f"other, not against what was served. {IN_FORCE}: under whichever was, or would have been, in force.",
+            "Tail excess latency of sampled requests under each policy in a shadow cache, in tokens; to be held "
+            f"against each other, not against what was served. {IN_FORCE}: under whichever was, or would have been, in "
+            "force.",
         )
         self._shadow_violations = shadow(
-            "sglang:tlru_shadow_violations_total", "Of them, those with more uncached tokens than the threshold."
+            "sglang:tlru_shadow_violations_total",
+            "Sampled requests with more uncached tokens than the threshold, under each policy in a shadow cache.",
         )
         self._shadow_uncached = shadow(
-            "sglang:tlru_shadow_uncached_tokens_total", "Their uncached tokens under each policy."
+            "sglang:tlru_shadow_uncached_tokens_total",
+            "Uncached tokens of sampled requests, under each policy in a shadow cache.",
         )
         self._refused = make.gauges(
             "sglang:tlru_refused",
@@ -198,9 +208,17 @@ class _LearnerMetrics:
             spans,
         )
         self._expected = make.counters(
-            "sglang:tlru_expected_returns_total", "Returns predicted for that time.", "silent", spans
+            "sglang:tlru_expected_returns_total",
+            "Returns of conversations predicted, by how long they had been silent.",
+            "silent",
+            spans,
         )
-        self._returns = make.counters("sglang:tlru_returns_total", "Returns seen in that time.", "silent", spans)
+        self._returns = make.counters(
+            "sglang:tlru_returns_total",
+            "Returns seen of conversations whose return was predicted, by how long they had been silent.",
+            "silent",
+            spans,
+        )
         self._continued = make.counters(
             "sglang:tlru_continued_total",
             "Conversations that returned, by their last answer: as_cached; or otherwise, without its reasoning or as a "
@@ -253,18 +271,26 @@ class _VictimMetrics:
         def gauges(name: str, documentation: str) -> list[Any]:
             return list(make.gauges(f"sglang:tlru_next_victim_{name}", documentation, "position", positions).values())
 
-        self._cached = gauges("cached_tokens", "Of the path of the next victims: what is resident; 0: no such victim.")
-        self._keep = gauges("keep_tokens", "Of the path, what stays once all has gone that costs the same.")
-        self._history = gauges("history_tokens", "The longest that the path has ever been.")
-        self._silent = gauges("silent_seconds", "Since the last turn that used it, by the newest stamp; NaN: unknown.")
+        self._cached = gauges(
+            "cached_tokens", "Resident tokens of the path to a leaf that goes next; 0: there is none."
+        )
+        self._keep = gauges(
+            "keep_tokens",
+            "Tokens of such a path that stay once all has gone that costs the same.",
+        )
+        self._history = gauges("history_tokens", "The most tokens that the path to a leaf that goes next has ever had.")
+        self._silent = gauges(
+            "silent_seconds", "Since the last turn that used a leaf that goes next, by the newest stamp; NaN: unknown."
+        )
         self._rate = gauges(
             "return_rate",
-            "1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, since the last use + 1).",
+            "Of a leaf that goes next: 1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, "
+            "since the last use + 1).",
         )
         self._exceed = gauges(
-            "exceed_probability", "That the next turn goes beyond the threshold for want of the token; 0: tel_safe."
+            "exceed_probability", "That for want of the next token to go a turn goes beyond the threshold; 0: tel_safe."
         )
-        self._cost = gauges("cost", "What they are ordered by: rate * ((1 - w) * probability + w).")
+        self._cost = gauges("cost", "What leaves are ordered by: return rate * ((1 - w) * exceed probability + w).")
 
     def report(self) -> None:
         # The clock decides what is shown, never what is evicted.
