@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
+import signal
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import certifi
 import pytest
@@ -119,6 +124,45 @@ def test_a_server_that_warms_nothing_is_named_with_what_it_was_asked(
         assert main(["warm", url, str(file)]) == 2
     said = "is no SGLang server; of a router, give the URL of each worker"
     assert capsys.readouterr().err == f"radix-tlru: error: {url}/{path}: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            {"message": "2 validation errors:\n  'role' must be one of 'system', 'user'\n  and\n\n  File 'a.py'"},
+            "2 validation errors: 'role' must be one of 'system', 'user' and",
+        ),
+        ({"error": {"message": f"{'a' * 900} and then"}}, f"{'a' * 900} and then"),
+        ({"error": {"message": "a" * 1_001}}, f"{'a' * 1_000} …"),
+    ],
+    ids=["SGLang's", "long", "longer"],
+)
+def test_what_a_server_refuses_a_prompt_for_is_told_in_one_line(
+    text: Mapping[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    with answering({"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": (400, json.dumps(text))}) as url:
+        assert main(["warm", url, str(file)]) == 2
+    line = f"radix-tlru: error: {file}, row 1: text: {url}/v1/tokenize: HTTP 400: {said}\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    heard: list[tuple[str, bytes]] = []
+    interruptible = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with answering({"/server_info": (200, json.dumps(INFO))}, takes_s=2.0, heard=heard) as url:
+        command = [sys.executable, "-m", "radix_tlru.cli", "warm", url, str(file)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible) as warming:
+            while not heard:
+                assert warming.poll() is None
+                time.sleep(0.01)
+            warming.send_signal(signal.SIGINT)
+            assert warming.communicate() == (None, "")
+    assert warming.returncode == 128 + signal.SIGINT
 
 
 def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
