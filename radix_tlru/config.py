@@ -75,6 +75,8 @@ that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
 LEAST_LIMIT = 512
 """Tokens that a chunk may have in any pool, however small."""
 
+_MOST_TOKENS = 2**31 - 1  # of a flag: no pool has more, and what learns counts in 64 bits
+
 
 class ConfigError(ValueError):
     """A value that cannot be served; the message is one line naming the flag, the value and what is allowed."""
@@ -160,6 +162,8 @@ class Config:
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
         for field in ("threshold", "next_prompt_estimate", "host_threshold"):
             self._check_whole(field, "a whole number of tokens", least=0)
+            if (getattr(self, field) or 0) > _MOST_TOKENS:
+                raise _error(field, getattr(self, field), f"a whole number of tokens, {_MOST_TOKENS} at most")
         self._check_whole("trim_chunk", "a whole number of tokens", least=1)
         self._check_whole("highest_priority", "a whole number", least=1)
         weight: Any = self.median_weight

@@ -86,6 +86,7 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ({"policy": "etlru", "return_model": 5}, "--tlru-return-model 5: must be module:attribute, or left out"),
         ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, etlru, lru"),
         ({"threshold": -1}, "--tlru-threshold -1: must be a whole number of tokens, 0 or more"),
+        ({"threshold": 2**31}, f"--tlru-threshold {2**31}: must be a whole number of tokens, {2**31 - 1} at most"),
         ({"threshold": 2048.5}, "--tlru-threshold 2048.5: must be a whole number of tokens, 0 or more"),
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
