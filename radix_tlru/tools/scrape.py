@@ -16,10 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
+__all__ = ["OF_ROUTER", "Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
+
+OF_ROUTER = "; of a router, give the URL of each worker"
+"""What may be the matter where a path is not known."""
 
 _WARM, _AHEAD = f"{OURS}warm_", f"{OURS}ahead_"  # of what is prefilled for no request, which is no rank's
 
@@ -125,7 +128,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     base = base_url(url)
     reply = get(base, "/metrics", session)
     if reply.status_code == requests.codes.not_found:
-        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics")
+        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics{OF_ROUTER}")
     if reply.status_code == requests.codes.unauthorized:
         raise ScrapeError(f"{base}/metrics: wants a key; give --api-key")
     if not reply.ok:

@@ -28,6 +28,8 @@ _PATIENCE_S = 600.0  # for an answer, until a first round is done
 _LATER_PATIENCE_S = 60.0  # then: so long a server that is going down may wait for a prompt that it does not answer
 _MOST_SAID = 1_000  # characters of what a server says is wrong
 
+_OF_ROUTER = "; of a router, give the URL of each worker"
+
 _Read = TypeVar("_Read")
 
 
@@ -177,12 +179,14 @@ class Warmer:
             raise WarmError(f"{url}: {error}") from None
         if reply.status_code == requests.codes.unauthorized:
             raise WarmError(f"{url}: the server wants its key; give --api-key")
+        if reply.status_code == requests.codes.not_found and body is None:
+            raise WarmError(f"{url}: not found{_OF_ROUTER}")
         if not reply.ok:
             raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
         try:
             return read(reply.json())
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise WarmError(f"{url}: is no SGLang server; of a router, give the URL of each worker") from None
+            raise WarmError(f"{url}: is no SGLang server{_OF_ROUTER}") from None
 
 
 def _attention_groups(info: Mapping[str, Any]) -> int:

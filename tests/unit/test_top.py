@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from radix_tlru.cli import main
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.support import METRIC_LABELS
-from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
+from radix_tlru.tools.scrape import OF_ROUTER, Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
 from tests.helpers.watched import PAGE, THRESHOLD, Watched
 
@@ -281,7 +281,9 @@ def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) ->
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            with pytest.raises(ScrapeError, match=r"/metrics: not found; start the server with --enable-metrics$"):
+            with pytest.raises(
+                ScrapeError, match=f"/metrics: not found; start the server with --enable-metrics{OF_ROUTER}$"
+            ):
                 scrape(f"127.0.0.1:{server.server_port}")
         finally:
             server.shutdown()

@@ -24,6 +24,7 @@ import trustme
 from radix_tlru.cli import main
 from radix_tlru.tools import warm
 from radix_tlru.tools.prompts import Prompt
+from radix_tlru.tools.scrape import OF_ROUTER
 
 HTML = "<html>nothing here</html>"
 
@@ -86,9 +87,9 @@ NO_EXPLANATION = "is no SGLang server that was started with --tlru-explain"
         (200, "null", NO_EXPLANATION),
         (200, '{"eviction": null, "rid": "r"}', NO_EXPLANATION),
         (200, HTML, NO_EXPLANATION),
-        (404, HTML, "HTTP 404; start the server with --tlru-explain"),
-        (500, HTML, "HTTP 500; start the server with --tlru-explain"),
-        (500, '{"error": {"message": "m"}}', "HTTP 500; start the server with --tlru-explain"),
+        (404, HTML, f"HTTP 404; start the server with --tlru-explain{OF_ROUTER}"),
+        (500, HTML, f"HTTP 500; start the server with --tlru-explain{OF_ROUTER}"),
+        (500, '{"error": {"message": "m"}}', f"HTTP 500; start the server with --tlru-explain{OF_ROUTER}"),
         (401, HTML, "the server wants its key (its --admin-api-key, if it has one); give --api-key"),
     ],
 )
@@ -163,6 +164,22 @@ def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) 
             warming.send_signal(signal.SIGINT)
             assert warming.communicate() == (None, "")
     assert warming.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+def test_who_gives_the_url_of_a_router_is_told_to_give_a_workers(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang's router answers 404 wherever these commands ask."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    with answering({}) as url:
+        assert main([name, url, *others]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"radix-tlru: error: {url}/")
+    assert error.endswith(f"{OF_ROUTER}\n")
+    assert error.count("\n") == 1
 
 
 def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:
