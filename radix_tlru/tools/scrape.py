@@ -49,10 +49,11 @@ class Rank:
     Args:
         name: such as ``tp 0, dp 1``.
         samples: those of our metrics that are of this rank.
+        replica: of the model, or group of data-parallel attention, that it is in; its ranks evict alike.
     """
 
-    def __init__(self, name: str, samples: Iterable[_Sample]) -> None:
-        self.name = name
+    def __init__(self, name: str, samples: Iterable[_Sample], replica: str = "") -> None:
+        self.name, self.replica = name, replica
         self._samples: dict[str, list[_Sample]] = {}
         for sample in samples:
             self._samples.setdefault(sample.name.removeprefix(OURS), []).append(sample)
@@ -185,7 +186,7 @@ def read(text: str, url: str) -> Snapshot:
         time.monotonic(),
         next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
         total("cached_tokens_total") / prompt if prompt else None,
-        tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
+        tuple(Rank(_name(key, list(ranks)), ranks[key], dict(key).get("dp_rank", "")) for key in sorted(ranks)),
         _warm(samples),
         _ahead(samples),
     )

@@ -180,8 +180,8 @@ def _state(now: Snapshot, before: Snapshot | None, width: int) -> Table:
 
     def row(name: str, told: Callable[[Rank], str | None], meaning: str, *, alike: bool = False) -> None:
         cells = [told(rank) or _NONE for rank in ranks]
-        everywhere = {told(rank) for rank in now.ranks}
-        differ = alike and len(everywhere) > 1
+        everywhere = {(rank.replica, told(rank)) for rank in now.ranks}
+        differ = alike and len(everywhere) > len({rank.replica for rank in now.ranks})
         text = Text(f"RANKS DIFFER: {meaning}" if differ else meaning, no_wrap=one_line, overflow="ellipsis")
         table.add_row(name, *cells, text, style="bold yellow" if differ else None)
 

@@ -149,6 +149,19 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "RANKS DIFFER" in together(differs)
 
 
+def test_replicas_differ_and_the_ranks_of_each_do_not() -> None:
+    """Each replica of --dp-size learns its own ξ, and chooses its own policy."""
+    first, second = Watched("tlru"), Watched("tlru", rank=1)
+    others = [Watched("tlru", rank=rank, threshold=2 * THRESHOLD) for rank in range(2)]
+    replicas = [each.text().replace('dp_rank="0"', 'dp_rank="1"') for each in others]
+    texts = [first.text(), second.text(), *replicas]
+    alike = shown(read("".join(texts), "http://server"))
+    assert all(f"dp {replica}, tp {rank}" in alike for replica in range(2) for rank in range(2))
+    assert "RANKS DIFFER" not in alike
+    wrong = first.text().replace('dp_rank="0"', 'dp_rank="1"').replace('tp_rank="0"', 'tp_rank="2"')
+    assert "RANKS DIFFER" in shown(read("".join([*texts, wrong]), "http://server"))
+
+
 def test_a_victim_that_was_used_a_moment_ago_is_silent_for_no_time() -> None:
     """A prompt that others continue is nobody's last turn, so the newest stamp is from before it."""
     watched = Watched("etlru")
