@@ -8,8 +8,10 @@ Grafana dashboard, ``warm URL FILE`` prefills prompts.
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -30,8 +32,11 @@ _INSTALL_DASHBOARD = "in a checkout, pip install '.[dashboard]'"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit status.
 
-    0, 1 (the doctor found a failure), 2 (it cannot be done) or 141 (nobody reads what it has to say any more).
+    0, 1 (the doctor found a failure), 2 (it cannot be done), 130 (interrupted) or 141 (nobody reads what it has to say
+    any more).
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an encoding without ξ gets an escape, which JSON and YAML have, too
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = _parser().parse_args(arguments)
     try:
         status: int = given.run(given)
@@ -43,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python flushes when it ends
         return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return status
 
 
@@ -131,7 +138,8 @@ def _demo_model(given: argparse.Namespace) -> int:
         write_demo_model(given.directory, SHAPES[given.shape])
     except (OSError, ImportError) as error:
         return _refuse(error)
-    serve = f"python -m sglang.launch_server --model-path {given.directory} --load-format dummy"
+    model = shlex.quote(str(given.directory))
+    serve = f"python -m sglang.launch_server --model-path {model} --load-format dummy"
     if given.shape == "tiny":
         print(f"demo model in {given.directory}; serve it with --load-format dummy, and without a GPU:")
         print(f"  SGLANG_PLATFORM=torch_cpu {serve} --device cpu --dtype float32")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -73,6 +74,8 @@ that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
 
 LEAST_LIMIT = 512
 """Tokens that a chunk may have in any pool, however small."""
+
+_MOST_TOKENS = 2**31 - 1  # of a flag: no pool has more, and what learns counts in 64 bits
 
 
 class ConfigError(ValueError):
@@ -159,6 +162,8 @@ class Config:
             raise _error("policy", self.policy, f"one of {', '.join(get_args(PolicyName))}")
         for field in ("threshold", "next_prompt_estimate", "host_threshold"):
             self._check_whole(field, "a whole number of tokens", least=0)
+            if (getattr(self, field) or 0) > _MOST_TOKENS:
+                raise _error(field, getattr(self, field), f"a whole number of tokens, {_MOST_TOKENS} at most")
         self._check_whole("trim_chunk", "a whole number of tokens", least=1)
         self._check_whole("highest_priority", "a whole number", least=1)
         weight: Any = self.median_weight
@@ -168,8 +173,8 @@ class Config:
         if self.ttft_slo_ms is not None and not (_is_number(self.ttft_slo_ms) and self.ttft_slo_ms > 0):
             raise _error("ttft_slo_ms", self.ttft_slo_ms, "a number of milliseconds above 0")
         for field in ("state", "warm"):
-            if getattr(self, field) == "":  # the folder that the server is started in, if it were a path
-                raise _error(field, '""', "the name of a file")
+            self._check_name(field, "the name of a file", str | os.PathLike)
+        self._check_name("return_model", "module:attribute", str)
         for field in ("dry_run", "explain", "prefill_ahead"):
             if not isinstance(getattr(self, field), bool):
                 raise _error(field, getattr(self, field), "true or false")
@@ -178,6 +183,15 @@ class Config:
         value = getattr(self, field)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise _error(field, value, f"{kind}, {least} or more")
+
+    def _check_name(self, field: str, kind: str, types: Any) -> None:
+        value = getattr(self, field)
+        if value is None:
+            return
+        if value == "":  # the folder that the server is started in, if it were a path
+            raise _error(field, '""', kind)
+        if value == "None" or not isinstance(value, types):  # SGLang reads null in a --config as that text
+            raise _error(field, value, f"{kind}, or left out")
 
     def _check_combinations(self) -> None:
         """Raise ConfigError for fields that contradict each other, or leave nothing to do."""
@@ -288,7 +302,8 @@ class Config:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    # A whole number may be too large for a float.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def one_line(text: str) -> str:

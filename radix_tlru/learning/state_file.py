@@ -77,6 +77,15 @@ class StateFile:
         """The file itself, if the path is a link to it."""
         return Path(os.path.realpath(self.path))
 
+    @property
+    def written(self) -> tuple[int, int] | None:
+        """What tells one save from the next, whoever saved; None: there is no file."""
+        try:
+            found = self._target.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def check(self, now: str) -> None:
         """Make sure, before a model is loaded, that the state can be loaded and saved, by doing so. A missing file is
         created. One in a folder that can be written may yet be none that can be replaced, as a mount is.

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radix_tlru.config import Config
+from radix_tlru.config import FLAGS, Config
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.state import LearnedState
 from radix_tlru.learning.state_file import Origin, StateFile
@@ -25,6 +25,8 @@ __all__ = ["SAVE_EVERY", "StateKeeper", "check_state", "state_file_of"]
 
 SAVE_EVERY = 500
 """Turns from one save to the next: as many as from one fit of hazards to the next."""
+
+_SHARED = "was written by another server meanwhile; what that one learned is lost, each needs a file of its own"
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,7 @@ class StateKeeper:
         self._unsaved = 0  # turns since the last save
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="radix_tlru_state")
         self._write: Future[bool] | None = None  # the last one
+        self._written = file.written  # as this server has left it
         self.digest = 0
         """Of what was loaded."""
 
@@ -68,6 +71,7 @@ class StateKeeper:
         Raises:
             ConfigError: the file cannot be loaded, though it could when the server was launched.
         """
+        self._written = self._file.written
         state = self._file.load()
         self.digest = state.digest
         seen = state.seen
@@ -105,7 +109,10 @@ class StateKeeper:
     def _save_now(self, state: LearnedState) -> bool:
         """Whether it was saved."""
         try:
+            if self._file.written not in (None, self._written):
+                logger.warning("radix_tlru: %s %s: %s", FLAGS["state"], self._file.path, _SHARED)
             self._file.save(state, _now())
+            self._written = self._file.written
         except Exception as error:  # a server goes on without it
             return _not_saved(error)
         return True

@@ -97,9 +97,9 @@ class _WarmMetrics:
         def gauge(name: str, documentation: str) -> Any:
             return Gauge(f"sglang:tlru_warm_{name}", documentation, ["prompt"], multiprocess_mode="mostrecent")
 
-        self._tokens = gauge("tokens", "Of a warm prompt.")
-        self._cached = gauge("cached_tokens", "Of it, what was found cached in the last round.")
-        self._prefilled = Counter("sglang:tlru_warm_prefilled_tokens_total", "Prefilled to have prompts warm.")
+        self._tokens = gauge("tokens", "Tokens of a prompt that is kept warm.")
+        self._cached = gauge("cached_tokens", "Tokens of a warm prompt that were found cached in the last round.")
+        self._prefilled = Counter("sglang:tlru_warm_prefilled_tokens_total", "Tokens prefilled to keep prompts warm.")
 
     def report(self, found: Sequence[Warmed], prefilled: int) -> None:
         """A round is done."""

@@ -8,7 +8,7 @@ import requests
 
 from radix_tlru.config import FLAGS
 from radix_tlru.tools.explanation import ROUTE, Explanation, explanation_of, lines
-from radix_tlru.tools.scrape import ScrapeError, base_url, get
+from radix_tlru.tools.scrape import OF_ROUTER, ScrapeError, base_url, get
 
 __all__ = ["explain"]
 
@@ -42,7 +42,7 @@ def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
         answer = None
     if not reply.ok:
         said = answer.get("error") if isinstance(answer, dict) else None
-        status = f"{where}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}"
+        status = f"{where}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}{OF_ROUTER}"
         raise ScrapeError(said if isinstance(said, str) else status)
     try:
         return explanation_of(answer)

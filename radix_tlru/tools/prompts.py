@@ -90,7 +90,7 @@ def _of_lines(file: Path) -> Iterator[Prompt]:
 def _read(file: Path) -> str:
     """The text of a file. Some editors begin it with a mark of the encoding, which is no part of a prompt."""
     try:
-        return file.read_text(encoding="utf-8-sig")
+        return file.read_bytes().decode("utf-8-sig")  # with the line ends that it has: they are tokens, too
     except UnicodeDecodeError:
         raise ConfigError(f"{file}: must be text in UTF-8") from None
 

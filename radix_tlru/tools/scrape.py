@@ -16,10 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from radix_tlru.config import one_line
 
-__all__ = ["Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
+__all__ = ["OF_ROUTER", "Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
+
+OF_ROUTER = "; of a router, give the URL of each worker"
+"""What may be the matter where a path is not known."""
 
 _WARM, _AHEAD = f"{OURS}warm_", f"{OURS}ahead_"  # of what is prefilled for no request, which is no rank's
 
@@ -46,10 +49,11 @@ class Rank:
     Args:
         name: such as ``tp 0, dp 1``.
         samples: those of our metrics that are of this rank.
+        replica: of the model, or group of data-parallel attention, that it is in; its ranks evict alike.
     """
 
-    def __init__(self, name: str, samples: Iterable[_Sample]) -> None:
-        self.name = name
+    def __init__(self, name: str, samples: Iterable[_Sample], replica: str = "") -> None:
+        self.name, self.replica = name, replica
         self._samples: dict[str, list[_Sample]] = {}
         for sample in samples:
             self._samples.setdefault(sample.name.removeprefix(OURS), []).append(sample)
@@ -125,7 +129,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     base = base_url(url)
     reply = get(base, "/metrics", session)
     if reply.status_code == requests.codes.not_found:
-        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics")
+        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics{OF_ROUTER}")
     if reply.status_code == requests.codes.unauthorized:
         raise ScrapeError(f"{base}/metrics: wants a key; give --api-key")
     if not reply.ok:
@@ -182,7 +186,7 @@ def read(text: str, url: str) -> Snapshot:
         time.monotonic(),
         next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
         total("cached_tokens_total") / prompt if prompt else None,
-        tuple(Rank(_name(key, list(ranks)), ranks[key]) for key in sorted(ranks)),
+        tuple(Rank(_name(key, list(ranks)), ranks[key], dict(key).get("dp_rank", "")) for key in sorted(ranks)),
         _warm(samples),
         _ahead(samples),
     )

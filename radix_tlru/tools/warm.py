@@ -26,7 +26,9 @@ SHARE = 1 / 4
 
 _PATIENCE_S = 600.0  # for an answer, until a first round is done
 _LATER_PATIENCE_S = 60.0  # then: so long a server that is going down may wait for a prompt that it does not answer
-_MOST_SAID = 200  # characters of what a server says is wrong
+_MOST_SAID = 1_000  # characters of what a server says is wrong
+
+_OF_ROUTER = "; of a router, give the URL of each worker"
 
 _Read = TypeVar("_Read")
 
@@ -177,12 +179,14 @@ class Warmer:
             raise WarmError(f"{url}: {error}") from None
         if reply.status_code == requests.codes.unauthorized:
             raise WarmError(f"{url}: the server wants its key; give --api-key")
+        if reply.status_code == requests.codes.not_found and body is None:
+            raise WarmError(f"{url}: not found{_OF_ROUTER}")
         if not reply.ok:
             raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
         try:
             return read(reply.json())
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise WarmError(f"{url}: is no SGLang server; of a router, give the URL of each worker") from None
+            raise WarmError(f"{url}: is no SGLang server{_OF_ROUTER}") from None
 
 
 def _attention_groups(info: Mapping[str, Any]) -> int:
@@ -191,13 +195,16 @@ def _attention_groups(info: Mapping[str, Any]) -> int:
 
 
 def _message_of(reply: requests.Response) -> str:
-    """What a server says is wrong."""
+    """What a server says is wrong, in one line."""
     try:
         said = reply.json()
         error = said.get("error") or said
-        return str(error.get("message") or error)[:_MOST_SAID]
+        text = str(error.get("message") or error)
     except (ValueError, AttributeError):
-        return reply.text[:_MOST_SAID] or reply.reason
+        text = reply.text or reply.reason
+    # Behind an empty line SGLang says where in its own code a field was found wrong.
+    text = " ".join(text.strip().partition("\n\n")[0].split())
+    return text if len(text) <= _MOST_SAID else f"{text[:_MOST_SAID]} …"
 
 
 def warm(url: str, file: Path, *, every_s: float | None = None, api_key: str | None = None) -> int:

@@ -7,6 +7,7 @@ import requests
 
 from eval.live.server import Server
 from radix_tlru.cli import main
+from radix_tlru.tools.scrape import OF_ROUTER
 from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD, assert_unharmed
 from tests.helpers.talk import ANSWER, A, B, C, Conversation, body
 
@@ -68,7 +69,7 @@ def test_what_cannot_be_explained_is_one_line_and_status_2(
         (our_server.base_url, "request nobody: is not among the last 4,096 that were answered and cached"),
         (
             stock_server.base_url,
-            f"{stock_server.base_url}/tlru/explain: HTTP 404; start the server with --tlru-explain",
+            f"{stock_server.base_url}/tlru/explain: HTTP 404; start the server with --tlru-explain{OF_ROUTER}",
         ),
         ("127.0.0.1:9", "no server answers at http://127.0.0.1:9"),
     ):

@@ -97,16 +97,18 @@ def test_a_yaml_file_says_the_same(model: str, tmp_path: Path) -> None:
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", ttft_slo_ms=99.9)
 
 
-def test_a_name_of_a_file_that_looks_like_a_number_is_a_name(
+def test_a_name_of_a_file_that_looks_like_a_number_is_a_name_and_null_is_none(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "server.yaml"
     file.write_text("radix-eviction: etlru\ntlru-state: 1.5\n")
     assert config_of(parse(model, "--config", str(file))) == Config("etlru", state="1.5")
-    file.write_text("radix-eviction: etlru\ntlru-warm: 7\n")
-    with pytest.raises(SystemExit):
-        parse(model, "--config", str(file))
-    assert capsys.readouterr().err.endswith("sglang: error: --tlru-warm 7: No such file or directory\n")
+    not_found, no_name = "No such file or directory", "must be the name of a file, or left out"
+    for flag, value, said in (("warm", "7", f"7: {not_found}"), ("state", "null", f"None: {no_name}")):
+        file.write_text(f"radix-eviction: etlru\ntlru-{flag}: {value}\n")
+        with pytest.raises(SystemExit):
+            parse(model, "--config", str(file))
+        assert capsys.readouterr().err.endswith(f"sglang: error: --tlru-{flag} {said}\n")
 
 
 def test_a_switch_is_turned_on_by_a_yaml_file_and_by_a_keyword(

@@ -94,6 +94,20 @@ def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pyte
     assert file.load().seen.turns == SAVE_EVERY
 
 
+def test_two_servers_with_one_file_are_told_so(file: StateFile, caplog: pytest.LogCaptureFixture) -> None:
+    first, second = started(file), started(file)
+    said = f"--tlru-state {file.path}: was written by another server meanwhile"
+    with caplog.at_level(logging.WARNING, logger="radix_tlru"):
+        for seed in range(2):
+            serve(first, SAVE_EVERY, seed)
+            first.tail.state.wait()
+        assert said not in caplog.text, "it wrote it itself"
+        serve(second, SAVE_EVERY)
+        second.tail.state.wait()
+    assert caplog.text.count(said) == 1
+    assert file.load().seen.turns == SAVE_EVERY, "it is saved all the same: an older server may be on its way out"
+
+
 def test_a_save_that_cannot_begin_leaves_the_policy_as_on_ranks_that_do_not_save(
     file: StateFile, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -80,8 +80,13 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
     [
         ({"policy": "etlru", "warm": ""}, '--tlru-warm "": must be the name of a file'),
         ({"policy": "etlru", "state": ""}, '--tlru-state "": must be the name of a file'),
+        ({"policy": "etlru", "state": "None"}, "--tlru-state None: must be the name of a file, or left out"),
+        ({"policy": "etlru", "state": True}, "--tlru-state True: must be the name of a file, or left out"),
+        ({"policy": "etlru", "warm": ["a"]}, "--tlru-warm ['a']: must be the name of a file, or left out"),
+        ({"policy": "etlru", "return_model": 5}, "--tlru-return-model 5: must be module:attribute, or left out"),
         ({"policy": "fifo"}, "--radix-eviction fifo: must be one of tlru, etlru, lru"),
         ({"threshold": -1}, "--tlru-threshold -1: must be a whole number of tokens, 0 or more"),
+        ({"threshold": 2**31}, f"--tlru-threshold {2**31}: must be a whole number of tokens, {2**31 - 1} at most"),
         ({"threshold": 2048.5}, "--tlru-threshold 2048.5: must be a whole number of tokens, 0 or more"),
         ({"threshold": "many"}, "--tlru-threshold many: must be a whole number of tokens, 0 or more"),
         ({"threshold": True}, "--tlru-threshold True: must be a whole number of tokens, 0 or more"),
@@ -99,6 +104,8 @@ def test_what_is_not_given_is_200_until_it_is_learned() -> None:
         ),
         ({"ttft_slo_ms": 0}, "--tlru-ttft-slo 0: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": math.inf}, "--tlru-ttft-slo inf: must be a number of milliseconds above 0"),
+        ({"ttft_slo_ms": 10**400}, f"--tlru-ttft-slo {10**400}: must be a number of milliseconds above 0"),
+        ({"median_weight": 10**400}, f"--tlru-median-weight {10**400}: must be a number from 0 to 1"),
         ({"ttft_slo_ms": "soon"}, "--tlru-ttft-slo soon: must be a number of milliseconds above 0"),
         ({"ttft_slo_ms": True}, "--tlru-ttft-slo True: must be a number of milliseconds above 0"),
         (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -104,6 +106,15 @@ def test_the_rules_are_printed_without_the_sdk_and_the_dashboard_says_what_to_in
     assert (refused.returncode, refused.stdout) == (2, "")
     assert refused.stderr.startswith("radix-tlru: error: dashboard needs grafana_foundation_sdk")
     assert refused.stderr.endswith("in a checkout, pip install '.[dashboard]'\n")
+
+
+@pytest.mark.parametrize(("words", "read"), [((), json.loads), (("--rules",), yaml.safe_load)], ids=["json", "yaml"])
+def test_it_is_printed_where_the_encoding_lacks_letters_of_it(words: tuple[str, ...], read: Any) -> None:
+    command = [sys.executable, "-m", "radix_tlru.cli", "dashboard", *words]
+    given = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    printed = subprocess.run(command, cwd=REPOSITORY, env=given, capture_output=True, text=True, check=False)
+    assert (printed.returncode, printed.stderr) == (0, "")
+    assert read(printed.stdout).keys() == read(rules() if words else dashboard()).keys()
 
 
 def series(name: str, values: str, **labels: str) -> dict[str, str]:

@@ -112,10 +112,11 @@ def test_a_directory_with_another_model_is_refused_and_left_alone(tmp_path: Path
 def test_the_command_writes_a_model_and_says_how_to_serve_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory = tmp_path / "new" / "model"
-    assert main(["demo-model", str(directory)]) == 0
-    assert (directory / "tokenizer.json").is_file()
-    assert f"--model-path {directory} --load-format dummy" in capsys.readouterr().out
+    for name, shown in (("new/model", f"{tmp_path}/new/model"), ("a model", f"'{tmp_path}/a model'")):
+        directory = tmp_path / name
+        assert main(["demo-model", str(directory)]) == 0
+        assert (directory / "tokenizer.json").is_file()
+        assert f"--model-path {shown} --load-format dummy" in capsys.readouterr().out
 
 
 def test_the_command_refuses_a_file_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,15 @@ def test_a_mark_of_the_encoding_is_no_part_of_a_prompt(tmp_path: Path) -> None:
     assert [prompt.text for prompt in read_prompts(tmp_path / "a.json")] == ["Once"]
 
 
+def test_the_line_ends_of_a_text_are_those_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"Once\r\nupon\r\n")
+    (tmp_path / "b.txt").write_bytes(b"Once\nupon\n")
+    assert [prompt.text for prompt in read_prompts(tmp_path)] == ["Once\r\nupon\r\n", "Once\nupon\n"]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(b'{"text": "Once"}\r\n{"text": "upon"}\r\n')
+    assert [prompt.text for prompt in read_prompts(rows)] == ["Once", "upon"]
+
+
 def test_what_is_hidden_in_a_folder_is_no_prompt(tmp_path: Path) -> None:
     """A volume of Kubernetes has its files in a hidden folder that changes, and links to them."""
     (tmp_path / "..2026_11_28").mkdir()

@@ -20,7 +20,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from radix_tlru.cli import main
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.support import METRIC_LABELS
-from radix_tlru.tools.scrape import Rank, ScrapeError, Snapshot, read, scrape
+from radix_tlru.tools.scrape import OF_ROUTER, Rank, ScrapeError, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
 from tests.helpers.watched import PAGE, THRESHOLD, Watched
 
@@ -147,6 +147,19 @@ def test_ranks_stand_side_by_side_and_what_must_be_alike_is_held_against_each_ot
     assert "tp 1" in together(second)
     assert "RANKS DIFFER" not in together(second)
     assert "RANKS DIFFER" in together(differs)
+
+
+def test_replicas_differ_and_the_ranks_of_each_do_not() -> None:
+    """Each replica of --dp-size learns its own ξ, and chooses its own policy."""
+    first, second = Watched("tlru"), Watched("tlru", rank=1)
+    others = [Watched("tlru", rank=rank, threshold=2 * THRESHOLD) for rank in range(2)]
+    replicas = [each.text().replace('dp_rank="0"', 'dp_rank="1"') for each in others]
+    texts = [first.text(), second.text(), *replicas]
+    alike = shown(read("".join(texts), "http://server"))
+    assert all(f"dp {replica}, tp {rank}" in alike for replica in range(2) for rank in range(2))
+    assert "RANKS DIFFER" not in alike
+    wrong = first.text().replace('dp_rank="0"', 'dp_rank="1"').replace('tp_rank="0"', 'tp_rank="2"')
+    assert "RANKS DIFFER" in shown(read("".join([*texts, wrong]), "http://server"))
 
 
 def test_a_victim_that_was_used_a_moment_ago_is_silent_for_no_time() -> None:
@@ -281,7 +294,9 @@ def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) ->
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever).start()
         try:
-            with pytest.raises(ScrapeError, match=r"/metrics: not found; start the server with --enable-metrics$"):
+            with pytest.raises(
+                ScrapeError, match=f"/metrics: not found; start the server with --enable-metrics{OF_ROUTER}$"
+            ):
                 scrape(f"127.0.0.1:{server.server_port}")
         finally:
             server.shutdown()

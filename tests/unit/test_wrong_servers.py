@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import re
+import signal
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import certifi
 import pytest
@@ -19,6 +24,7 @@ import trustme
 from radix_tlru.cli import main
 from radix_tlru.tools import warm
 from radix_tlru.tools.prompts import Prompt
+from radix_tlru.tools.scrape import OF_ROUTER
 
 HTML = "<html>nothing here</html>"
 
@@ -81,9 +87,9 @@ NO_EXPLANATION = "is no SGLang server that was started with --tlru-explain"
         (200, "null", NO_EXPLANATION),
         (200, '{"eviction": null, "rid": "r"}', NO_EXPLANATION),
         (200, HTML, NO_EXPLANATION),
-        (404, HTML, "HTTP 404; start the server with --tlru-explain"),
-        (500, HTML, "HTTP 500; start the server with --tlru-explain"),
-        (500, '{"error": {"message": "m"}}', "HTTP 500; start the server with --tlru-explain"),
+        (404, HTML, f"HTTP 404; start the server with --tlru-explain{OF_ROUTER}"),
+        (500, HTML, f"HTTP 500; start the server with --tlru-explain{OF_ROUTER}"),
+        (500, '{"error": {"message": "m"}}', f"HTTP 500; start the server with --tlru-explain{OF_ROUTER}"),
         (401, HTML, "the server wants its key (its --admin-api-key, if it has one); give --api-key"),
     ],
 )
@@ -119,6 +125,61 @@ def test_a_server_that_warms_nothing_is_named_with_what_it_was_asked(
         assert main(["warm", url, str(file)]) == 2
     said = "is no SGLang server; of a router, give the URL of each worker"
     assert capsys.readouterr().err == f"radix-tlru: error: {url}/{path}: {said}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            {"message": "2 validation errors:\n  'role' must be one of 'system', 'user'\n  and\n\n  File 'a.py'"},
+            "2 validation errors: 'role' must be one of 'system', 'user' and",
+        ),
+        ({"error": {"message": f"{'a' * 900} and then"}}, f"{'a' * 900} and then"),
+        ({"error": {"message": "a" * 1_001}}, f"{'a' * 1_000} …"),
+    ],
+    ids=["SGLang's", "long", "longer"],
+)
+def test_what_a_server_refuses_a_prompt_for_is_told_in_one_line(
+    text: Mapping[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    with answering({"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": (400, json.dumps(text))}) as url:
+        assert main(["warm", url, str(file)]) == 2
+    line = f"radix-tlru: error: {file}, row 1: text: {url}/v1/tokenize: HTTP 400: {said}\n"
+    assert capsys.readouterr().err == line
+
+
+def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) -> None:
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    heard: list[tuple[str, bytes]] = []
+    interruptible = functools.partial(signal.signal, signal.SIGINT, signal.default_int_handler)
+    with answering({"/server_info": (200, json.dumps(INFO))}, takes_s=2.0, heard=heard) as url:
+        command = [sys.executable, "-m", "radix_tlru.cli", "warm", url, str(file)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=interruptible) as warming:
+            while not heard:
+                assert warming.poll() is None
+                time.sleep(0.01)
+            warming.send_signal(signal.SIGINT)
+            assert warming.communicate() == (None, "")
+    assert warming.returncode == 128 + signal.SIGINT
+
+
+@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+def test_who_gives_the_url_of_a_router_is_told_to_give_a_workers(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang's router answers 404 wherever these commands ask."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    with answering({}) as url:
+        assert main([name, url, *others]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"radix-tlru: error: {url}/")
+    assert error.endswith(f"{OF_ROUTER}\n")
+    assert error.count("\n") == 1
 
 
 def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ _NEEDED = ("sglang", "torch", "tokenizers")
 _INSTALL = "not installed: in a checkout, pip install '.[serve]'"
 _PLUGINS_VARIABLE = "SGLANG_PLUGINS"
 _PLUGIN = "radix_tlru"  # the name of our entry point
-_PATIENCE_S = 600.0  # importing SGLang takes 10 s, and minutes on a busy machine with a cold disk
+_PATIENCE_S = 600.0  # for importing SGLang and trying it
 
 
 def examine() -> Iterator[Section]:
@@ -30,6 +30,8 @@ def examine() -> Iterator[Section]:
     yield _versions()
     yield _entry_points()
     if all(map(_installed, _NEEDED)):
+        takes = f"10 s, and minutes on a busy machine; it is given up after {_PATIENCE_S:g} s"
+        yield Section("sglang is imported and tried now", (Check("which takes", takes),))
         yield from _ask_sglang()
 
 

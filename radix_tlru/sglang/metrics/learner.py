@@ -47,10 +47,11 @@ class _ServedMetrics:
     def __init__(self, make: Maker) -> None:
         self._requests = make.counter("sglang:tlru_requests_total", "Requests served.")
         self._violations = make.counter(
-            "sglang:tlru_violations_total", "Of them, those with more uncached tokens than the threshold then in force."
+            "sglang:tlru_violations_total", "Requests with more uncached tokens than the threshold then in force."
         )
         self._excess = make.counter(
-            "sglang:tlru_excess_tokens_total", "Their uncached tokens beyond it: tail excess latency, in tokens."
+            "sglang:tlru_excess_tokens_total",
+            "Uncached tokens of requests beyond the threshold then in force: tail excess latency, in tokens.",
         )
 
     def report(self, learner: Learner) -> None:
@@ -64,23 +65,28 @@ class _ShadowMetrics:
 
     def __init__(self, make: Maker, candidates: list[str]) -> None:
         self._requests = make.counter(
-            "sglang:tlru_shadow_requests_total", "Requests that the shadow caches were asked too."
+            "sglang:tlru_shadow_requests_total", "Requests of sampled conversations, which the shadow caches see, too."
         )
-        self._prompt_tokens = make.counter("sglang:tlru_shadow_prompt_tokens_total", "Tokens of their prompts.")
+        self._prompt_tokens = make.counter(
+            "sglang:tlru_shadow_prompt_tokens_total", "Prompt tokens of the requests that the shadow caches see."
+        )
 
         def counters(name: str, documentation: str) -> dict[str, MirroredCounter]:
             return make.counters(name, documentation, "policy", [*candidates, IN_FORCE])
 
         self._excess = counters(
             "sglang:tlru_shadow_excess_tokens_total",
-            "Tail excess latency of these under each policy in a shadow cache, in tokens; to be held against each "
-            f"other, not against what was served. {IN_FORCE}: under whichever was, or would have been, in force.",
+            "Tail excess latency of sampled requests under each policy in a shadow cache, in tokens; to be held "
+            f"against each other, not against what was served. {IN_FORCE}: under whichever was, or would have been, in "
+            "force.",
         )
         self._violations = counters(
-            "sglang:tlru_shadow_violations_total", "Of them, those with more uncached tokens than the threshold."
+            "sglang:tlru_shadow_violations_total",
+            "Sampled requests with more uncached tokens than the threshold, under each policy in a shadow cache.",
         )
         self._uncached = counters(
-            "sglang:tlru_shadow_uncached_tokens_total", "Their uncached tokens under each policy."
+            "sglang:tlru_shadow_uncached_tokens_total",
+            "Uncached tokens of sampled requests, under each policy in a shadow cache.",
         )
         self._refused = make.gauges(
             "sglang:tlru_refused",
@@ -118,9 +124,18 @@ class _ReturnMetrics:
             spans,
         )
         self._expected = make.counters(
-            "sglang:tlru_expected_returns_total", "Returns predicted for that time.", "silent", spans
+            "sglang:tlru_expected_returns_total",
+            "Returns of conversations predicted, by how long they had been silent.",
+            "silent",
+            spans,
         )
-        self._returns = make.counters("sglang:tlru_returns_total", "Returns seen in that time.", "silent", spans)
+        self._returns = make.counters(
+            "sglang:tlru_returns_total",
+            "Returns seen of conversations whose return was predicted, by how long they had been silent.",
+            "silent",
+            spans,
+        )
+
         self._continued = make.counters(
             "sglang:tlru_continued_total",
             "Conversations that returned, by their last answer: as_cached; or otherwise, without its reasoning or as a "

@@ -26,7 +26,9 @@ class PolicyMetrics:
         self._threshold = make.gauge(
             "sglang:tlru_threshold_tokens", "Uncached tokens that meet the TTFT objective, in force."
         )
-        self._weight = make.gauge("sglang:tlru_median_weight", "w in force; 1: lru.")
+        self._weight = make.gauge(
+            "sglang:tlru_median_weight", "w in force: from 0, the tail alone counts, to 1, all tokens count alike."
+        )
 
     def report(self) -> None:
         self._fallen_back.set(self._tail.breaker.has_tripped)
@@ -39,7 +41,9 @@ class EstimateMetrics:
 
     def __init__(self, make: Maker, live: LiveThreshold) -> None:
         self._live = live
-        self._samples = make.gauge("sglang:tlru_threshold_samples", "Recent prefills that it is learned from.")
+        self._samples = make.gauge(
+            "sglang:tlru_threshold_samples", "Recent prefills that the threshold is learned from."
+        )
         self._alpha = make.gauge(
             "sglang:tlru_alpha_ms_per_token",
             "Prefill time of a token, of about as many as meet the objective; 0 before.",

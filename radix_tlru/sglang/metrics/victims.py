@@ -31,18 +31,26 @@ class VictimMetrics:
         def gauges(name: str, documentation: str) -> list[Any]:
             return list(make.gauges(f"sglang:tlru_next_victim_{name}", documentation, "position", positions).values())
 
-        self._cached = gauges("cached_tokens", "Of the path of the next victims: what is resident; 0: no such victim.")
-        self._keep = gauges("keep_tokens", "Of the path, what stays once all has gone that costs the same.")
-        self._history = gauges("history_tokens", "The longest that the path has ever been.")
-        self._silent = gauges("silent_seconds", "Since the last turn that used it, by the newest stamp; NaN: unknown.")
+        self._cached = gauges(
+            "cached_tokens", "Resident tokens of the path to a leaf that goes next; 0: there is none."
+        )
+        self._keep = gauges(
+            "keep_tokens",
+            "Tokens of such a path that stay once all has gone that costs the same.",
+        )
+        self._history = gauges("history_tokens", "The most tokens that the path to a leaf that goes next has ever had.")
+        self._silent = gauges(
+            "silent_seconds", "Since the last turn that used a leaf that goes next, by the newest stamp; NaN: unknown."
+        )
         self._rate = gauges(
             "return_rate",
-            "1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, since the last use + 1).",
+            "Of a leaf that goes next: 1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, "
+            "since the last use + 1).",
         )
         self._exceed = gauges(
-            "exceed_probability", "That the next turn goes beyond the threshold for want of the token; 0: tel_safe."
+            "exceed_probability", "That for want of the next token to go a turn goes beyond the threshold; 0: tel_safe."
         )
-        self._cost = gauges("cost", "What they are ordered by: rate * ((1 - w) * probability + w).")
+        self._cost = gauges("cost", "What leaves are ordered by: return rate * ((1 - w) * exceed probability + w).")
 
     def report(self) -> None:
         """Look again if the last look was long enough ago."""

@@ -170,6 +170,6 @@ def _counters() -> tuple[Any, Any]:
     from prometheus_client import Counter
 
     return (
-        Counter("sglang:tlru_ahead_answers_total", "Whose next prompt was to be prefilled ahead.", ["outcome"]),
-        Counter("sglang:tlru_ahead_prefilled_tokens_total", "Prefilled ahead of the next prompt."),
+        Counter("sglang:tlru_ahead_answers_total", "Answers whose next prompt was to be prefilled ahead.", ["outcome"]),
+        Counter("sglang:tlru_ahead_prefilled_tokens_total", "Tokens prefilled ahead of next prompts."),
     )

@@ -50,7 +50,8 @@ def state_table(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     if not now.ranks[0].is_dry_run:
         rows += _eviction_rows(now, before)
     for row in rows:
-        differ = row.must_agree and len({row.cell(rank) for rank in now.ranks}) > 1
+        everywhere = {(rank.replica, row.cell(rank)) for rank in now.ranks}
+        differ = row.must_agree and len(everywhere) > len({rank.replica for rank in now.ranks})
         meaning = f"RANKS DIFFER: {row.meaning}" if differ else row.meaning
         table.add_row(
             row.name,
