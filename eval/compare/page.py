@@ -36,7 +36,7 @@ _READ = (
     "request. ξ is how many of them still meet the objective of time to first token. over ξ: requests that miss it. "
     "TEL: the tokens over ξ, summed. prefilled: all uncached tokens. A capacity in % is a share of the trace's working "
     "set: the most tokens at one time that a later prompt has again. Where a policy learns, w is the "
-    "weight of the median: load, as a server has it, unless one is given."
+    "weight of the median: that of a server, unless one is given."
 )
 
 
