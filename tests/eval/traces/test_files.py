@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eval.traces import open_trace
+from eval.traces.reading.files import Source
 from tests.helpers.trace_files import lines, refusal, said, write_lines
 
 ROWS = [
@@ -103,6 +105,21 @@ def test_what_cannot_be_opened_is_refused_in_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / name).write_bytes(content)
     assert message in refusal(name)
+
+
+@pytest.mark.parametrize("separator", [",", ",\n"])
+def test_a_json_array_is_held_once_while_it_is_read(separator: str, tmp_path: Path) -> None:
+    items = [json.dumps({"text": "x" * 100_000})] * 80
+    path = tmp_path / "t.json"
+    path.write_text(f"[{separator.join(items)}]")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in Source.of(str(path)).records()) == len(items)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A line that is all of the file is joined from parts while it is looked at.
+    assert most < (2.5 if separator == "," else 1.5) * path.stat().st_size
 
 
 def test_a_broken_document_behind_sound_ones_is_a_bad_record(tmp_path: Path) -> None:
