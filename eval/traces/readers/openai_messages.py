@@ -70,7 +70,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             of_tokens.append(call)
         elif not call.messages:
             notes.left_out(f"{record.where}: the prompt is empty")
-        elif not call.answer and not call.adds and call.messages[-1].role == "assistant":
+        elif not call.answer and not call.adds and _is_conversation(row, call):
             pieces.extend(chats.pieces(record, row, call))
         else:
             log.add(call)
@@ -211,9 +211,9 @@ class _Chats:
 
     def pieces(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Piece]:
         """The turns of one row, if it has any."""
-        taken = turns(call.messages)
+        taken = [turn for turn in turns(call.messages) if turn.answer]
         if not taken:
-            self._notes.left_out(f"{record.where}: messages: none of a user")
+            self._notes.left_out(f"{record.where}: messages: none of a user that is answered")
             return
         written = _written(taken)
         if written is None and not self._drawn:
@@ -250,6 +250,11 @@ class _Chats:
         last = made[-1]
         self._ends[last.context.ids[-1]] = last.conversation or "", last.arrival_s
         return made
+
+
+def _is_conversation(row: Mapping[str, Any], call: TextCall) -> bool:
+    """Whether a row is what was said, and no prompt. A run of mini-swe-agent may end at a limit, behind a result."""
+    return "trajectory_format" in row or call.messages[-1].role == "assistant"
 
 
 def _written(taken: Sequence[Turn]) -> list[tuple[float, float]] | None:

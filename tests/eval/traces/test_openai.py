@@ -219,6 +219,11 @@ def test_messages_that_an_agent_logged_with_their_times_are_calls_at_these_times
     assert (first.answer_s, second.arrival_s, second.wait_s, second.answer_s) == (None, 0.5, 0.5, 7.5)
     assert second.continues(first)
     assert not said(trace, "drawn")
+    # One that ran into a limit, before its first call and behind one: what was not answered was not asked.
+    rows = [{"messages": [*some, ended], "trajectory_format": "mini-swe-agent-1.1"} for some in (asked, messages[:4])]
+    trace = read(tmp_path, {"messages": messages}, *rows)
+    assert [request.prompt_tokens for request in trace.requests] == [110, 110, 160]
+    assert trace.skip_reasons == ("t.jsonl:2: messages: none of a user that is answered",)
     untold = [*asked, looked | {"timestamp": "today", "extra": {}}, result, looked]
     assert "starts of conversations" in said(read(tmp_path, {"messages": untold}), "drawn")
 
