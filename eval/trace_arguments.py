@@ -17,6 +17,7 @@ __all__ = [
     "add_text_arguments",
     "add_trace_arguments",
     "say_missing",
+    "say_too_long",
     "trace_source",
 ]
 
@@ -163,6 +164,14 @@ def say_missing(lines: Iterable[str]) -> None:
     """What is missing in a trace (``Trace.missing``), on standard error."""
     for line in lines:
         print(line, file=sys.stderr)
+
+
+def say_too_long(trace: str, longest: int, capacities: Iterable[int]) -> None:
+    """Say on standard error which capacities (tokens) hold less than the longest prompt of a trace, if any does."""
+    small = ", ".join(f"{each:,}" for each in sorted(set(capacities)) if each < longest)
+    if small:
+        fits = f"prompts have up to {longest:,} tokens, more than fit in {small}"
+        print(f"{trace}: {fits}: a server refuses such prompts, and here their beginnings are cached", file=sys.stderr)
 
 
 def _check_generated(name: str, args: argparse.Namespace) -> None:

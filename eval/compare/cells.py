@@ -80,12 +80,13 @@ def fill(rows: Rows, wanted: Sequence[tuple[Setting, Sequence[Cell]]], jobs: int
         How many cells were run.
     """
     calls = []
+    at_once = AT_ONCE if jobs > 1 else 1  # one process remembers its references from call to call
     for setting, cells in wanted:
         baseline, optimum = (next(c for c in cells if c.policy == name) for name in (BASELINE, OPTIMUM))
         missing = [cell for cell in cells if not is_done(cell, setting, rows)]
-        for first in range(0, len(missing), AT_ONCE):
-            calls.append((Work(setting, baseline, optimum, tuple(missing[first : first + AT_ONCE])),))
-    title = f"batches of up to {AT_ONCE} cells"
+        for first in range(0, len(missing), at_once):
+            calls.append((Work(setting, baseline, optimum, tuple(missing[first : first + at_once])),))
+    title = f"batches of up to {at_once} cells" if at_once > 1 else "cells"
     count = 0
     for made in in_parallel(rows_of, calls, jobs=jobs, title=title, ordered=False):
         for row in made:

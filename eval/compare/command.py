@@ -40,12 +40,12 @@ from eval.compare.settings import (
 )
 from eval.compare.table import cell_grids, summary
 from eval.compare.traces import sources, survey_all
-from eval.compare.verdict import Verdict, verdicts
+from eval.compare.verdict import NOTHING_DIFFERS, Verdict, nothing_differs, verdicts
 from eval.simulate.grid import EVICTIONS
 from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
-from eval.trace_arguments import add_reading_arguments
+from eval.trace_arguments import add_reading_arguments, say_too_long
 
 __all__ = ["LOSSES", "add_arguments", "judge", "run"]
 
@@ -153,6 +153,8 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
             is_done(cell, setting, rows)
     folder.mkdir(parents=True, exist_ok=True)
     note_command(folder, args.command_line)
+    for trace in dict.fromkeys(setting.trace for setting in settings):
+        say_too_long(trace.name, trace.longest, (each.capacity for each in settings if each.trace is trace))
     ran = fill(rows, wanted, args.jobs)
     names = [cell.name for _, cells in wanted for cell in cells]
     rows.sort(names)
@@ -176,4 +178,4 @@ def _lines(found: Sequence[Verdict], most: int | None = None) -> list[str]:
         lines += [f"  {loss}" for loss in one.losses[:most]]
         if most is not None and len(one.losses) > most:
             lines.append(f"  … and {len(one.losses) - most:,} more, in {LOSSES}")
-    return lines
+    return [*lines, *([NOTHING_DIFFERS] if nothing_differs(found) else [])]

@@ -12,7 +12,7 @@ from eval.compare.changes import RULE
 from eval.compare.picture import gap_closed, worst_figures
 from eval.compare.settings import BASELINE
 from eval.compare.table import Grid, cell_grids, summary
-from eval.compare.verdict import LEAST_GAP, Row, Verdict
+from eval.compare.verdict import LEAST_GAP, NOTHING_DIFFERS, Row, Verdict, nothing_differs
 from eval.render import html
 from eval.render.looks import RC, percent
 
@@ -36,7 +36,7 @@ _READ = (
     "request. ξ is how many of them still meet the objective of time to first token. over ξ: requests that miss it. "
     "TEL: the tokens over ξ, summed. prefilled: all uncached tokens. A capacity in % is a share of the trace's working "
     "set: the most tokens at one time that a later prompt has again. Where a policy learns, w is the "
-    "weight of the median: load, as a server has it, unless one is given."
+    "weight of the median: that of a server, unless one is given."
 )
 
 
@@ -59,6 +59,7 @@ def write_page(
         html.paragraph(lead, "lead"),
         html.heading("The verdict"),
         *(html.paragraph(one.sentence + _oracle(one)) for one in found if one.policy != BASELINE),
+        *([html.paragraph(NOTHING_DIFFERS)] if nothing_differs(found) else []),
         *_pictures(folder, found),
         html.heading(table.title),
         html.table(table.head, table.rows),

@@ -48,6 +48,7 @@ class Survey:
     digest: str  # changes when the trace does
     requests: int
     working_set: int  # tokens
+    longest: int  # prompt, tokens
     missing: tuple[str, ...] = ()  # of what was given, in lines
 
 
@@ -125,4 +126,5 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
             return str(error)
         raise
     known = digest_of(trace), len(trace.requests), working_set(trace.requests)
-    return Survey(source, trace.name, *known, tuple(trace.missing()))
+    longest = max(request.prompt_tokens for request in trace.requests)
+    return Survey(source, trace.name, *known, longest, tuple(trace.missing()))

@@ -15,12 +15,18 @@ from eval.compare.settings import BASELINE, OPTIMUM
 from eval.render.looks import compact, percent
 from eval.simulate.table import label
 
-__all__ = ["LEAST_GAP", "Loss", "Verdict", "place", "verdicts"]
+__all__ = ["LEAST_GAP", "NOTHING_DIFFERS", "Loss", "Verdict", "nothing_differs", "place", "verdicts"]
 
 Row = Mapping[str, Any]
 
 LEAST_GAP = 0.01
 """Share of lru's TEL that the optimum has to save, or the share of the gap that a policy closes says nothing."""
+
+NOTHING_DIFFERS = (
+    f"Nor does {OPTIMUM}, which knows the future, differ from lru in any figure: here no policy can win or lose. "
+    "Nothing comes again, or all of it fits, or nothing does."
+)
+"""Said where the settings cannot tell policies apart."""
 
 
 class Loss(NamedTuple):
@@ -87,15 +93,18 @@ class Verdict:
         return float(np.mean(known)) if known else None
 
     @property
+    def differs(self) -> bool:
+        """Whether any figure is another than lru's."""
+        pairs = zip(self.rows, self.lru, strict=True)
+        return any(row[metric] != lru[metric] for row, lru in pairs for metric in METRICS)
+
+    @property
     def sentence(self) -> str:
         """The verdict."""
         count = len(self.rows)
         if not self.losses:
             where = "the one setting" if count == 1 else f"any of {count:,} settings"
-            same = all(
-                row[metric] == lru[metric] for row, lru in zip(self.rows, self.lru, strict=True) for metric in METRICS
-            )
-            nothing = " No figure differs from lru." if same else ""
+            nothing = "" if self.differs else " No figure differs from lru."
             scope = f"by more than 1 %, in any of {len(METRICS)} figures in {where}"
             return f"{self.name}: never worse than lru ({scope}).{nothing}"
         of_metric = Counter(loss.metric for loss in self.losses)
@@ -121,6 +130,12 @@ def verdicts(rows: Sequence[Row]) -> list[Verdict]:
         arms.setdefault(label(row["policy"], row["median_weight"]), []).append(row)
     found = [_verdict(name, cells, lru, with_gap) for name, cells in arms.items()]
     return sorted(found, key=lambda one: one.policy != BASELINE)
+
+
+def nothing_differs(found: Sequence[Verdict]) -> bool:
+    """Whether the optimum ran and does as lru does in every figure, so that the verdicts say nothing of policies."""
+    optima = [one for one in found if one.policy == OPTIMUM]
+    return bool(optima) and not any(one.differs for one in optima)
 
 
 def _verdict(

@@ -36,7 +36,7 @@ from eval.simulate.rows import CELLS, Rows, check_same_trace, note_command
 from eval.simulate.rows import REFERENCES as REFERENCE_ROWS
 from eval.simulate.table import cells_table
 from eval.terminal import show
-from eval.trace_arguments import add_trace_arguments, say_missing, trace_source
+from eval.trace_arguments import add_trace_arguments, say_missing, say_too_long, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
 __all__ = ["add_arguments", "run"]
@@ -87,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     """
     trace = trace_of(trace_source(args))
     say_missing(trace.missing())
+    say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)
     wanted = grid(trace.name, args)
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from eval.arguments import one_of, tokens, whole
+from eval.arguments import one_of, whole
 
 __all__ = ["add_arguments", "run"]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the soak."""
-    parser.add_argument("--steps", type=tokens, default=1_000_000, help="audited steps (default: 1M)")
-    parser.add_argument("--requests", type=tokens, default=0, help="requests through one real cache (default: none)")
+    parser.add_argument("--steps", type=whole(0), default=1_000_000, help="audited steps (default: 1M)")
+    parser.add_argument("--requests", type=whole(0), default=0, help="requests through one real cache (default: none)")
     cores = ("rust", "python")
     parser.add_argument("--core", type=one_of(cores), default="rust", help="that serves them (default: rust)")
     parser.add_argument("--seed", type=whole(0), default=0, help="of the steps (default: 0)")
@@ -28,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     for flag, value in (("--steps", args.steps), ("--requests", args.requests)):
         if 0 < value < 10:
             raise ValueError(f"{flag} {value}: must be 10 or more, or 0 for none")
+    if not args.steps and not args.requests:
+        raise ValueError("--steps 0: leaves nothing to do without --requests")
     from eval.soak.steps import serve, soak  # SGLang and torch: not for --help
 
     if args.steps:

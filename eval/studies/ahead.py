@@ -20,7 +20,7 @@ from eval.arguments import add_cache, add_policies, check_page_sizes
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
 from eval.studies.figures import change, figures, shown
-from eval.terminal import show, table
+from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
@@ -86,7 +86,9 @@ def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
     own = count(1 + max((unit for request in requests for unit in request.context.ids), default=0))
     for request, later in zip(requests, reversed(after), strict=True):
         answer = request.output_tokens - request.thought_tokens
-        if later is not None:
+        if later is not None and not later.prompt.ids:
+            yield None  # less than a block, of which nothing is cached
+        elif later is not None:
             *ids, _ = later.prompt.ids  # the last unit is what is new
             *ends, _ = later.prompt.ends
             beginning = Path(tuple(ids), tuple(ends))
@@ -103,7 +105,8 @@ def serve(requests: Sequence[Request], policy: str, way: Way, capacity: int, thr
     cache = simulated_cache(policy, capacity, threshold=threshold, page_size=page_size)
     cached: list[int] = []
     prefilled = 0
-    for request, beginning in zip(requests, next_beginnings(requests), strict=True):
+    pairs = zip(requests, next_beginnings(requests), strict=True)
+    for request, beginning in track(pairs, f"{policy}: {way.name}", len(requests)):
         cached.append(cache.request(request))
         if beginning is None:
             continue

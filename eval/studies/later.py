@@ -30,7 +30,7 @@ from eval.caches.policies import POLICIES, simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.grid import WEIGHTED
 from eval.studies.figures import Figures, figures, mean, shown
-from eval.terminal import show, table
+from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
 
@@ -72,6 +72,8 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     first = int(len(requests) * args.share)
     knowledge = TraceKnowledge(requests)
     cells = list(itertools.product(args.capacity, args.threshold))
+    asked = itertools.product(args.policy, args.median_weight)
+    arms = dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked)
 
     def serve(policy: str, capacity: int, threshold: int, weight: float | None) -> Figures:
         cache = simulated_cache(
@@ -87,15 +89,19 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
         )
         return figures(requests, simulate(cache, requests), threshold, first)
 
-    lru = {cell: serve("lru", *cell, 0.0) for cell in cells}
-    optimum = {cell: serve(args.optimum, *cell, 0.0) for cell in cells}
+    runs = list(itertools.product((("lru", 0.0), (args.optimum, 0.0), *arms), cells))
+    served = {
+        ((policy, weight), (capacity, threshold)): serve(policy, capacity, threshold, weight)
+        for (policy, weight), (capacity, threshold) in track(runs, "cells")
+    }
+    lru = {cell: served[("lru", 0.0), cell] for cell in cells}
+    optimum = {cell: served[(args.optimum, 0.0), cell] for cell in cells}
     result = table(
         f"{len(requests) - first:,} of {len(requests):,} requests; means over {len(cells)} cells, against lru",
         ("policy", "w", "gap closed", "TEL", "p50", "p95", "worst p95", "mean", "gap closed, cell by cell"),
     )
-    asked = itertools.product(args.policy, args.median_weight)
-    for policy, weight in dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked):
-        done = {cell: serve(policy, *cell, weight) for cell in cells}
+    for policy, weight in arms:
+        done = {cell: served[(policy, weight), cell] for cell in cells}
         closed = [done[cell].gap_closed(lru[cell], optimum[cell]) for cell in cells]
         changes = [done[cell].against(lru[cell]) for cell in cells]
         means = Figures(*map(mean, zip(*changes, strict=True)))

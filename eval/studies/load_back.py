@@ -23,6 +23,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, Span
 from eval.simulate.cells import uncached_tokens
+from eval.studies.figures import change, shown
 from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
@@ -168,7 +169,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
                 *(f"{figure:,.0f}" for figure in (loaded.mean(), np.percentile(loaded, 95))),
                 f"{served.ahead / len(requests):,.0f}",
                 *(
-                    f"{figure / before - 1:+.1%}" if loads_back else f"{figure:,.0f}"
+                    shown(change(figure, before)) if loads_back else f"{figure:,.0f}"
                     for figure, before in zip(found, base, strict=True)
                 ),
             )

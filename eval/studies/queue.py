@@ -46,7 +46,7 @@ from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
 from eval.studies.queue_model import Line, QueueAware, Queued, line_for, serve, span_s
-from eval.terminal import show, table
+from eval.terminal import show, table, track
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config
@@ -128,7 +128,7 @@ def compare(args: argparse.Namespace) -> Table:
         raise TraceError(f"--trace {trace.name}: has no arrival times to wait by")
     cells = _cells(trace.name, args)
     alone = cache_for(cells[0], knowledge_of(source))
-    uncached = sum(request.prompt_tokens - alone.request(request) for request in trace.requests)
+    uncached = sum(request.prompt_tokens - alone.request(request) for request in track(trace.requests, "lru alone"))
     lines = _lines(args, trace.requests, uncached)
     runs = list(itertools.product(lines, cells))
     calls = [(cell, source, _engine(lines[load], args)) for load, cell in runs]

@@ -15,7 +15,7 @@ from rich.table import Table
 from eval.arguments import add_cache, check_page_sizes, weight_text, whole
 from eval.caches.simulator import SimulatedCache
 from eval.studies.figures import Figures, figures
-from eval.terminal import show, table
+from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces import open_trace
 from eval.traces.request import Request
@@ -87,7 +87,7 @@ def _serve(learner: Learner, requests: Sequence[Request], args: argparse.Namespa
     """Requests before the first that another policy than lru is in force for, and the figures."""
     cache, began = SimulatedCache(learner, args.capacity, args.page_size), None
     cached: list[int] = []
-    for number_of, request in enumerate(requests):
+    for number_of, request in enumerate(track(requests, "requests")):
         if began is None and learner.in_force != "lru":
             began = number_of
         cached.append(cache.request(request))

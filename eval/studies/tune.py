@@ -33,7 +33,7 @@ from eval.arguments import (
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, outcome
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
-from eval.simulate.timing import Timing
+from eval.simulate.timing import Timing, TimingError
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
 from eval.timing_arguments import add_timing_arguments, timing_of
@@ -77,7 +77,10 @@ def run(args: argparse.Namespace) -> int:
         ValueError, OSError: something asked for cannot be done.
     """
     timing = timing_of(args)
-    objective = timing.tokens(args.slo)
+    try:
+        objective = timing.tokens(args.slo)
+    except TimingError as error:
+        raise ValueError(f"--slo {error}") from None
     if objective < 1:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
     check_page_sizes([args.page_size], [args.capacity])

@@ -20,7 +20,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
 from eval.studies.figures import figures, shown
-from eval.terminal import show, table
+from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 from radix_tlru.tools.warm import SHARE
@@ -82,8 +82,10 @@ def warm_paths(requests: Sequence[Request], uses: int, most: int) -> list[WarmPa
     seen: set[str | None] = {None}
     found: dict[int, WarmPath] = {}
     for request in requests:
-        if request.conversation not in seen:
-            seen.add(request.conversation)
+        if request.conversation in seen:
+            continue
+        seen.add(request.conversation)
+        if request.prompt.ids:  # else it is less than a block, of which nothing is cached
             unit, end = request.prompt.ids[0], request.prompt.ends[0]
             before = found.get(unit, WarmPath(Path((unit,), (end,)), 0))
             found[unit] = before._replace(uses=before.uses + 1)
@@ -109,7 +111,7 @@ def serve(
     cache = simulated_cache(policy, capacity, threshold=threshold, page_size=page_size, knowledge=knowledge)
     cached: list[int] = []
     prefilled, round_s = 0, 0.0 if every_s is not None else math.inf
-    for request in requests:
+    for request in track(requests, policy):
         while request.arrival_s >= round_s:
             for path, _ in warm:
                 asked = Request(round_s, None, path, path, len(path), 1)
@@ -155,6 +157,6 @@ def _begin_with(requests: Sequence[Request], names: set[int]) -> list[bool]:
     seen: set[str | None] = {None}
     found = []
     for request in requests:
-        found.append(request.conversation not in seen and request.prompt.ids[0] in names)
+        found.append(request.conversation not in seen and next(iter(request.prompt.ids), None) in names)
         seen.add(request.conversation)
     return found

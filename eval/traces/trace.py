@@ -106,7 +106,8 @@ def open_trace(
     try:
         reader, found = (READERS[format], found) if format else _detected(found, notes)
     except _UnknownFormatError as error:
-        raise TraceError(f"{error}; known are {', '.join(READERS)}: --format NAME if it is one of them") from None
+        known = f"known are {', '.join(READERS)}: --format NAME if it is one of them"
+        raise TraceError(f"{error}; {known}, else see 'A trace of one's own' in eval/README.md") from None
     stream = reader.read(found, options, notes)
     requests = list(itertools.islice(stream, limit) if reader.in_order else stream)
     late = count_late([request.arrival_s for request in requests]) if reader.in_order else 0
@@ -206,12 +207,12 @@ def _reader_of(records: Iterator[Record], name: str) -> Reader:
         TraceError: there is none; of the records, the first one that could be read is named.
     """
     unknown: _UnknownFormatError | None = None
-    broken: TraceError | None = None
+    broken: _UnknownFormatError | None = None
     for record in itertools.islice(records, _LOOKED_AT):
         try:
             fields = fields_of(record)
         except TraceError as error:
-            broken = broken or error
+            broken = broken or _UnknownFormatError(str(error))
             continue
         for reader in READERS.values():
             if reader.detects(fields):

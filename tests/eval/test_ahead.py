@@ -86,3 +86,9 @@ def test_a_trace_without_a_token_has_no_change(tmp_path: FilePath, capsys: pytes
     assert "2 requests; after 0 of them" in capsys.readouterr().out
     assert main(["trace", source]) == 0
     assert "would hold 0.0% of all prompt tokens" in capsys.readouterr().out
+
+
+def test_nothing_can_be_prefilled_of_a_prompt_of_less_than_a_block() -> None:
+    nothing = Path((), ())
+    short = [Request(float(at_s), "a", nothing, nothing, 100, 1) for at_s in range(2)]
+    assert list(next_beginnings(short)) == [None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from pathlib import Path as FilePath
 
 import pytest
 
@@ -11,6 +12,7 @@ from eval.caches.policies import simulated_cache
 from eval.studies import load_back
 from eval.studies.load_back import serve
 from eval.traces.request import Path, Request
+from tests.helpers.trace_files import write_lines
 
 SIZES = Namespace(capacity=300, host=600, threshold=100, page_size=1)
 
@@ -61,6 +63,14 @@ def test_the_table_has_each_policy_with_and_without(capsys: pytest.CaptureFixtur
         assert forecast[4] == demand[3], "what both tiers lack is the same"
         assert demand[6] == "0"
     assert forecast[7] != "0", "what is known for certain to come next"
+
+
+def test_requests_that_wait_for_nothing_have_no_change(tmp_path: FilePath, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"timestamp": at_ms, "input_length": 0, "output_length": 0, "hash_ids": []} for at_ms in (0, 10)]
+    sizes = ["--capacity", "1k", "--host", "2k", "--threshold", "512"]
+    assert main(["load-back", "--trace", write_lines(tmp_path / "t.jsonl", *rows), *sizes]) == 0
+    told = capsys.readouterr().out
+    assert ("nan" in told, told.count("+0.0%")) == (False, 2 * 3)
 
 
 def test_a_host_that_holds_less_than_the_device_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

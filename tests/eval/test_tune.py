@@ -79,6 +79,7 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
         ("--slo 100 --page-size 100000", "--capacity 40000: must be at least one page, --page-size 100000"),
         ("--slo 100 --page-size 0", "--page-size 0: must be 1 or more"),
         ("--slo 100 --alpha 0.5", "--slo 100 --alpha 0.5: is ξ = 200 tokens, which must be more than"),
+        ("--slo 10 --alpha 0.1 --beta 20", "--slo 10 ms: cannot be met, a request without uncached tokens takes 20 ms"),
         ("--slo 100 --beta 30", "--beta 30: needs --alpha"),
         ("--slo 100 --timing t.json --beta 0", "--timing t.json: not together with --alpha or --beta"),
     ],

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 
 import pytest
 
 from eval.__main__ import main
-from eval.studies.warm import WarmPath, serve, warm_paths
+from eval.studies.warm import WarmPath, compare, serve, warm_paths
 from eval.traces.request import Path, Request
 
 SYSTEM, QUESTION, CAPACITY = 1_000, 500, 4_000
@@ -49,6 +50,16 @@ def test_a_warm_prompt_is_found_by_who_begins_with_it(every_s: float | None, fou
     assert len(served.cached) == CONVERSATIONS
     assert [served.cached[number] for number in (0, 4, 8)] == found
     assert served.prefilled == prefilled
+
+
+def test_a_first_prompt_of_less_than_a_block_begins_with_nothing() -> None:
+    nothing = Path((), ())
+    short = Request(50.0, "short", nothing, nothing, 100, 1)
+    assert warm_paths([short, *REQUESTS], 2, SYSTEM) == warm_paths(REQUESTS, 2, SYSTEM)
+    args = Namespace(policy=["lru"], capacity=CAPACITY, threshold=600, page_size=1, every=[LONG_S])
+    assert f"{CONVERSATIONS + 1} requests; 1 warm prompts" in str(
+        compare([short, *REQUESTS], warm_paths(REQUESTS, 2, SYSTEM), args).title
+    )
 
 
 def test_the_command_prints_a_row_for_each_policy_and_time(capsys: pytest.CaptureFixture[str]) -> None:

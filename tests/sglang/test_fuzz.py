@@ -162,6 +162,8 @@ def test_a_soak_takes_as_many_steps_as_it_says(
     [
         (["--steps", "5"], "--steps 5: must be 10 or more, or 0 for none"),
         (["--steps", "0", "--requests", "5"], "--requests 5: must be 10 or more, or 0 for none"),
+        (["--steps", "0"], "--steps 0: leaves nothing to do without --requests"),
+        (["--steps", "-1"], "--steps -1: must be 0 or more"),
     ],
 )
 def test_of_too_few_steps_there_are_no_tenths(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

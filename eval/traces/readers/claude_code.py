@@ -50,7 +50,7 @@ class _Line(msgspec.Struct, rename="camel"):
     type: str = ""
     session_id: str | None = None
     uuid: str | None = None
-    parent_uuid: str | None = None
+    parent_uuid: str | msgspec.UnsetType | None = msgspec.UNSET
     agent_id: str | None = None
     is_sidechain: bool = False
     timestamp: str | None = None
@@ -150,7 +150,8 @@ class _Agent:
         """A user's text, or a tool's result."""
         types = block_types(message.content)
         result = "tool_result" in types
-        place = self._place.get(line.parent_uuid or "", self._calls)
+        # Null is the parent of a first message, and another such message is that one edited. Absent is not known.
+        place = 0 if line.parent_uuid is None else self._place_of(line)
         if not result and place < self._calls and not line.is_compact_summary:
             yield from self.end()
             self._log.back_to(self._states[place])
@@ -188,8 +189,11 @@ class _Agent:
     def seen(self, line: _Line) -> None:
         """Where a line stands: later lines name it as their parent."""
         if line.uuid is not None:
-            place = self._calls if line.type == "assistant" else self._place.get(line.parent_uuid or "", self._calls)
-            self._place[line.uuid] = place
+            self._place[line.uuid] = self._calls if line.type == "assistant" else self._place_of(line)
+
+    def _place_of(self, line: _Line) -> int:
+        """How many calls there were by the parent of a line; all of them where it is not known."""
+        return self._place.get(line.parent_uuid or "", self._calls)
 
 
 class _Answer:

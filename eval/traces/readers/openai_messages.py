@@ -24,13 +24,14 @@ from eval.traces.reading.api import (
     answer_of,
     call_of,
     each_prompt,
+    has_failed,
     is_call,
     response_of,
     rows_of,
 )
 from eval.traces.reading.bodies import Histories
 from eval.traces.reading.calls import CallLog, TextCall
-from eval.traces.reading.chats import Chat, requests, turns
+from eval.traces.reading.chats import Chat, Turn, requests, turns
 from eval.traces.reading.clock import Piece, is_since_1970, on_one_clock
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
@@ -69,7 +70,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             of_tokens.append(call)
         elif not call.messages:
             notes.left_out(f"{record.where}: the prompt is empty")
-        elif not call.answer and not call.adds and call.messages[-1].role == "assistant":
+        elif not call.answer and not call.adds and _is_conversation(row, call):
             pieces.extend(chats.pieces(record, row, call))
         else:
             log.add(call)
@@ -78,6 +79,8 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         try:
             if batches.pairs and is_call(row) and "custom_id" in row and not response_of(row):
                 notes.left_out(f"{record.where}: the results of the batch hold no response to it")
+            elif has_failed(row):
+                notes.left_out(f"{record.where}: status: the call failed")
             elif is_call(row):
                 for one in each_prompt(row):
                     take_call(record, one, call_of(record, one, histories))
@@ -204,28 +207,35 @@ class _Chats:
         self._count, self._texts = token_count(options), options.texts
         self._stamper, self._notes = Stamper(options.arrivals), notes
         self._ends: dict[int, tuple[str, float]] = {}  # names and last times of conversations, by their last unit
-        self._number = 0
+        self._drawn = False
 
     def pieces(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Piece]:
         """The turns of one row, if it has any."""
-        taken = turns(call.messages)
+        taken = [turn for turn in turns(call.messages) if turn.answer]
         if not taken:
-            self._notes.left_out(f"{record.where}: messages: none of a user")
+            self._notes.left_out(f"{record.where}: messages: none of a user that is answered")
             return
-        if not self._number:
+        written = _written(taken)
+        if written is None and not self._drawn:
+            self._drawn = True
             self._notes.add("drawn", self._stamper.said("starts of conversations without times, and the waits in them"))
-        self._number += 1
         own = next((row[name] for name in ("id", "conversation_id", "prompt_id") if row.get(name) is not None), None)
         # Ids count rows, in each file of a folder anew; sessions may go on in another file.
         place = f"{record.file}/" if self._folder else ""
         name = call.session or (record.where if own is None else f"{place}{own}")
-        stamps = self._stamper.stamp(len(taken))
-        shift_s = 0.0 if call.start_s is None else call.start_s - stamps.times_s[0]
-        chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)
-        made = requests(chat, self._count, self._texts)
+        told_s = [] if call.start_s is None else [call.start_s]
+        if written is None:
+            stamps = self._stamper.stamp(len(taken))
+            shift_s = told_s[0] - stamps.times_s[0] if told_s else 0.0
+            chat = Chat(name, taken, [each + shift_s for each in stamps.times_s], stamps.return_rate, call.model)
+            made = requests(chat, self._count, self._texts)
+        else:
+            told_s = [asked_s for asked_s, _ in written]
+            self._notes.add("real", "times of messages")
+            made = _timed(requests(Chat(name, taken, told_s, model=call.model), self._count, self._texts), written)
         if own is None and call.session is None:
             made = self._new(made)
-        yield Piece([record.where], [] if call.start_s is None else [call.start_s], made)
+        yield Piece([record.where], told_s, made)
 
     def _new(self, made: list[Request]) -> list[Request]:
         """Of a row without an id, the turns that no earlier row had."""
@@ -240,6 +250,37 @@ class _Chats:
         last = made[-1]
         self._ends[last.context.ids[-1]] = last.conversation or "", last.arrival_s
         return made
+
+
+def _is_conversation(row: Mapping[str, Any], call: TextCall) -> bool:
+    """Whether a row is what was said, and no prompt. A run of mini-swe-agent may end at a limit, behind a result."""
+    return "trajectory_format" in row or call.messages[-1].role == "assistant"
+
+
+def _written(taken: Sequence[Turn]) -> list[tuple[float, float]] | None:
+    """When each turn was asked and answered, s; None unless all messages behind the first prompt tell, in order.
+
+    A first prompt without a time is taken to be asked when it was answered: mini-swe-agent notes none.
+    """
+    times_s: list[tuple[float, float]] = []
+    for turn in taken:
+        answered_s = turn.answer[-1].time_s if turn.answer else turn.prompt[-1].time_s
+        asked_s = turn.prompt[-1].time_s
+        asked_s = answered_s if asked_s is None and not times_s else asked_s
+        if asked_s is None or answered_s is None:
+            return None
+        times_s.append((asked_s, answered_s))
+    told = [time_s for pair in times_s for time_s in pair]
+    return times_s if told == sorted(told) else None
+
+
+def _timed(made: Sequence[Request], written: Sequence[tuple[float, float]]) -> list[Request]:
+    """The requests with how long each answer took, and what each waited after the answer before it."""
+    before_s = [None, *(answered_s for _, answered_s in written)]
+    return [
+        replace(each, answer_s=(answered_s - asked_s) or None, wait_s=None if ended_s is None else asked_s - ended_s)
+        for each, (asked_s, answered_s), ended_s in zip(made, written, before_s, strict=False)
+    ]
 
 
 OPENAI_MESSAGES = Reader(

@@ -88,7 +88,8 @@ class AgentLog:
     def back_to(self, state: tuple[Path, Path]) -> None:
         """The user went back to an earlier message."""
         self._repairs.rewound += state[1] is not self._context
-        self._prompt, self._context = state
+        # Before the first message there was the system prompt.
+        self._prompt, self._context = state if state[1].ids else (self._system, self._system)
 
     def call(self, call: Logged) -> Request:
         """The request of the next call."""

@@ -26,7 +26,7 @@ from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
 
-__all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "is_call", "response_of", "rows_of"]
+__all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "has_failed", "is_call", "response_of", "rows_of"]
 
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
@@ -34,8 +34,8 @@ CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 _RESPONSES = ("response", "response_body", "completion", "result")
 # Not `prompt_cache_key`: all requests of an application may have one, for the prefix that they share.
 _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id")
-_TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time")
-_ENDS = ("end_time", "endTime", "completed_at", "response_time_at")
+_TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time", "request_created_at")
+_ENDS = ("end_time", "endTime", "completed_at", "response_time_at", "response_created_at")
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
 
@@ -71,6 +71,11 @@ def is_call(row: Mapping[str, Any]) -> bool:
         return True
     # In an observation of Langfuse that is no call, such as one of a tool, the model is null.
     return isinstance(body.get("input"), list | str) and bool(body.get("model")) and "pre_gap" not in body
+
+
+def has_failed(row: Mapping[str, Any]) -> bool:
+    """Whether a log of LiteLLM says of a call that it has no answer: most such calls reached no model."""
+    return row.get("status") == "failure" and not response_of(row)
 
 
 def each_prompt(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

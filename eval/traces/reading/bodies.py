@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import message_of, text_of, whole_text
 from eval.traces.reading.records import Record, bad_field
+from eval.traces.reading.times import any_seconds
+from eval.traces.request import TraceError
 
 __all__ = [
     "BODIES",
@@ -22,6 +26,9 @@ __all__ = [
     "loaded",
     "messages_of",
 ]
+
+_EXIT = "exit"
+"""The role of mini-swe-agent's last message, which says how the run ended; no model reads it."""
 
 BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
 """Fields of a row that may hold the body."""
@@ -82,7 +89,9 @@ def conversation_of(body: Mapping[str, Any]) -> str | None:
 
 def head_of(body: Mapping[str, Any]) -> list[Message]:
     """What the model reads first: tools and the system prompt."""
-    tools = body.get("tools") or body.get("functions")
+    others = loaded(body.get("model_parameters"))  # LiteLLM logs the tools there
+    places = [body, *([others] if isinstance(others, Mapping) else [])]
+    tools = next((found for each in places for name in ("tools", "functions") if (found := each.get(name))), None)
     return [Message("system", text) for text in (whole_text(tools) if tools else "", _system(body)) if text]
 
 
@@ -100,6 +109,8 @@ def messages_of(record: Record, body: Mapping[str, Any]) -> list[Message]:
         return [Message("user", items)]
     found = []
     for number, item in enumerate(items or ()):
+        if isinstance(item, Mapping) and item.get("role") == _EXIT:
+            continue
         message = message_of(item) if isinstance(item, Mapping) else None
         if message is None and isinstance(item, Mapping) and "role" not in item and "type" in item:
             kind = str(item["type"])[:40]
@@ -107,8 +118,21 @@ def messages_of(record: Record, body: Mapping[str, Any]) -> list[Message]:
         if message is None:
             role = item.get("role") if isinstance(item, Mapping) else type(item).__name__
             raise bad_field(record, f"{field}[{number}].role", f"{str(role)[:40]!r} is no role of a message")
-        found.append(message)
+        found.append(replace(message, time_s=_time(item)))
     return found
+
+
+def _time(item: Mapping[str, Any]) -> float | None:
+    """When a message was written, s: agents log it, mini-swe-agent in ``extra``. None where no time is told."""
+    extra = item.get("extra")
+    for place in (item, extra if isinstance(extra, Mapping) else {}):
+        time = place.get("timestamp")
+        if isinstance(time, int | float | str | datetime) and not isinstance(time, bool):
+            try:
+                return any_seconds(Record("", None), "timestamp", time)
+            except TraceError:
+                return None
+    return None
 
 
 def _system(body: Mapping[str, Any]) -> str:

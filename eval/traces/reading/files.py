@@ -38,6 +38,8 @@ _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"
 _LOG_LINE = re.compile(rb"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
 _LOG_HEAD = 200  # lines within which a log of a server shows one with its time
 
+_PART = 1 << 20  # bytes that are read at one time
+
 _BLANK = re.compile(r"\s*")
 
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError)
@@ -163,15 +165,15 @@ def _records(path: Path, shown: str) -> Iterator[Record]:
 
 def _text_records(path: Path, shown: str) -> Iterator[Record]:
     with _text(path) as file:
-        first = _first_line(file)
-        logged = not first.startswith(b"{") and (bool(_LOG_LINE.match(first)) or _has_log_line(file))
-    with _text(path) as file:
-        more = bool(_first_line(file) and _first_line(file))  # another line, so that each may be a record
+        first, second = _first_line(file), _first_line(file)
+        logged = not first.startswith(b"{") and (any(map(_LOG_LINE.match, (first, second))) or _has_log_line(file))
+    more = bool(second)  # each line may be a record
     if logged:
         yield from _log_lines(path, shown)
     elif first.startswith(b"[") and not (more and _is_json(first)):
+        del first, second  # which may be all of the file
         with _text(path) as file:
-            items = _json_array(shown, file.read())
+            items = _json_array(shown, _all_of(file))
         for number, item in enumerate(items, start=1):
             yield Record(f"{shown}: record {number}", item)
     elif not first.startswith(b"{") and (".csv" in _suffixes(path) or b"tokens," in first.lower()):
@@ -268,14 +270,23 @@ def _whole(documents: list[bytes], shown: str) -> Iterator[Record]:
         yield Record(f"{shown}: record {number}", value)
 
 
-def _json_array(shown: str, text: bytes) -> list[bytes]:
+def _all_of(file: IO[bytes]) -> bytearray:
+    """What is left of a file, without a second copy of it: ``read`` joins what is buffered and what is not."""
+    text = bytearray()
+    while part := file.read(_PART):
+        text += part
+    return text
+
+
+def _json_array(shown: str, text: bytearray) -> Iterator[bytes]:
+    """The items one by one, as they are asked for: all of them at once are the file a second time."""
     try:
-        return [bytes(item) for item in msgspec.json.decode(text, type=list[msgspec.Raw])]
+        return map(bytes, msgspec.json.decode(text, type=list[msgspec.Raw]))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         pass
     # Half a surrogate pair in one of its texts is no reason to refuse the file; and this error names the line.
     try:
-        return [as_bytes(item) for item in json.loads(text)]
+        return map(as_bytes, json.loads(text))
     except (ValueError, RecursionError) as error:
         raise TraceError(f"{shown}: not JSON: {error}") from None
 

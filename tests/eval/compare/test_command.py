@@ -97,6 +97,21 @@ def test_where_everything_fits_no_policy_is_worse(
         sentence = f"{policy}: never worse than lru (by more than 1 %, in any of 8 figures in the one setting)."
         assert f"{sentence} No figure differs from lru." in out
     assert {row["mean"] for row in rows(tmp_path / "out")} == {rows(tmp_path / "out")[0]["mean"]}
+    assert "here no policy can win or lose" in out
+    assert "here no policy can win or lose" in (tmp_path / "out" / "compare.html").read_text()
+
+
+def test_prompts_that_no_server_of_the_capacity_takes_are_told(
+    tmp_path: Path, trace: Path, prompts: list[list[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    longest = max(len(each) for each in prompts) * BLOCK
+    for command, *policy in (("compare",), ("simulate", "--policy", "lru")):
+        for capacity, is_small in ((longest, False), (longest - BLOCK, True)):
+            flags = ["--capacity", str(capacity), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK)]
+            out = str(tmp_path / f"{command}{capacity}")
+            assert main([command, "--trace", str(trace), "--out", out, "--jobs", "1", *flags, *policy]) == 0
+            said = f"small: prompts have up to {longest:,} tokens, more than fit in {capacity:,}: a server refuses"
+            assert (said in capsys.readouterr().err) == is_small
 
 
 def test_a_policy_that_is_worse_is_told_where(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

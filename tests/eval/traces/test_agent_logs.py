@@ -133,7 +133,7 @@ def test_side_chains_in_one_file_are_told_apart_by_their_parents(tmp_path: Path)
 def test_a_resumed_session_does_not_repeat_its_calls(tmp_path: Path) -> None:
     resumed = [line | {"sessionId": "t"} for line in worked().lines]
     more = Session("t")
-    more.user(60, "go on")
+    more.user(60, "go on", parentUuid=resumed[-1]["uuid"])
     more.answer(63, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
     write_lines(tmp_path / "a.jsonl", *worked().lines)
     write_lines(tmp_path / "b.jsonl", *resumed, *more.lines)
@@ -167,6 +167,22 @@ def test_a_user_who_edits_an_earlier_message_goes_back_to_it(tmp_path: Path) -> 
     assert other.continues(second)
     assert not other.continues(one)
     assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
+
+
+def test_a_user_who_edits_the_first_message_goes_back_to_the_system_prompt(tmp_path: Path) -> None:
+    session = Session("s")
+    session.user(0, "a" * 40)
+    session.answer(3, "m1", (10, 5_000, 15_000, 200), "end_turn", TEXT)
+    session.user(60, "b" * 4_000, parentUuid=None)
+    session.answer(63, "m2", (1_000, 0, 20_000, 60), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    first, second = trace.requests
+    # 20,010 tokens, 10 of them the message; the next prompt has room for the answer, and does not hold it.
+    assert (second.prompt_tokens, second.prompt.common(first.context)) == (21_000, 20_000)
+    assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
+    without = [{name: value for name, value in line.items() if name != "parentUuid"} for line in session.lines]
+    first, second = open_trace(write_lines(tmp_path / "t.jsonl", *without)).requests
+    assert second.continues(first), "lines that name no parents follow each other"
 
 
 def test_thoughts_that_are_dropped_make_the_last_answer_shorter(tmp_path: Path) -> None:

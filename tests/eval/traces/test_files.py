@@ -7,6 +7,7 @@ import gzip
 import json
 import lzma
 import os
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from eval.traces import open_trace
+from eval.traces.reading.files import Source
 from tests.helpers.trace_files import lines, refusal, said, write_lines
 
 ROWS = [
@@ -105,6 +107,21 @@ def test_what_cannot_be_opened_is_refused_in_one_line(
     assert message in refusal(name)
 
 
+@pytest.mark.parametrize("separator", [",", ",\n"])
+def test_a_json_array_is_held_once_while_it_is_read(separator: str, tmp_path: Path) -> None:
+    items = [json.dumps({"text": "x" * 100_000})] * 80
+    path = tmp_path / "t.json"
+    path.write_text(f"[{separator.join(items)}]")
+    tracemalloc.start()
+    try:
+        assert sum(1 for _ in Source.of(str(path)).records()) == len(items)
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    # A line that is all of the file is joined from parts while it is looked at.
+    assert most < (2.5 if separator == "," else 1.5) * path.stat().st_size
+
+
 def test_a_broken_document_behind_sound_ones_is_a_bad_record(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps(ROWS[0], indent=1) + "\n{broken")
@@ -178,7 +195,12 @@ def test_a_format_is_told_however_many_other_lines_come_first(tmp_path: Path) ->
 def test_an_unknown_format_is_refused_with_the_flag_that_names_one(tmp_path: Path) -> None:
     message = refusal(write_lines(tmp_path / "t.jsonl", {"a": 1}))
     assert message.startswith("t.jsonl:1: of no known format: its fields are a; known are bailian, mooncake, ")
-    assert message.endswith(": --format NAME if it is one of them")
+    assert message.endswith(": --format NAME if it is one of them, else see 'A trace of one's own' in eval/README.md")
+    # A log of another engine, whose lines are no records at all.
+    (tmp_path / "t.log").write_text("INFO 11-25 10:00:00 [logger.py:39] Received request cmpl-1: prompt: 'hi'\n")
+    assert "t.log:1: not JSON: JSON is malformed: invalid character (byte 0); known are bailian, " in refusal(
+        str(tmp_path / "t.log")
+    )
 
 
 def test_an_error_in_a_folder_names_the_file_within_it(tmp_path: Path) -> None:

@@ -201,6 +201,33 @@ def test_the_agentic_trace_of_sglang_is_read(tmp_path: Path) -> None:
     assert (first.prompt_tokens, first.output_tokens, second.prompt_tokens) == (6, 220, 6 + 220 + 1)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_messages_that_an_agent_logged_with_their_times_are_calls_at_these_times(inside: bool, tmp_path: Path) -> None:
+    def at(seconds: float, message: dict[str, Any]) -> dict[str, Any]:
+        time = {"timestamp": 1_764_000_000 + seconds}
+        return message | ({"extra": time} if inside else time)
+
+    # As of mini-swe-agent: the first prompt has no time, and the last message is none.
+    asked = [{"role": "system", "content": "s" * 40}, {"role": "user", "content": "u" * 400}]
+    looked = at(0, {"role": "assistant", "content": "a" * 80})
+    result = at(0.5, {"role": "tool", "content": "r" * 120, "tool_call_id": "1"})
+    ended = {"role": "exit", "content": "diff", "extra": {"exit_status": "Submitted"}}
+    messages = [*asked, looked, result, at(8, {"role": "assistant", "content": "b" * 40}), ended]
+    trace = read(tmp_path, {"messages": messages})
+    first, second = trace.requests
+    assert (first.prompt_tokens, second.prompt_tokens, second.output_tokens) == (10 + 100, 110 + 20 + 30, 10)
+    assert (first.answer_s, second.arrival_s, second.wait_s, second.answer_s) == (None, 0.5, 0.5, 7.5)
+    assert second.continues(first)
+    assert not said(trace, "drawn")
+    # One that ran into a limit, before its first call and behind one: what was not answered was not asked.
+    rows = [{"messages": [*some, ended], "trajectory_format": "mini-swe-agent-1.1"} for some in (asked, messages[:4])]
+    trace = read(tmp_path, {"messages": messages}, *rows)
+    assert [request.prompt_tokens for request in trace.requests] == [110, 110, 160]
+    assert trace.skip_reasons == ("t.jsonl:2: messages: none of a user that is answered",)
+    untold = [*asked, looked | {"timestamp": "today", "extra": {}}, result, looked]
+    assert "starts of conversations" in said(read(tmp_path, {"messages": untold}), "drawn")
+
+
 def test_messages_are_kept_only_if_asked_for(tmp_path: Path) -> None:
     rows = [body(SYSTEM, QUESTION), body(SYSTEM, QUESTION, ANSWER, MORE)]
     assert {request.messages for request in read(tmp_path, *rows).requests} == {()}

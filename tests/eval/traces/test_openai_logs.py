@@ -79,6 +79,28 @@ def test_a_row_without_a_time_among_rows_with_one_is_named_and_can_be_skipped(ki
         assert "times of" not in said(trace, "drawn")
 
 
+def test_calls_of_litellm_have_their_tools_and_those_that_failed_are_left_out(tmp_path: Path) -> None:
+    answered = {"choices": [{"message": ANSWER, "finish_reason": "stop"}]}
+    row = {"model": "m", "messages": [QUESTION], "startTime": EPOCH + 0.5, "endTime": EPOCH + 2.5, "status": "success"}
+    tools = {"model_parameters": {"tools": ["d" * 396]}}  # 400 characters as JSON
+    failed = row | {"status": "failure", "response": {}, "error_str": "rate limit"}
+    trace = read(tmp_path, row | {"response": answered} | tools, failed)
+    (request,) = trace.requests
+    assert (request.prompt_tokens, request.answer_s) == (2 + 100, 2)
+    assert (trace.skipped, trace.skip_reasons[0].partition(": ")[2]) == (1, "status: the call failed")
+
+
+def test_calls_of_helicone_come_at_their_times(tmp_path: Path) -> None:
+    answered = {"choices": [{"message": ANSWER, "finish_reason": "stop"}]}
+    rows = [
+        {"request_body": body(*messages), "response_body": answered, "request_created_at": f"2025-01-01T10:0{n}:00Z"}
+        | {"response_created_at": f"2025-01-01T10:0{n}:03Z"}
+        for n, messages in enumerate([[QUESTION], [QUESTION, ANSWER, MORE]])
+    ]
+    first, second = read(tmp_path, *rows).requests
+    assert (second.arrival_s, second.wait_s, second.answer_s, second.continues(first)) == (60, 57, 3, True)
+
+
 def test_rows_that_count_from_a_start_are_not_mixed_with_those_that_count_from_1970(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", TIMED, body(MORE, created=0))
     message = "t.jsonl:2: its time counts from a start, and those of other rows from 1970: all or none"
