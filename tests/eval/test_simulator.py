@@ -35,12 +35,12 @@ def requests_of(script: list[Step], page_size: int, whole_messages: bool) -> lis
 
 def tokens_in(cache: SimulatedCache) -> int:
     """Tokens in the tree, counted node by node; every node must be where its parent ends, and look itself up."""
-    total, nodes = 0, [cache._root]
+    total, nodes = 0, [cache._tree.root]
     while nodes:
         node = nodes.pop()
         for key, child in node.children.items():
             assert child.parent is node
-            assert key == cache._child_key(child)
+            assert key == cache._tree._child_key(child)
             assert node.end == child.start < child.end <= child.history
             assert child.end % cache.page_size == 0
             assert bool(child.leaf_id) == (not child.children)
