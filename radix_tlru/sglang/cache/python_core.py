@@ -111,7 +111,7 @@ class PythonTailComponent(TailComponent):
         for node_id in dict.fromkeys((result.last_device_node, result.best_match_node)):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
-            if not node.children:
+            if not node.children and node.parent is not None:  # nothing is found at the root of an empty tree
                 self.mark_queued(node_id)
         return result
 
@@ -243,6 +243,7 @@ class PythonTailComponent(TailComponent):
             if is_later(_conversation(node), _conversation(parent)):
                 parent.tel_conversation = _conversation(node)
             parent.tel_access = max(_access(parent), _access(node))
+            self.leave_uses(node.id, parent.id)
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
 

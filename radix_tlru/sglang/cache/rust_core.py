@@ -17,7 +17,7 @@ are it tells only of a node that has a copy on the host: so the leaf is given on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,8 +38,6 @@ from radix_tlru.sglang.cache.node_table import NodeTable
 from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from sglang.srt.disaggregation.kv_events import KVCacheEvent
     from sglang.srt.mem_cache.base_prefix_cache import (
         DecLockRefParams,
@@ -325,6 +323,7 @@ class RustTailCore(RustUnifiedTreeCore):
         nodes = self._nodes
         left = nodes.split_node(leaf_id, left_id, keep) if keep > leaf.start else nodes.evict_leaf(leaf_id, left_id)
         if left is not None:  # or it is a root
+            self._tail.leave_uses(leaf_id, left_id)
             self._add_to_order(left_id, left)
 
     def _find_again(self, leaf_id: NodeId) -> None:
