@@ -102,6 +102,25 @@ def test_a_leaf_that_went_before_its_turn_was_recorded_is_no_fault() -> None:
     assert not tail.breaker.has_tripped
 
 
+@pytest.mark.parametrize("tokens", [1_600, 2_100])
+def test_what_is_left_of_a_leaf_is_of_the_turn_that_is_recorded_later(tokens: int) -> None:
+    """Q̂ is 200: 300 of 700 tokens stay of each. The first 200 are shared: all else of two may go."""
+    driver = Driver(our_cache(POOL, policy="tlru", threshold=600, trim_chunk=1))
+    shared = driver.fresh(200)
+
+    def serve() -> None:
+        for number in range(4):
+            driver.request(shared + driver.fresh(500), prompt=690, stamp=float(number))
+
+    process(driver, serve)
+    assert driver.cache.tail.has_work, "a step records two of them"
+    driver.evict(tokens)
+    while not idle(driver):
+        pass
+    stamps = [leaf.conversation.stamp for leaf in driver.cache.tail.leaves()]
+    assert sorted(stamps) == [0.0, 1.0, 2.0, 3.0][-len(stamps) :]
+
+
 def test_of_two_turns_of_a_conversation_in_one_batch_the_leaf_has_the_last() -> None:
     driver, words = learning(), list(range(1, 301))
 
@@ -219,6 +238,14 @@ def test_a_request_that_is_looked_up_counts_once_among_those_that_are_queued() -
     driver.match([*words, 100])
     (leaf,) = driver.cache.tail.leaves()
     assert leaf.conversation.turn_index == 1 + 1 / 2, "after the first turn, one of one that is queued"
+
+
+def test_a_look_up_in_an_empty_tree_makes_nobody_queued() -> None:
+    driver = learning()
+    driver.request(range(100), prompt=90, stamp=1.0)
+    driver.evict(100)
+    driver.match(range(100))
+    assert driver.cache.tail.learner._queued == 0
 
 
 def test_what_waits_when_the_cache_is_emptied_is_written_on_no_node_of_the_next_tree() -> None:

@@ -242,6 +242,12 @@ class LearningComponent(FullComponent):
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
 
+    def leave_uses(self, node_id: NodeId, left_id: NodeId) -> None:
+        """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""
+        for served in self._unrecorded:
+            if served.node_id == node_id:
+                served.node_id = left_id
+
     def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
         """What a conversation will go on with was prefilled, and ends at that node."""
         self.record_served()

@@ -112,7 +112,7 @@ class PythonTailComponent(TailComponent):
         for node_id in dict.fromkeys((result.last_device_node, result.best_match_node)):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
-            if not node.children:
+            if not node.children and node.parent is not None:  # nothing is found at the root of an empty tree
                 self.mark_queued(node_id)
         return result
 
@@ -244,6 +244,7 @@ class PythonTailComponent(TailComponent):
             if is_later(conversation_of(node), conversation_of(parent)):
                 parent.tel_conversation = conversation_of(node)
             parent.tel_access = max(access_of(parent), access_of(node))
+            self.leave_uses(node.id, parent.id)
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
 

@@ -319,6 +319,7 @@ class RustTailCore(RustUnifiedTreeCore):
         nodes = self._nodes
         left = nodes.split_node(leaf_id, left_id, keep) if keep > leaf.start else nodes.evict_leaf(leaf_id, left_id)
         if left is not None:  # or it is a root
+            self._tail.leave_uses(leaf_id, left_id)
             self._add_to_order(left_id, left)
 
     def _find_again(self, leaf_id: NodeId) -> None:
