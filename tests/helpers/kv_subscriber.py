@@ -101,3 +101,7 @@ class Subscriber:
                 return start
             before = block
         return len(tokens) // page_size * page_size
+
+    def holds(self, tokens: Sequence[int], page_size: int, cache_salt: str | None = None) -> bool:
+        """Whether these whole pages are resident."""
+        return self.cached(tokens, page_size, cache_salt) == len(tokens)
