@@ -157,6 +157,7 @@ _LABEL = "a number that stands for a kind, and is compared for equality only"
 FORMATS = {
     "config.FEWEST_TRIMS": "limit of a flag: a larger trim chunk is refused",
     "config.LEAST_LIMIT": "limit of a flag: a larger trim chunk is refused",
+    "config._MOST_TOKENS": "limit of a flag: more tokens are refused",
     "policy.asked_model.LATER": "times that the check of a model asks about: no decision depends on them",
     "policy.models._FOREVER": _SENTINEL,
     "policy.monotone_queue._LEAST": _SENTINEL,
