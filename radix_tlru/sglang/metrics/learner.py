@@ -117,25 +117,22 @@ class _ReturnMetrics:
     def __init__(self, make: Maker) -> None:
         ends = (*(f"{end:g}" for end in GROUPS[1:]), "")
         spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(GROUPS, ends, strict=True)]
-        self._watched = make.counters(
+
+        def counters(name: str, documentation: str) -> dict[str, MirroredCounter]:
+            return make.counters(name, documentation, "silent", spans)
+
+        self._watched = counters(
             "sglang:tlru_watched_seconds_total",
             "Time that conversations were silent while their return was predicted, by how long they had been silent.",
-            "silent",
-            spans,
         )
-        self._expected = make.counters(
+        self._expected = counters(
             "sglang:tlru_expected_returns_total",
             "Returns of conversations predicted, by how long they had been silent.",
-            "silent",
-            spans,
         )
-        self._returns = make.counters(
+        self._returns = counters(
             "sglang:tlru_returns_total",
             "Returns seen of conversations whose return was predicted, by how long they had been silent.",
-            "silent",
-            spans,
         )
-
         self._continued = make.counters(
             "sglang:tlru_continued_total",
             "Conversations that returned, by their last answer: as_cached; or otherwise, without its reasoning or as a "
