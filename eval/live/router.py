@@ -11,7 +11,7 @@ from typing import Any, Self
 import requests
 
 from eval.live.running_server import ServerError
-from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, Server, free_port
+from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, STARTUP_S, Server, free_port
 
 __all__ = ["Router"]
 
@@ -50,7 +50,7 @@ class Router(Server):
         policy: str = "cache_aware",
         router_flags: Sequence[str] = (),
         name: str = "router",
-        startup_s: float = 180.0,
+        startup_s: float = STARTUP_S,
         grace_s: float = 2.0,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = LAUNCH_COMMAND,

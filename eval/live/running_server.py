@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import operator
+import time
 from typing import Any
 
 import requests
@@ -11,6 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from eval.errors import RunError
 
 __all__ = ["RunningServer", "ServerError"]
+
+
+IDLE_S = 30.0
+"""For which it is waited that requests are counted: a server that is paused, or has much to do, counts none."""
 
 
 class ServerError(RunError):
@@ -30,13 +36,18 @@ class RunningServer:
         return False
 
     def metrics_text(self) -> str:
-        """What `/metrics` says, when requests that were answered, and served one at a time, are counted.
+        """What `/metrics` says, when requests that were answered are counted.
 
-        They are when the scheduler has nothing else to do, so after their answer. It looks for requests at each step:
-        between two that it answers there was a step, and if nothing runs that one had time to count.
+        The scheduler counts them, and learns from them, in steps that have no batch to run, so after their answer. Then
+        it publishes its load: with the last batch and the first such step, too, and next when nothing is left to do.
         """
-        for _ in range(2):
-            self.server_info()
+        published, times = self._load_published(), 0
+        deadline = time.monotonic() + IDLE_S
+        while times < 3 and time.monotonic() < deadline:
+            self.server_info()  # wakes a scheduler that sleeps
+            latest = self._load_published()
+            if not any(map(operator.eq, published, latest)):
+                published, times = latest, times + 1
         return self._get("/metrics").text
 
     def get_metrics(self) -> dict[str, float]:
@@ -63,6 +74,11 @@ class RunningServer:
         """What `/server_info` says: the resolved server arguments and the live state of the scheduler."""
         info: dict[str, Any] = self._get("/server_info").json()
         return info
+
+    def _load_published(self) -> list[float]:
+        """When each replica published its load last, s; of a release that does not tell, nothing."""
+        reply = requests.get(f"{self.base_url}/v1/loads", timeout=30)
+        return [load["timestamp"] for load in reply.json()["loads"] if "timestamp" in load] if reply.ok else []
 
     def _get(self, path: str) -> requests.Response:
         reply = requests.get(self.base_url + path, timeout=30)

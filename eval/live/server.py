@@ -30,6 +30,9 @@ LOG_TAIL_LINES = 25
 PORTS = range(20_000, 32_000)
 """Below the ports that the system gives to connections."""
 
+STARTUP_S = 500.0
+"""For which a server is waited for: ten times what it takes on two cores that are busy."""
+
 PORT_TAKEN = "address already in use"
 """What a server logs when another process took one of its ports, in lower case."""
 
@@ -139,7 +142,7 @@ class Server(RunningServer):
         flags: Sequence[str],
         *,
         name: str = "server",
-        startup_s: float = 180.0,
+        startup_s: float = STARTUP_S,
         grace_s: float = 2.0,
         environment: Mapping[str, str] | None = None,
         command: Sequence[str] = LAUNCH_COMMAND,

@@ -6,6 +6,7 @@ import asyncio
 import random
 import re
 import time
+from dataclasses import replace
 
 import aiohttp
 
@@ -21,22 +22,30 @@ ENVIRONMENT = {
     "RADIX_TLRU_JOURNAL": "1",
 }
 
-LINE = re.compile(r"[TP]P(\d)\] radix_tlru: (eviction (\d+): .*)")
+EVICTION, THRESHOLD = (re.compile(rf"[TP]P(\d)\] radix_tlru: ({what} .*)") for what in (r"eviction \d+:", "threshold"))
+
+
+def logged(server: Server, line: re.Pattern[str], ranks: str = "01") -> tuple[list[str], ...]:
+    """What each rank logged in such lines."""
+    found = line.findall(server.log_path.read_text(errors="replace"))
+    return tuple([text for of, text in found if of == rank] for rank in ranks)
 
 
 def journals(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
     """The evictions of each rank, as it logged them."""
-    log = server.log_path.read_text(errors="replace")
-    found = [(rank, line) for rank, line, _ in LINE.findall(log)]
-    return tuple([line for of, line in found if of == rank] for rank in ranks)
+    return logged(server, EVICTION, ranks)
 
 
 def settled(server: Server, ranks: str = "01") -> tuple[list[str], ...]:
-    """The journals once the slower ranks have written what the faster ones have; of those that are equal, by pairs."""
-    deadline = time.monotonic() + 30
+    """The journals once the slower ranks have written what the faster ones have; of those that are equal, by pairs.
+
+    Thresholds are written by then, too.
+    """
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        found = journals(server, ranks)
-        if all(len(one) == len(other) for one, other in zip(found[::2], found[1::2], strict=True)):
+        found, thresholds = journals(server, ranks), logged(server, THRESHOLD, ranks)
+        counts = [(len(evictions), len(moves)) for evictions, moves in zip(found, thresholds, strict=True)]
+        if counts[::2] == counts[1::2]:
             return found
         time.sleep(0.1)
     return journals(server, ranks)
@@ -59,7 +68,10 @@ async def replay(server: Server, requests: int) -> list[RequestResult]:
                 if results[-1].error is not None:
                     break
                 if turn % 4 == 3 and turn // 4 % 3:
-                    assert await close_session(session, server.base_url, name) is None
+                    error = await close_session(session, server.base_url, name)
+                    if error is not None:  # of a server that ends, too
+                        results[-1] = replace(results[-1], error=error)
+                        break
                 history += results[-1].output_ids
             return results
 

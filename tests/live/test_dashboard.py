@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ import yaml
 from eval.live.dashboard import draw
 from eval.live.prometheus import COMMAND, Prometheus
 from radix_tlru.tools.dashboard import PANELS, Query, rules
+from tests.helpers.plugins import slow, write_plugin
 from tests.helpers.servers import complaints, serve
 from tests.helpers.talk import Conversation
 
@@ -21,10 +23,10 @@ pytestmark = [
     pytest.mark.skipif(shutil.which(COMMAND) is None, reason="Debian's package prometheus is not installed"),
 ]
 
-CONVERSATIONS, TURNS = 20, 8
+CONVERSATIONS, TURNS = 20, 160
 """More turns than the shadow caches wait for (50), and some estimates of ξ (32 prefills each); the pool holds a few."""
-MOST_CROWDS = 6
-"""Of so many conversations, until ξ is estimated: a busy machine hides for a while that longer prefills take longer."""
+PER_TOKEN_MS = 0.1
+"""That prefills sleep: however busy the machine is, long ones take longer, or there would be no estimate."""
 ESTIMATED = '{__name__=~"sglang[:_]tlru_alpha_ms_per_token"} > 0'
 
 
@@ -32,16 +34,14 @@ ESTIMATED = '{__name__=~"sglang[:_]tlru_alpha_ms_per_token"} > 0'
 def watching(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """A Prometheus that has watched a server before, while and after it was used."""
     given = ("--radix-eviction", "etlru", "--tlru-median-weight", "0.05", "--tlru-ttft-slo", "50")
-    with serve(weighted_model, "watched", *given) as server:
+    path = write_plugin(tmp_path_factory.mktemp("slow"), slow(PER_TOKEN_MS))
+    with serve(weighted_model, "watched", *given, PYTHONPATH=path) as server:
         with Prometheus(tmp_path_factory.mktemp("prometheus"), server) as prometheus:
             prometheus.wait_for("up == 1")
-            for crowd in range(MOST_CROWDS):
-                conversations = [Conversation(CONVERSATIONS * crowd + seed) for seed in range(CONVERSATIONS)]
-                for _ in range(TURNS):
-                    for conversation in conversations:
-                        conversation.turn(server, 100)
-                if prometheus.values(ESTIMATED):
-                    break
+            rng = Random(0)  # short prefills between long ones: a machine is not busy with one kind
+            conversations = [Conversation(seed) for seed in range(CONVERSATIONS)]
+            for _ in range(TURNS):
+                rng.choice(conversations).turn(server, rng.randrange(20, 200))
             # Metrics of a busy server are some requests behind.
             prometheus.wait_for('increase({__name__=~"sglang[:_]tlru_shadow_requests_total"}[5m]) > 0')
             prometheus.wait_for(ESTIMATED)

@@ -35,7 +35,7 @@ def generate(
     return requests.post(f"{server.base_url}/generate", json=body, headers=headers, timeout=120)
 
 
-SEEDS = itertools.count()
+SEEDS = itertools.count(10_000)  # other files ask with those below
 
 
 def new_prompts(*lengths: int) -> list[list[int]]:

@@ -124,8 +124,8 @@ def test_a_branching_point_is_found_and_stays(server: Server, pool: int, page_si
 class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
     """Kits of one class, whose tests are theirs. Together, their requests want more than the pool holds."""
 
-    pause_num_requests = 16
-    pause_max_new_tokens = 400
+    pause_num_requests = 8
+    pause_max_new_tokens = 600  # so that none is done after the second that the kit gives them before it pauses
     pause_duration = 1
     server_name: str
     pool: int

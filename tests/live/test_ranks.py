@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import re
 import time
 from pathlib import Path
 
@@ -15,16 +14,17 @@ from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.server import Server, cpu_flags, ensure_demo_model
 from tests.helpers.models import QWEN, small_model, write_weighted_model
-from tests.helpers.plugins import write_plugin
-from tests.helpers.ranks import CLIENTS, ENVIRONMENT, journals, replay, settled
+from tests.helpers.plugins import slow, write_plugin
+from tests.helpers.ranks import CLIENTS, ENVIRONMENT, THRESHOLD, journals, logged, replay, settled
 from tests.helpers.servers import POOL, TIERS
 
 pytestmark = pytest.mark.live
 
 MANY = int(os.environ.get("RANKS_REQUESTS", "400"))
-ASKED = pytest.mark.parametrize("asked", [80, pytest.param(MANY, marks=pytest.mark.long)])
+PER_TOKEN_MS = 0.1
+"""That prefills sleep where their times tell ξ: however busy the machine is, long ones take longer."""
 
-THRESHOLD = re.compile(r"[TP]P(\d)\] radix_tlru: threshold (.*)")
+ASKED = pytest.mark.parametrize("asked", [80, pytest.param(MANY, marks=pytest.mark.long)])
 
 
 def two_ranks(name: str, *more: str, **environment: str) -> Server:
@@ -63,11 +63,12 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: in
     "more", [pytest.param((), id="", marks=pytest.mark.long), pytest.param(TIERS, id="with a host tier")]
 )
 def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(
-    more: tuple[str, ...], asked: int
+    more: tuple[str, ...], asked: int, tmp_path: Path
 ) -> None:
     flags = [*cpu_flags(ensure_demo_model(), POOL), *more, "--pp-size", "2", "--radix-eviction", "tlru"]
     flags += ["--tlru-median-weight", "0.05", "--prefill-max-requests", "1"]  # or a busy machine prefills them in few
-    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=ENVIRONMENT, grace_s=0) as server:
+    environment = {**ENVIRONMENT, "PYTHONPATH": write_plugin(tmp_path, slow(PER_TOKEN_MS))}
+    with Server([*flags, "--tlru-ttft-slo", "60"], name="test-stages", environment=environment, grace_s=0) as server:
         results = asyncio.run(replay(server, asked))
         assert [result.error for result in results] == [None] * (asked // CLIENTS * CLIENTS)
         first, second = settled(server)
@@ -75,7 +76,7 @@ def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_
     assert first == second
     assert len(first) > asked / 4
     log = server.log_path.read_text(errors="replace")
-    learned = [[line for of, line in THRESHOLD.findall(log) if of == stage] for stage in "01"]
+    learned = logged(server, THRESHOLD)
     assert learned[0], "there were more than 32 prefills"
     assert learned[0] == learned[1]
     assert "Found rank divergence" not in log
@@ -98,7 +99,7 @@ def test_ranks_of_one_replica_of_attention_evict_the_same_by_a_threshold_of_thei
     assert evictions[0] == evictions[1] != evictions[2] == evictions[3]
     assert min(map(len, evictions)) > asked / 8
     log = server.log_path.read_text(errors="replace")
-    learned = [[line for of, line in THRESHOLD.findall(log) if of == rank] for rank in "0123"]
+    learned = logged(server, THRESHOLD, "0123")
     assert learned[0], "there were more than 32 prefills"
     assert learned[0] == learned[1] != learned[2] == learned[3]
     assert "Found rank divergence" not in log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -203,13 +204,21 @@ def wait_for_rows(
         time.sleep(0.02)
 
 
+TRIES = 10
+"""A machine that stalls may play a whole run between two looks at its rows, before it is cut off: then once more."""
+
+
 def test_a_client_that_is_cut_off_says_what_is_missing_and_goes_on(our_server: Server, tmp_path: Path) -> None:
-    words = arguments("--url", f"ours={our_server.base_url}", out=tmp_path)
-    process = start(words)
-    rows = tmp_path / "rows" / "0-ours.jsonl"
-    wait_for_rows(rows, 3, process)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    for number in range(TRIES):
+        out = tmp_path / f"{number}"
+        words = arguments("--url", f"ours={our_server.base_url}", out=out)
+        process = start(words)
+        rows = out / "rows" / "0-ours.jsonl"
+        wait_for_rows(rows, 3, process)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        if Folder(out).missing:
+            break
     assert process.returncode == 130
     assert "missing: ours #1" in errors
     assert "the same command plays what is missing" in errors
@@ -217,51 +226,61 @@ def test_a_client_that_is_cut_off_says_what_is_missing_and_goes_on(our_server: S
     kept = rows.read_bytes()
     assert kept.count(b"\n") >= 3
     assert main(["replay", *words]) == 0
-    assert (tmp_path / "rows" / "0-ours.cut-off-1.jsonl").read_bytes() == kept
-    assert Folder(tmp_path).missing == []
+    assert (out / "rows" / "0-ours.cut-off-1.jsonl").read_bytes() == kept
+    assert Folder(out).missing == []
 
 
 def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [*arguments("--arm", "ours=--radix-eviction tlru", out=tmp_path), "--pool", str(POOL), "--retries", "0"]
     launched: list[Server] = []
     launch = Server.launch
     monkeypatch.setattr(Server, "launch", lambda server: (launched.append(server), launch(server)))
 
-    def kill() -> int:
-        wait_for_rows(tmp_path / "rows" / "0-ours.jsonl", 3)
-        os.killpg(launched[0].process_group, signal.SIGKILL)
-        return launched[0].process_group
+    def kill(rows: Path) -> int:
+        wait_for_rows(rows, 3)
+        with contextlib.suppress(ProcessLookupError):  # it has ended, as all was played
+            os.killpg(launched[-1].process_group, signal.SIGKILL)
+        return launched[-1].process_group
 
-    with ThreadPoolExecutor(1) as killer:
-        killed = killer.submit(kill)
-        assert main(["replay", *words]) == 1
-    assert live_members(killed.result()) == []
-    errors = capsys.readouterr().err
+    for number in range(TRIES):
+        out = tmp_path / f"{number}"
+        words = [*arguments("--arm", "ours=--radix-eviction tlru", out=out), "--pool", str(POOL), "--retries", "0"]
+        with ThreadPoolExecutor(1) as killer:
+            killed = killer.submit(kill, out / "rows" / "0-ours.jsonl")
+            status = main(["replay", *words])
+        assert live_members(killed.result()) == []
+        errors = capsys.readouterr().err
+        if Folder(out).missing:
+            break
+    assert status == 1
     assert "ours, repeat 1: the server ended while it served" in errors
     assert "missing: ours #1" in errors
     assert "Traceback" not in errors
     assert main(["replay", *words]) == 0
-    assert Folder(tmp_path).missing == []
-    facts = Folder(tmp_path).facts("ours")
+    assert Folder(out).missing == []
+    facts = Folder(out).facts("ours")
     assert facts is not None
     assert (facts.eviction, facts.median_weight, facts.learns, facts.moves) == ("tlru", 0.0, True, True)
 
 
+LONG_ANSWER = 100
+"""Tokens. A busy server may send as many at once as it steps while it waits for the processor, but not so many."""
+
+
 @pytest.mark.parametrize("api", ["generate", "chat"])
 def test_a_real_server_plays_two_turns_and_reuses_the_first(stock_server: Server, api: Api) -> None:
-    turns = (Turn((Segment(1, 200),), False, 8, 0.0), Turn((Segment(2, 50),), False, 8, 0.1))
+    turns = tuple(Turn((Segment(n, new),), False, LONG_ANSWER, 0.1) for n, new in ((1, 200), (2, 50)))
     warm_up(stock_server.base_url)
     stock_server.flush_cache()
     sent = play(stock_server.base_url, Load((Conversation(0, 0.0, turns),), seed=5), Pace(), api=api)
     first, second = (one.result for one in sent)
     assert (first.error, second.error) == (None, None)
     assert first.cached_tokens == 0, "the cache was not flushed after the warm-up"
-    assert (first.output_tokens, second.output_tokens) == (8, 8)
+    assert (first.output_tokens, second.output_tokens) == (LONG_ANSWER, LONG_ANSWER)
     if api == "generate":
-        assert (first.prompt_tokens, second.prompt_tokens) == (200, 200 + 8 + 50)
-        assert second.cached_tokens == 200 + 8 - 1  # the last answer token was never an input
+        assert (first.prompt_tokens, second.prompt_tokens) == (200, 200 + LONG_ANSWER + 50)
+        assert second.cached_tokens == 200 + LONG_ANSWER - 1  # the last answer token was never an input
     else:
         assert second.cached_tokens >= 200, "the first question is in the second prompt"
     assert all(0 < (result.ttft_ms or 0) <= result.e2e_ms for result in (first, second))
