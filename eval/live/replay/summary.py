@@ -50,10 +50,6 @@ class Figure(NamedTuple):
     low: float
     high: float
 
-    def overlaps(self, other: Figure) -> bool:
-        """Whether the intervals have a value in common."""
-        return self.low <= other.high and other.low <= self.high
-
 
 @dataclass(frozen=True, slots=True)
 class ArmSummary:
