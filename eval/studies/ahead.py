@@ -89,13 +89,10 @@ def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
         if later is not None and not later.prompt.ids:
             yield None  # less than a block, of which nothing is cached
         elif later is not None:
-            *ids, _ = later.prompt.ids  # the last unit is what is new
-            *ends, _ = later.prompt.ends
-            beginning = Path(tuple(ids), tuple(ends))
+            beginning = later.prompt.first(len(later.prompt.ids) - 1)  # the last unit is what is new
             yield beginning if beginning.common(request.context) < len(beginning) else None
         elif request.thought_tokens and answer > 0 and request.stop != "tool_calls":
-            prompt = request.prompt
-            yield Path((*prompt.ids, next(own)), (*prompt.ends, len(prompt) + answer))
+            yield request.prompt.plus(answer, next(own))
         else:
             yield None
 

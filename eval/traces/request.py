@@ -51,6 +51,14 @@ class Path:
         """Index of the unit that holds a token."""
         return bisect_right(self.ends, token)
 
+    def first(self, units: int) -> Path:
+        """The path of its first so many units."""
+        return Path(self.ids[:units], self.ends[:units])
+
+    def plus(self, tokens: int, unit: int) -> Path:
+        """This path, and a unit of so many tokens behind it."""
+        return Path((*self.ids, unit), (*self.ends, len(self) + tokens))
+
     def common(self, other: Path) -> int:
         """Tokens of the longest prefix that both have."""
         low, high = 0, min(len(self.ids), len(other.ids))

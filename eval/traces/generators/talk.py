@@ -6,8 +6,10 @@ the requests. Times follow from the answers: a token of one takes TOKEN_S.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
@@ -16,9 +18,20 @@ from eval.traces.parameters import LONGEST
 from eval.traces.reading.times import TOKEN_S
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
-__all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "uniform_starts"]
+__all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "talks", "uniform_starts"]
 
 _UNITS = 1 << 24  # of one session; those below the first session's are shared by all
+
+
+class Sessions(Protocol):
+    """Parameters of a kind of sessions that start at uniformly random times within a span."""
+
+    @property
+    def sessions(self) -> int: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
 
 
 class Talk:
@@ -111,14 +124,17 @@ class Talk:
         self.path = Path(tuple(ids), tuple(ends))
 
     def _and(self, path: Path, tokens: int, unit: int | None = None) -> Path:
-        if not tokens:
-            return path
-        unit = next(self._units) if unit is None else unit
-        return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
+        return path.plus(tokens, next(self._units) if unit is None else unit) if tokens else path
 
 
 def _kind(has_results: bool) -> InputKind:
     return "tool" if has_results else "user"
+
+
+def talks(kind: Sessions, session: Callable[[Talk, Generator], Iterable[Request]]) -> Iterator[Request]:
+    """The requests of all sessions of a kind in order of arrival; ``session`` moves a new conversation on."""
+    starts_s = uniform_starts(kind.sessions, kind.span_s, kind.seed)
+    return play(starts_s, kind.seed, lambda index, start_s, rng: session(Talk(index, start_s), rng))
 
 
 def play(
@@ -149,9 +165,9 @@ def uniform_starts(sessions: int, span_s: float, seed: int) -> list[float]:
 
 def drawn_tokens(rng: Generator, median: float, sigma: float) -> int:
     """A log-normal length, 1 to 1,000,000 tokens."""
-    return max(1, min(round(float(rng.lognormal(np.log(median), sigma))), LONGEST))
+    return max(1, min(round(float(rng.lognormal(math.log(median), sigma))), LONGEST))
 
 
 def drawn_s(rng: Generator, median: float, sigma: float) -> float:
     """A log-normal time, s."""
-    return float(rng.lognormal(np.log(median), sigma))
+    return float(rng.lognormal(math.log(median), sigma))

@@ -220,9 +220,7 @@ def _of_deltas(
 
 def _up_to(path: Path, end: int, units: count[int]) -> Path:
     """A path, and a unit of its own up to a later end."""
-    if end <= len(path):
-        return path
-    return Path((*path.ids, next(units)), (*path.ends, end))
+    return path if end <= len(path) else path.plus(end - len(path), next(units))
 
 
 AIPERF_ROWS = Reader(

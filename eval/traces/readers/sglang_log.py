@@ -172,9 +172,7 @@ class _Log:
         if isinstance(ids, list) and _are_tokens(ids):
             answer = line.answer.get("output_ids")
             whole = token_prompt([*ids, *(answer if isinstance(answer, list) and _are_tokens(answer) else ())])
-            full = len(ids) // BLOCK_TOKENS
-            prompt = Path(whole.path.ids[:full], whole.path.ends[:full])
-            return Blocks(prompt, len(ids)), whole.path
+            return Blocks(whole.path.first(len(ids) // BLOCK_TOKENS), len(ids)), whole.path
         if isinstance(text, str) and text and not (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
             self._texts = self._texts or TextPrompts(self._options)
             prompt_blocks = self._texts.blocks(text)

@@ -151,7 +151,7 @@ class AgentLog:
             self._repairs.cut += 1
             pieces = (Piece(b"cut" + call.answer.key, max(total - len(self._system) - estimate, 1)), *pieces)
         # The system prompt and the tools, or of them what other sessions share, or nothing.
-        heads = [Path(self._system.ids[:units], self._system.ends[:units]) for units in (len(self._system.ids), 1)]
+        heads = [self._system.first(units) for units in (len(self._system.ids), 1)]
         base = next((each for each in heads if total - len(each) >= len(pieces)), Path((), ()))
         return self._and(base, pieces, max(total - len(base), 1))
 

@@ -80,6 +80,4 @@ def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], 
 
 def _and(path: Path, tokens: int, units: count[int]) -> Path:
     """A path, and a unit of so many tokens behind it."""
-    if not tokens:
-        return path
-    return Path((*path.ids, next(units)), (*path.ends, len(path) + tokens))
+    return path.plus(tokens, next(units)) if tokens else path
