@@ -109,11 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells that are missing, print the verdicts, write the page.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells that are missing, print the verdicts, write the page."""
     wanted = sources(args)
     settings_of([], args)  # what is wrong with ξ is said before traces are read
     if args.ttft_slo:

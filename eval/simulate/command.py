@@ -80,11 +80,7 @@ def add_arguments(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells that are missing and print the table of all.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells that are missing and print the table of all."""
     trace = trace_of(trace_source(args))
     say_missing(trace.missing())
     say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)

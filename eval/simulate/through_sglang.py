@@ -43,11 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells, then compare them with the simulator, request by request.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells, then compare them with the simulator, request by request."""
     status = command.run(args)
     if args.no_agreement:
         return status

@@ -45,11 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], args.capacity)
     show(worth(TraceSource.several(args.trace, args), args))
     return 0

@@ -163,11 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table for each strength.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print a table for each strength."""
     if args.page_size > args.capacity // 64:
         raise ValueError(f"--page-size {args.page_size}: must be 1 to a 64th of the {args.capacity} tokens of cache")
     honest = trace_source(args).open().requests

@@ -54,11 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], args.capacity)
     show(compare(trace_source(args).open().requests, args))
     return 0

@@ -76,11 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     if args.host < args.capacity:
         raise ValueError(f"--host {args.host}: must be at least --capacity {args.capacity}")

@@ -106,11 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     for flag, value in _of_steps(args).items():
         if args.itl is None:

@@ -71,11 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try, choose, print.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Try, choose, print."""
     timing = timing_of(args)
     try:
         objective = timing.tokens(args.slo)

@@ -66,11 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that the name is old, and compare.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Say that the name is old, and compare."""
     print(WARNING, file=sys.stderr)
     wanted = list(itertools.product(KINDS[: args.kinds], args.seeds))
     sources = dict.fromkeys(TraceSource(_seeded(kind, seed)) for kind, seed in wanted)

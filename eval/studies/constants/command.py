@@ -85,11 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list; with ``--measure``, a table for each trace.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the list; with ``--measure``, a table for each trace."""
     chosen = [one for one in CONSTANTS if args.only is None or one.name in args.only]
     if not args.measure:
         show(listed(chosen))

@@ -86,11 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what has no result in DIR yet and print all tables.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run what has no result in DIR yet and print all tables."""
     start = time.monotonic()
     scale = _scale(args)
     reading = Reading(scale.turns, args.seed, args.tokenizer, args.characters_per_token, args.skip_bad)
