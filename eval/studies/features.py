@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from rich.table import Table
 
 from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, tokens, whole
-from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.parallel import in_parallel
-from eval.simulate.evaluate import knowledge_of, trace_of
+from eval.simulate.cells import Cell
+from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_reading_arguments
@@ -81,16 +81,9 @@ def _serve(
 ) -> Figures:
     policy, feature = arm
     requests = trace_of(source).requests
+    cell = Cell("", policy, capacity, threshold, None, WEIGHT if policy == POLICY else None, page_size)
     with _left_out(feature):
-        cache = simulated_cache(
-            policy,
-            capacity,
-            threshold=threshold,
-            median_weight=WEIGHT if policy == POLICY else None,
-            page_size=page_size,
-            knowledge=knowledge_of(source) if policy == "tail-belady" else None,
-        )
-        return figures(requests, simulate(cache, requests), threshold)
+        return figures(requests, simulate(cache_for(cell, knowledge_of(source)), requests), threshold)
 
 
 @contextmanager

@@ -40,7 +40,8 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
     cells = sum(row.asked_for for row in scene.rows)
     chosen = f"capacity {compact(scene.capacity)} tokens, ξ {compact(scene.threshold)} tokens"
     if scene.latency is not None:
-        chosen += f" ({scene.latency.ms(scene.threshold):,.0f} ms, as TTFT = {scene.latency})"
+        line = f"{scene.latency.beta:g} ms + {scene.latency.alpha:g} ms a token"
+        chosen += f" ({scene.latency.ms(scene.threshold):,.0f} ms, as TTFT = {line})"
     parts = [
         html.paragraph(f"{requests:,} requests · {cells} cells\nCards and figures: {scene.group}, {chosen}", "lead"),
         *([_others(scene, others)] if others else []),
