@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from matplotlib.colors import CenteredNorm, Normalize, SymLogNorm
@@ -55,7 +56,7 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
 
     def spot(rows: Sequence[Row]) -> _Spot:
         size, metric, row = max(
-            ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=_first
+            ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=itemgetter(0)
         )
         if size <= 0:
             return _Spot(size, "better" if size < 0 else "equal")
@@ -65,10 +66,6 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
         return _Spot(size, f"{name} {percent(change, sign=True, digits=digits)}")
 
     return _maps(found, spot, SymLogNorm(0.01, vmin=-1.0, vmax=1.0, base=10), "BrBG_r")
-
-
-def _first(found: tuple[float, str, Row]) -> float:
-    return found[0]
 
 
 def gap_closed(found: Sequence[Verdict]) -> Figure:

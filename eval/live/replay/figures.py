@@ -33,7 +33,7 @@ def arm_looks(folder: Folder, arms: Sequence[ArmSummary]) -> dict[str, Look]:
 
 
 def _ttft(folder: Folder, arm: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.sort([row.ttft_ms for _, row in folder.finished_rows(arm) if row.error is None and row.ttft_ms])
+    return np.sort([row.ttft_ms for row in folder.answered(arm) if row.ttft_ms])
 
 
 def ttft_cdf(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Look]) -> Figure:
@@ -98,7 +98,7 @@ def scatter(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Look
     axes = figure.subplots()
     longest = 0
     for arm in arms:
-        rows = [row for _, row in folder.finished_rows(arm.name) if row.error is None and row.ttft_ms is not None]
+        rows = [row for row in folder.answered(arm.name) if row.ttft_ms is not None]
         longest = max(longest, *(row.uncached_tokens for row in rows))
         axes.scatter([row.uncached_tokens for row in rows], [row.ttft_ms or 0.0 for row in rows], s=5, alpha=0.5,
                      linewidths=0, color=looks[arm.name].colour, label=arm.name)  # fmt: skip

@@ -70,8 +70,8 @@ def measured_points(folder: Folder) -> list[Point]:
     return [
         Point(row.uncached_tokens, row.ttft_ms)
         for arm in folder.run.arms
-        for _, row in folder.finished_rows(arm)
-        if row.error is None and row.ttft_ms is not None
+        for row in folder.answered(arm)
+        if row.ttft_ms is not None
     ]
 
 

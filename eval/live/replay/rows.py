@@ -232,6 +232,10 @@ class Folder:
         repeats = sorted(part.repeat for part in self.parts if part.arm == arm)
         return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat) if self.counts(row)]
 
+    def answered(self, arm: str) -> list[Row]:
+        """The rows of these that succeeded."""
+        return [row for _, row in self.finished_rows(arm) if row.error is None]
+
     def counts(self, row: Row) -> bool:
         """Whether a request is in the figures: sent when the server had settled, or failed at any time."""
         return row.error is not None or row.sent_s >= self.settle_s

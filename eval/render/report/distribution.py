@@ -121,10 +121,8 @@ def _mark_objective(axes: Axes, scene: Scene, base: Curve) -> None:
 
 def _curves(scene: Scene) -> list[Curve]:
     curves = []
-    for variant in scene.mains:
-        row = scene.chosen(variant)
-        requests = None if row is None else scene.requests(row)
-        if row is None or requests is None:
+    for row in scene.main_rows:
+        if (requests := scene.requests(row)) is None:
             continue
         values = np.sort(requests.uncached).astype(np.float64)
         if scene.latency is not None:

@@ -133,7 +133,7 @@ def _twins(scene: Scene) -> str:
 
 def _left_out(scene: Scene) -> str:
     """Policies whose requests were not kept, where those of others were."""
-    rows = [row for variant in scene.mains if (row := scene.chosen(variant)) is not None]
+    rows = scene.main_rows
     without: Sequence[str] = [short(row.variant) for row in rows if scene.requests(row) is None]
     if not without or len(without) == len(rows):
         return ""

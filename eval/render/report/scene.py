@@ -180,6 +180,11 @@ class Scene:
         """One variant of each policy, for figures with a line a policy: the least w, the Q̂ nearest to the default."""
         return list(_usual(self.drawn).values())
 
+    @property
+    def main_rows(self) -> list[Row]:
+        """Those of them that there are in the chosen cell."""
+        return [row for variant in self.mains if (row := self.chosen(variant)) is not None]
+
     def arm(self, arm: Arm) -> Variant | None:
         """The variant that is shown for an arm; None: there is none."""
         usual = _usual(self.variants)

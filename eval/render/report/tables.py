@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 from eval.render.looks import compact, ink, percent
@@ -129,11 +128,8 @@ def _line(scene: Scene, row: Row, best: bool) -> str:
         safe,
         f"{done.seconds:,.1f}",
     ]
-    return f'<tr class="{" ".join(kinds)}"><th scope="row">{name}</th>{_cells(values)}</tr>'
-
-
-def _cells(values: Iterable[str]) -> str:
-    return "".join(f"<td>{value}</td>" for value in values)
+    cells = "".join(f"<td>{value}</td>" for value in values)
+    return f'<tr class="{" ".join(kinds)}"><th scope="row">{name}</th>{cells}</tr>'
 
 
 def _code(flags: str) -> str:

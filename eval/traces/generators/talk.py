@@ -16,7 +16,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from eval.traces.parameters import LONGEST
 from eval.traces.reading.times import TOKEN_S
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+from eval.traces.request import Path, Request, StopReason, ending_of
 
 __all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "talks", "uniform_starts"]
 
@@ -80,7 +80,7 @@ class Talk:
             stop: how it ends.
             thought: tokens before the answer.
         """
-        prompt, kind = self.path, _kind(self.has_results)
+        prompt = self.path
         self.path = self._and(self._and(prompt, thought), answer)
         lasts_s = (thought + answer) * TOKEN_S
         waited_s = None if self._answered_s is None else max(self.at_s - self._answered_s, 0.0)
@@ -94,7 +94,7 @@ class Talk:
             thought_tokens=thought,
             ending=ending_of(stop),
             stop=stop,
-            input=kind,
+            input="tool" if self.has_results else "user",
             session=self._session,
             agent=self._agent,
             parent=self._parent,
@@ -125,10 +125,6 @@ class Talk:
 
     def _and(self, path: Path, tokens: int, unit: int | None = None) -> Path:
         return path.plus(tokens, next(self._units) if unit is None else unit) if tokens else path
-
-
-def _kind(has_results: bool) -> InputKind:
-    return "tool" if has_results else "user"
 
 
 def talks(kind: Sessions, session: Callable[[Talk, Generator], Iterable[Request]]) -> Iterator[Request]:
