@@ -16,8 +16,6 @@ from typing import NoReturn, Protocol
 from eval.errors import RunError
 from radix_tlru import ConfigError
 
-__all__ = ["CommandModule", "Parser", "execute"]
-
 
 class CommandModule(Protocol):
     """A command: a module of the harness."""

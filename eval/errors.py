@@ -6,8 +6,6 @@ A run that was possible as asked and then failed is a :class:`RunError`: exit st
 
 from __future__ import annotations
 
-__all__ = ["RunError"]
-
 
 class RunError(RuntimeError):
     """A run failed: a server died, a request was refused, nothing was measured. The message says which and why."""

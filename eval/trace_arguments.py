@@ -11,16 +11,6 @@ from eval.arguments import number, one_of, whole
 from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, generator_of, open_trace
 from eval.traces.parameters import parse
 
-__all__ = [
-    "TraceSource",
-    "add_reading_arguments",
-    "add_text_arguments",
-    "add_trace_arguments",
-    "say_missing",
-    "say_too_long",
-    "trace_source",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class TraceSource:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from radix_tlru.config import PolicyName
     from radix_tlru.sglang.offline import Core, OfflineCache
 
-__all__ = ["CHUNK_TOKENS", "REAL_CACHES", "STOCK_POLICIES", "Kind", "RealCache"]
 
 STOCK_POLICIES = ("lru", "tlru", "slru", "lfu", "priority")
 """Eviction policies that SGLang ships."""

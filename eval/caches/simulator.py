@@ -17,8 +17,6 @@ from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
 
-__all__ = ["Cache", "Hold", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
-
 
 class Span(NamedTuple):
     """What a policy is told of a part of a context, which begins where the span before ends."""

@@ -33,8 +33,6 @@ from eval.simulate.rows import Rows
 from eval.trace_arguments import TraceSource
 from eval.traces.facts import facts
 
-__all__ = ["Work", "fill", "is_done", "rows_of"]
-
 AT_ONCE = 4
 """Cells of one call. More save runs of lru and the optimum; fewer lose less when a run is cut off."""
 

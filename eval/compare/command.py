@@ -47,8 +47,6 @@ from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import add_reading_arguments, say_too_long
 
-__all__ = ["LOSSES", "add_arguments", "judge", "run"]
-
 ALL = "all"
 EVERY = tuple(name for name in EVICTIONS if not name.startswith("real-"))
 """What ``--policy all`` means. The real caches of radix-tlru evict what ``tlru`` and ``etlru`` do, and take minutes."""

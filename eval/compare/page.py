@@ -16,8 +16,6 @@ from eval.compare.verdict import LEAST_GAP, NOTHING_DIFFERS, Row, Verdict, nothi
 from eval.render import html
 from eval.render.looks import RC, percent
 
-__all__ = ["FIGURES", "PAGE", "write_page"]
-
 PAGE, FIGURES = "compare.html", "figures"
 
 MOST_LISTED = 200

@@ -16,8 +16,6 @@ from eval.compare.settings import BASELINE
 from eval.compare.verdict import Row, Verdict
 from eval.render.looks import heat_map, ink, percent
 
-__all__ = ["gap_closed", "kinds", "worst_figures"]
-
 _ACROSS = 3  # maps side by side
 _LINE, _COLUMN = 0.26, 0.62  # inches
 

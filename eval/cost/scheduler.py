@@ -28,9 +28,10 @@ from scipy import stats
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import launched
 from eval.live.replay.load import load_from
-from eval.live.replay.play import Pace, ReplayError, play
+from eval.live.replay.play import ReplayError, play
 from eval.live.replay.probe import warm_up
 from eval.live.replay.rows import risen
+from eval.live.replay.schedule import Pace
 from eval.live.replay.turns import Load
 from eval.live.running_server import RunningServer
 from eval.terminal import show, table, track

@@ -33,8 +33,6 @@ from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read, write
 from radix_tlru.sglang.releases import torch_mismatch
 
-__all__ = ["add_arguments", "gpu_facts", "run"]
-
 # Some 1.6 M tokens of conversations: four times the default pool.
 TRACE = (
     "chat-mix:conversations=400,arrival_span_s=120,first_prompt_median=2500,first_prompt_range=200/16000,"

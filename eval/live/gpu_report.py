@@ -15,8 +15,6 @@ from eval.live.replay.summary import ArmSummary, summarise
 from eval.live.replay.table import machine_sentences, markdown, sentences
 from eval.simulate.timing import Timing
 
-__all__ = ["Report", "SizeGroup", "by_size", "decode_verdicts"]
-
 TOLERANCE = 0.01
 """By how much decoding with radix-tlru may be slower than with stock lru, relative."""
 

@@ -17,8 +17,6 @@ from eval.live.running_server import RunningServer, ServerError
 from eval.live.server import free_port
 from radix_tlru.tools.dashboard import rules
 
-__all__ = ["COMMAND", "Prometheus", "Series", "check_installed"]
-
 COMMAND = "prometheus"
 
 Series = tuple[dict[str, str], list[tuple[float, float]]]

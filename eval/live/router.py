@@ -13,8 +13,6 @@ import requests
 from eval.live.running_server import ServerError
 from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, Server, free_port
 
-__all__ = ["Router"]
-
 ROUTER_COMMAND = (sys.executable, "-m", "sglang_router.launch_router")
 
 

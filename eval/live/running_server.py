@@ -10,8 +10,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eval.errors import RunError
 
-__all__ = ["RunningServer", "ServerError"]
-
 
 class ServerError(RunError):
     """The server died, did not become healthy in time, or refused a control request."""

@@ -40,8 +40,6 @@ from eval.live import server
 from eval.live.forked import become
 from eval.live.server import CPU_PLATFORM, ENVIRONMENT
 
-__all__ = ["SHARED", "WarmProcess", "in_a_fork", "preload", "share", "start_process"]
-
 PRELOADED = "eval.live.preloaded"
 
 _Result = TypeVar("_Result")

@@ -17,24 +17,6 @@ from numpy.typing import NDArray
 
 from eval.caches.policies import ORACLES
 
-__all__ = [
-    "ACCENT",
-    "DOTTED",
-    "INK",
-    "MUTED",
-    "PHASES",
-    "RC",
-    "Look",
-    "compact",
-    "heat_map",
-    "ink",
-    "look",
-    "nines_axis",
-    "percent",
-    "percent_axis",
-    "spread",
-]
-
 INK, MUTED, GRID = "#1f2933", "#6b7580", "#e6e9ed"
 ACCENT = "#0b7a75"
 """The project's teal."""

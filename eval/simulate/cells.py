@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from eval.traces.request import Request
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
-__all__ = ["Cell", "Outcome", "outcome", "tail_excess_latency", "uncached_tokens"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:

@@ -39,8 +39,6 @@ from eval.terminal import show
 from eval.trace_arguments import add_trace_arguments, say_missing, say_too_long, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(
     parser: argparse.ArgumentParser,

@@ -20,8 +20,6 @@ from eval.terminal import track
 from eval.trace_arguments import TraceSource
 from eval.traces import Trace
 
-__all__ = ["Done", "Served", "cache_for", "evaluate", "evaluate_all", "knowledge_of", "serve", "trace_of"]
-
 
 class Done(NamedTuple):
     """A cell that was run."""

@@ -26,8 +26,6 @@ from eval.terminal import show, table
 from eval.trace_arguments import trace_source
 from eval.traces.request import Request
 
-__all__ = ["add_arguments", "agreement", "run"]
-
 SIMULATED = {
     f"{real}{core}": simulated
     for real, simulated in (("real-tlru", "tlru"), ("real-etlru", "etlru"), ("sglang-lru", "lru"))

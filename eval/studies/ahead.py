@@ -24,8 +24,6 @@ from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
-__all__ = ["WAYS", "Served", "Way", "add_arguments", "next_beginnings", "run", "serve"]
-
 POLICIES = ("lru", "tlru")
 """That learn nothing: what is prefilled ahead is no turn, and a learner would have to be told whose it is."""
 

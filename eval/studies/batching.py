@@ -29,8 +29,6 @@ from eval.simulate.timing import Timing
 from eval.studies.queue_model import MOST_REFRESHED, REFRESH, QueueAware
 from eval.traces.request import Request
 
-__all__ = ["Batched", "Engine", "HoldingCache", "serve_batches"]
-
 
 @runtime_checkable
 class HoldingCache(QueueAware, Protocol):

@@ -27,8 +27,6 @@ from radix_tlru.learning import conversations
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.turn_features import Feature, Features, features_of
 
-__all__ = ["add_arguments", "run", "worth"]
-
 REFERENCES = ("lru", "tail-belady")
 POLICY, WEIGHT = "etlru", 1.0
 

@@ -41,8 +41,6 @@ from eval.terminal import Progress, show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
-__all__ = ["ANSWER", "NEXT_PROMPT", "Attack", "add_arguments", "attacks", "damage", "requests_of", "run"]
-
 HONEST = "chat-mix:conversations=600,arrival_span_s=720,wait_median_s=45,wait_sigma=1"
 """Chat as in the demo, at the pace of people: a new conversation every 1.2 s, some 45 s between its turns."""
 

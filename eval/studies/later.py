@@ -36,8 +36,6 @@ from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
 
-__all__ = ["add_arguments", "compare", "run"]
-
 OPTIMA = ("tail-belady", "tail-belady-ends")
 
 

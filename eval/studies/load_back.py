@@ -29,8 +29,6 @@ from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 from radix_tlru import Leaf
 
-__all__ = ["Served", "add_arguments", "run", "serve"]
-
 POLICIES = ("etlru", "belady")
 
 LOOKS_EVERY = 8

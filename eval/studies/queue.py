@@ -53,8 +53,6 @@ from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
-__all__ = ["add_arguments", "compare", "run"]
-
 BASELINE = "sglang-lru"
 POLICIES = (BASELINE, "sglang-tlru", "tlru", "etlru", "lru", "tail-belady")
 

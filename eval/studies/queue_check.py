@@ -25,8 +25,6 @@ from eval.terminal import show, table
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
 
-__all__ = ["add_arguments", "engine_of", "modelled", "run"]
-
 COLUMNS = ("TTFT p50", "p95", "p99", "ITL p50", "p95", "tokens/s")
 """ITL is the mean of a request; all but the last in ms."""
 

@@ -19,8 +19,6 @@ from eval.caches.simulator import Cache
 from eval.simulate.timing import Timing
 from eval.traces.request import Request
 
-__all__ = ["MOST_REFRESHED", "REFRESH", "QueueAware", "Queued", "line_for", "serve", "span_s"]
-
 REFRESH, MOST_REFRESHED = 32, 128
 """Prefills between two refreshes of queued prompts, and requests at the head of the queue that one covers (SGLang)."""
 

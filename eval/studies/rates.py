@@ -30,8 +30,6 @@ from eval.studies.paper.published import FIGURE_THRESHOLDS_MS, SHAREGPT, WILDCHA
 from eval.studies.paper.sources import Reading, Source, drawn, prompt_lengths, stand_in
 from eval.terminal import Progress, show, table
 
-__all__ = ["Difference", "Setting", "Tail", "add_arguments", "compare", "difference", "run", "source_of", "tail"]
-
 SPREADS = (0.0, 1.0)
 """σ of log λ_i."""
 

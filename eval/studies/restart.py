@@ -23,8 +23,6 @@ from radix_tlru import Config
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.state import LearnedState
 
-__all__ = ["add_arguments", "compare", "run"]
-
 WEIGHTS = (1.0, None)
 """w: the learned rates at once; and as a server starts, where a candidate has to be seen to be better first."""
 

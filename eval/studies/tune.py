@@ -40,8 +40,6 @@ from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
-__all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
-
 BASELINE = "sglang-lru"
 POLICIES = ("tlru", "etlru")
 WEIGHTS = {"tlru": (0.0, 0.05, 0.1, 0.2, 0.4), "etlru": (None,)}

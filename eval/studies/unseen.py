@@ -18,8 +18,6 @@ from eval.compare.settings import Setting, size
 from eval.compare.traces import survey_all
 from eval.trace_arguments import TraceSource
 
-__all__ = ["KINDS", "Kind", "add_arguments", "run"]
-
 WARNING = "eval unseen: the old name of `eval compare --suite`, with other traces; it goes with the next release"
 
 

@@ -25,8 +25,6 @@ from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 from radix_tlru.tools.warm import SHARE
 
-__all__ = ["WarmPath", "add_arguments", "compare", "run", "serve", "warm_paths"]
-
 POLICIES = ("lru", "tlru", "etlru")
 
 

@@ -9,8 +9,6 @@ from typing import Literal
 
 from radix_tlru.config import one_line
 
-__all__ = ["InputKind", "Path", "Request", "StopReason", "TraceError", "ending", "ending_of"]
-
 StopReason = Literal["tool_calls", "stop", "length", "abort"]
 """How an answer ended, in the terms of SGLang's ``finish_reason``: a tool call, the end of the turn, the limit of
 tokens, an error or a client that left."""

@@ -20,8 +20,6 @@ from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.times import count_late, sorted_note
 from eval.traces.request import Request, TraceError
 
-__all__ = ["FORMATS", "SOURCES", "Trace", "generator_of", "open_trace"]
-
 FORMATS = (*READERS, *GENERATORS)
 
 SOURCES = (

@@ -16,10 +16,12 @@ import pytest
 
 from eval.__main__ import main
 from eval.live.replay.load import load_from
-from eval.live.replay.play import NOT_SENT, Api, Pace, play
+from eval.live.replay.play import NOT_SENT, play
 from eval.live.replay.predict import fitted_line, measured_points, predict
 from eval.live.replay.probe import warm_up
+from eval.live.replay.prompts import Api
 from eval.live.replay.rows import Folder
+from eval.live.replay.schedule import Pace
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server, live_members
 from eval.traces import open_trace

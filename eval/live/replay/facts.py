@@ -16,8 +16,6 @@ from eval.live.replay.arms import Arm
 from eval.live.running_server import RunningServer, ServerError
 from radix_tlru.config import FLAGS, Config, PolicyName
 
-__all__ = ["PLUGIN", "Facts", "facts"]
-
 PLUGIN = "radix_tlru"
 """Name of the plugin's cache backend."""
 

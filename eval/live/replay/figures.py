@@ -15,8 +15,6 @@ from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary
 from eval.render.looks import DOTTED, INK, MUTED, Look, look, nines_axis, percent
 from eval.simulate.timing import Timing
 
-__all__ = ["arm_looks", "percentiles", "scatter", "ttft_cdf"]
-
 _OTHERS = ("#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b", "#6a3d9a")
 
 

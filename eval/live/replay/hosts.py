@@ -13,8 +13,6 @@ from eval.live.router import Router
 from eval.live.running_server import RunningServer
 from eval.live.server import Server
 
-__all__ = ["STARTUP_S", "Launch", "Starting", "disaggregated", "launched", "routed", "server_of", "together"]
-
 Name = TypeVar("Name")
 
 STARTUP_S = 900.0

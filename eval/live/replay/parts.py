@@ -22,8 +22,6 @@ from eval.live.replay.rows import Folder, Part, PartName, Row, RowFile, risen
 from eval.live.running_server import RunningServer, ServerError
 from eval.terminal import Progress
 
-__all__ = ["play_all"]
-
 
 def play_all(plan: Plan, folder: Folder) -> bool:
     """Play what the folder has not; returns whether it has everything then. Ctrl-C loses no row that came in."""

@@ -24,8 +24,6 @@ from eval.live.replay.turns import Load, Segment, Turn
 from eval.simulate.timing import Point, Timing, TimingError, fit
 from eval.traces.request import Path, Request
 
-__all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
-
 TOLERANCE = 0.15
 """Relative error of a p95 that counts as predicted."""
 

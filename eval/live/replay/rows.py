@@ -26,8 +26,6 @@ from eval.live.replay.arms import Arm
 from eval.live.replay.facts import PLUGIN, Facts
 from eval.live.replay.play import Sent
 
-__all__ = ["Folder", "FolderError", "Part", "PartName", "Row", "RowFile", "Run", "risen"]
-
 
 class FolderError(ValueError):
     """A folder that a run cannot use; one line that names it."""

@@ -19,18 +19,6 @@ from numpy.typing import NDArray
 from eval.errors import RunError
 from eval.live.replay.rows import Folder, Row
 
-__all__ = [
-    "ITL_PERCENTILES",
-    "MEASURES",
-    "PERCENTILES",
-    "ArmSummary",
-    "Figure",
-    "NoResultError",
-    "Sorted",
-    "interval_note",
-    "summarise",
-]
-
 RESAMPLES = 1_000
 COVERAGE = 0.95
 PERCENTILES = (50, 90, 95, 99)

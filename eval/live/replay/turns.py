@@ -17,8 +17,6 @@ import numpy as np
 
 from eval.traces.request import Path
 
-__all__ = ["Conversation", "Load", "Message", "Segment", "Turn", "TurnId", "Units"]
-
 Message = tuple[str, str]
 """Role and text."""
 

@@ -14,8 +14,6 @@ from random import Random
 
 from eval.live.replay.clock import Clock
 
-__all__ = ["Place", "Turnstile"]
-
 
 class Turnstile:
     """Whose turn it is. In each round each player has one, in an order that is drawn, always alike.

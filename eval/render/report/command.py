@@ -13,8 +13,6 @@ from eval.render.report.scene import CHOICES, Group, Scene, groups
 from eval.simulate.rows import COMMANDS
 from eval.simulate.timing import Timing
 
-__all__ = ["add_arguments", "run"]
-
 PAGE, FIGURES = "report.html", "figures"
 
 

@@ -16,8 +16,6 @@ from eval.render.report.labels import font_weight, short
 from eval.render.report.rows import Row
 from eval.render.report.scene import BASELINE, Missing, Scene
 
-__all__ = ["change_by_percentile", "distribution"]
-
 TAIL = (0.90, 0.95, 0.99, 0.999)
 _STEPS = 600
 

@@ -19,8 +19,6 @@ from eval.render.report.labels import label, short
 from eval.render.report.scene import Missing, Scene
 from eval.render.report.timeline import timeline
 
-__all__ = ["FIGURES", "Picture", "Plot", "draw"]
-
 
 class Plot(NamedTuple):
     """A figure of the report."""

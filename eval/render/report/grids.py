@@ -18,8 +18,6 @@ from eval.render.report.labels import label, label_ends, short
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import BASELINE, OPTIMUM, Missing, Scene
 
-__all__ = ["heat_maps", "percentiles_by_capacity"]
-
 Grid = NDArray[np.float64]  # a line for each capacity, a column for each ξ
 _COLUMNS = 4
 

@@ -11,8 +11,6 @@ from eval.render.report.gallery import Picture
 from eval.render.report.scene import CHOICES, Scene
 from eval.render.report.tables import all_cells, arms_by_cell, cards
 
-__all__ = ["page"]
-
 _HOW_TO_READ = """
 <ul>
 <li>A request waits for the tokens of its prompt that were <b>not cached</b>: time to first token (TTFT) ≈

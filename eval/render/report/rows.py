@@ -18,8 +18,6 @@ from eval.simulate.grid import ESTIMATED, WEIGHTED
 from eval.simulate.per_request import requests_file
 from eval.simulate.rows import CELLS, REFERENCES
 
-__all__ = ["ReportError", "Requests", "Row", "Variant", "read_requests", "read_rows"]
-
 
 class ReportError(ValueError):
     """A folder that cannot be reported on; one line with file, line and field, or with the flag and what is there."""

@@ -13,20 +13,6 @@ from eval.simulate.cells import Cell
 from eval.simulate.timing import Timing
 from radix_tlru import Config
 
-__all__ = [
-    "ARMS",
-    "BASELINE",
-    "CHOICES",
-    "OPTIMUM",
-    "Arm",
-    "Group",
-    "Missing",
-    "Scene",
-    "groups",
-    "is_candidate",
-    "is_online",
-]
-
 BASELINE, OPTIMUM = "lru", "tail-belady"
 
 

@@ -9,8 +9,6 @@ from eval.render.report.labels import label
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import ARMS, Arm, Scene, is_candidate, is_online
 
-__all__ = ["all_cells", "arms_by_cell", "cards"]
-
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
 

@@ -14,8 +14,6 @@ from eval.render.report.labels import label
 from eval.render.report.rows import Requests
 from eval.render.report.scene import Missing, Scene
 
-__all__ = ["timeline"]
-
 _BINS = {1.0: "second", 10.0: "10 s", 60.0: "minute", 600.0: "10 min", 3600.0: "hour", 86400.0: "day"}
 _UNITS = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "days"}
 

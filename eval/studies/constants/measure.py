@@ -21,8 +21,6 @@ from eval.studies.figures import Figures, figures
 from eval.studies.queue_model import line_for, serve
 from eval.trace_arguments import TraceSource
 
-__all__ = ["BETA_MS", "Setting", "line_of", "measured", "name_of"]
-
 BETA_MS = 20.0
 """β of every prefill, ms."""
 

@@ -31,8 +31,6 @@ from eval.studies.paper.sources import Reading, drawn, load, stand_in
 from eval.terminal import show
 from eval.trace_arguments import add_text_arguments
 
-__all__ = ["add_arguments", "run"]
-
 TEXT, PAGE, FIGURES, TIMING = "paper.md", "paper.html", "figures", "timing.json"
 TITLE = "The experiments of “Tail-Optimized Caching for LLM Inference”"
 

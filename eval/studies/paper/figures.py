@@ -22,8 +22,6 @@ from eval.studies.paper.published import OBJECTIVE_MS
 from eval.studies.paper.sources import Source, prompt_lengths
 from eval.studies.paper.tables import NAMES
 
-__all__ = ["draw"]
-
 _BARS = "#5b8fb9"
 _OWN_LOOKS = {
     BOTH: Look("#56657a", "P", (0, (3, 1.2, 1, 1.2)), 1.3, 3),

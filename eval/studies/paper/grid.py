@@ -19,19 +19,6 @@ from eval.studies.paper.sources import Source, prompt_lengths
 from eval.traces import Request
 from radix_tlru import Policy
 
-__all__ = [
-    "BASELINES",
-    "BOTH",
-    "FUTURE",
-    "STEPS",
-    "Batch",
-    "Results",
-    "Study",
-    "improvement",
-    "missing",
-    "run_batch",
-]
-
 BASELINES = ("lru", "threshold-lru")
 
 BOTH = "end-and-length-aware"

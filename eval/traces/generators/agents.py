@@ -19,8 +19,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Path, Request, ending
 
-__all__ = ["AGENTS", "Agents", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Agents:

@@ -17,8 +17,6 @@ from eval.traces.generators.talk import Talk, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["CHANGING_SYSTEM", "ChangingSystem", "generate"]
-
 _TAIL = 1  # index of the unit: behind the system prompt that sessions share
 
 

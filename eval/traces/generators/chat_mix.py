@@ -19,8 +19,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import LONGEST, check_ranges
 from eval.traces.request import Path, Request, ending
 
-__all__ = ["CHAT_MIX", "ChatMix", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChatMix:

@@ -18,8 +18,6 @@ from eval.traces.generators.talk import Talk, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["COMPACTION", "Compaction", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Compaction(AgentLoop):

@@ -15,8 +15,6 @@ from eval.traces.generators.talk import Talk, drawn_s, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["PARALLEL_TOOLS", "ParallelTools", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class ParallelTools(AgentLoop):

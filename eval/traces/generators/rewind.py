@@ -17,8 +17,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Path, Request
 
-__all__ = ["REWIND", "Rewind", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Rewind(ChatLoop):

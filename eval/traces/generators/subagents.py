@@ -16,8 +16,6 @@ from eval.traces.generators.talk import Talk, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["SUBAGENTS", "Subagents", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Subagents(AgentLoop):

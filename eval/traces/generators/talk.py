@@ -18,8 +18,6 @@ from eval.traces.parameters import LONGEST
 from eval.traces.reading.times import TOKEN_S
 from eval.traces.request import Path, Request, StopReason, ending_of
 
-__all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "talks", "uniform_starts"]
-
 _UNITS = 1 << 24  # of one session; those below the first session's are shared by all
 
 

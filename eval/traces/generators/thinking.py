@@ -19,8 +19,6 @@ from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["THINKING", "Thinking", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Thinking(ChatLoop):

@@ -27,8 +27,6 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
 from eval.traces.request import Path, Request, TraceError, ending_of
 
-__all__ = ["AGENT_SESSIONS", "SESSION_BIRTHS"]
-
 SESSION_BIRTHS = 355 / (12 * 3600)
 """Sessions a second, where none are given: 355 in 12 hours, about 30 an hour, as a small team has them."""
 

@@ -27,8 +27,6 @@ from eval.traces.reading.times import TOKEN_S, per_second_of
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Path, Request, TraceError
 
-__all__ = ["AIPERF_ROWS"]
-
 _WHOLE = "message_array_with_responses"  # of `context_mode`: a row has the history in it
 
 

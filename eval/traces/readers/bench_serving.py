@@ -21,8 +21,6 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Number, Record, bad_field, decode
 from eval.traces.request import Request, TraceError
 
-__all__ = ["BENCH_SERVING"]
-
 
 class _Run(msgspec.Struct):
     duration: Number = 0.0  # s

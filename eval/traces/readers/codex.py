@@ -26,8 +26,6 @@ from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
 
-__all__ = ["CODEX"]
-
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
 

@@ -24,8 +24,6 @@ from eval.traces.reading.times import any_seconds
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
-__all__ = ["LMCACHE"]
-
 
 class _Row(msgspec.Struct):
     input: str | list[dict[str, Any]]

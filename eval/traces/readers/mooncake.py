@@ -27,8 +27,6 @@ from eval.traces.reading.records import Count, Name, Number, Record, decode
 from eval.traces.reading.times import per_second_of
 from eval.traces.request import Request, TraceError, ending_of
 
-__all__ = ["MOONCAKE"]
-
 _DEFAULT_BLOCK = 512
 _LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 

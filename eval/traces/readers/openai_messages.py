@@ -43,8 +43,6 @@ from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError, ending_of
 
-__all__ = ["OPENAI_MESSAGES"]
-
 
 def _detects(record: Mapping[str, Any]) -> bool:
     if is_call(record) or response_of(record) or record.keys() >= {"role", "content"}:

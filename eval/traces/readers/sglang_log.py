@@ -25,8 +25,6 @@ from eval.traces.reading.records import Record, bad_field, fields_of
 from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError, ending_of
 
-__all__ = ["SGLANG_LOG"]
-
 _CUT = "..."  # in the middle of what level 2 shortens
 _LEVEL = "--log-requests-level 3 logs the prompts"
 

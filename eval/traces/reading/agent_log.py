@@ -15,8 +15,6 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.tokenizer import TokenCount
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
-__all__ = ["AgentLog", "Logged", "Piece", "Repairs", "piece"]
-
 
 @dataclass(frozen=True, slots=True)
 class Piece:

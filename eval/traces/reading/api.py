@@ -26,8 +26,6 @@ from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
 
-__all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "has_failed", "is_call", "response_of", "rows_of"]
-
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
 

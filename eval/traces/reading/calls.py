@@ -17,8 +17,6 @@ from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
 from eval.traces.reading.tokenizer import compared, token_count
 from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
 
-__all__ = ["CallLog", "TextCall"]
-
 
 @dataclass(frozen=True, slots=True)
 class TextCall:

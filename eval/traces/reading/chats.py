@@ -15,18 +15,6 @@ from typing import Literal
 from eval.traces.reading.tokenizer import TokenCount
 from eval.traces.request import Path, Request, StopReason, ending_of
 
-__all__ = [
-    "Chat",
-    "Message",
-    "Role",
-    "Settled",
-    "Turn",
-    "by_arrival",
-    "extended",
-    "requests",
-    "turns",
-]
-
 Role = Literal["system", "user", "assistant", "tool"]
 
 

@@ -11,8 +11,6 @@ from itertools import count, pairwise
 
 from eval.traces.request import Path, Request, StopReason, ending_of
 
-__all__ = ["Call", "holds_history", "rebuilt"]
-
 _MOST = 0.9  # of the turns of sessions: so many must be longer than the context before them to hold it
 
 

@@ -10,8 +10,6 @@ import msgspec
 
 from eval.traces.request import TraceError
 
-__all__ = ["Count", "Fields", "Name", "Number", "Record", "as_bytes", "bad_field", "decode", "fields_of"]
-
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
