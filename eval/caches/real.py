@@ -128,8 +128,7 @@ class RealCache:
         else:
             tokens = token_ids(context, self.page_size, self._units)[: self._pages * self.page_size]
             turn = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
-            ending = () if request.stop else request.ending
-            cached = self._cache.request(tokens, *turn, ending, session, request.stop)
+            cached = self._cache.request(tokens, *turn, request.ending, session, request.stop)
         if session is not None and self._has_sessions and request.closes:
             self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)

@@ -242,7 +242,7 @@ class SimulatedCache:
             thought_len=request.thought_tokens,
             session=request.session,
             finish=request.stop,
-            answer_ids=() if request.stop else request.ending,
+            answer_ids=request.ending,
         )
         conversation = learner.record_turn(turn, is_leaf=not path[-1].children, learns_later=True)
         for node in path:

@@ -85,7 +85,7 @@ class Request:
     return_rate: float | None = None  # λ of the conversation's turns, 1/s, where the generator knows it
     messages: tuple[tuple[str, str], ...] = ()  # (role, text) that this turn adds, if they were asked for
     thought_tokens: int = 0  # of the output: before the answer, and in no later prompt
-    ending: tuple[int, ...] = ()  # the last token ids of the answer, where they are known
+    ending: tuple[int, ...] = ()  # the last token ids of the answer, where these and no stop are known
     closes: bool = False  # with this answer the conversation is over, and the client says so
     stop: StopReason | None = None
     input: InputKind | None = None
@@ -106,11 +106,3 @@ class Request:
 def ending(unit: int, calls: bool) -> tuple[int, int]:
     """How a generated answer ends, a unit of its own: a call of a tool as all calls do, another as no other."""
     return (1 if calls else 2 + unit, 0)
-
-
-_ENDINGS: dict[StopReason, tuple[int, ...]] = {"tool_calls": (1, 0), "stop": (2, 0), "length": (3, 0)}
-
-
-def ending_of(stop: StopReason | None) -> tuple[int, ...]:
-    """Token ids that stand for how an answer ended, the same for all answers that end so; none if it is unknown."""
-    return _ENDINGS.get(stop, ()) if stop else ()

@@ -16,7 +16,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 
 from eval.traces.parameters import LONGEST
 from eval.traces.reading.times import TOKEN_S
-from eval.traces.request import Path, Request, StopReason, ending_of
+from eval.traces.request import Path, Request, StopReason
 
 _UNITS = 1 << 24  # of one session; those below the first session's are shared by all
 
@@ -90,7 +90,6 @@ class Talk:
             len(prompt),
             thought + answer,
             thought_tokens=thought,
-            ending=ending_of(stop),
             stop=stop,
             input="tool" if self.has_results else "user",
             session=self._session,

@@ -25,7 +25,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
-from eval.traces.request import Path, Request, TraceError, ending_of
+from eval.traces.request import Path, Request, TraceError
 
 SESSION_BIRTHS = 355 / (12 * 3600)
 """Sessions a second, where none are given: 355 in 12 hours, about 30 an hour, as a small team has them."""
@@ -188,7 +188,6 @@ def _request(call: _Entry, path: Path, tokens: int, offset_s: float, agent: _Age
         path,
         tokens,
         (call.output_length if call.output_tokens is None else call.output_tokens) or 0,
-        ending=ending_of(stop),
         stop=stop,
         input=input_kind(call.input_types),
         session=agent.session,

@@ -25,7 +25,7 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, decode
 from eval.traces.reading.times import per_second_of
-from eval.traces.request import Request, TraceError, ending_of
+from eval.traces.request import Request, TraceError
 
 _DEFAULT_BLOCK = 512
 _LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
@@ -87,7 +87,6 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
         prompt,
         row.input_length,
         row.output_length,
-        ending=ending_of(stop),
         stop=stop,
         input=input_kind(row.input_types),
         session=session,

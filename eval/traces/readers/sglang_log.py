@@ -23,7 +23,7 @@ from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, fields_of
 from eval.traces.reading.tokenizer import compared, counted
-from eval.traces.request import Path, Request, StopReason, TraceError, ending_of
+from eval.traces.request import Path, Request, StopReason, TraceError
 
 _CUT = "..."  # in the middle of what level 2 shortens
 _LEVEL = "--log-requests-level 3 logs the prompts"
@@ -206,7 +206,6 @@ def _request(each: _Served, path: Path, context: Path) -> Request:
         context if len(context) >= len(path) else path,
         each.prompt_tokens,
         each.output_tokens,
-        ending=ending_of(each.stop),
         stop=each.stop,
         session=each.session,
         answer_s=each.answer_s,

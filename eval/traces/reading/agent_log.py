@@ -13,7 +13,7 @@ from hashlib import blake2b
 from eval.traces.reading.chats import Message
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.tokenizer import TokenCount
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+from eval.traces.request import InputKind, Path, Request, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,6 @@ class AgentLog:
             context,
             len(prompt),
             len(context) - len(prompt),
-            ending=ending_of(call.stop),
             stop=call.stop,
             input=call.added[-1].kind if call.added else None,
             session=self._session,

@@ -15,7 +15,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
 from eval.traces.reading.tokenizer import compared, token_count
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
+from eval.traces.request import InputKind, Path, Request, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,6 @@ def _requests(name: str, drafts: Sequence[_Draft], starts_s: Sequence[float]) ->
             len(draft.prompt),
             _output(draft),
             messages=draft.messages,
-            ending=ending_of(draft.stop),
             stop=draft.stop,
             input=_input(call.messages),
             session=call.session,

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from eval.traces.reading.tokenizer import TokenCount
-from eval.traces.request import Path, Request, StopReason, ending_of
+from eval.traces.request import Path, Request, StopReason
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -104,7 +104,6 @@ def requests(chat: Chat, count: TokenCount, texts: bool = False) -> list[Request
                 len(context) - len(prompt),
                 chat.return_rate,
                 tuple((message.role, message.text) for message in turn.prompt) if texts else (),
-                ending=ending_of(stop),
                 stop=stop,
                 input="tool" if turn.prompt[-1].role == "tool" else "user",
                 model=chat.model,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from eval.traces.request import Path, Request, StopReason, ending_of
+from eval.traces.request import Path, Request, StopReason
 
 _MOST = 0.9  # of the turns of sessions: so many must be longer than the context before them to hold it
 
@@ -64,7 +64,6 @@ def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], 
                 context,
                 len(prompt),
                 call.output_tokens,
-                ending=ending_of(call.stop),
                 stop=call.stop,
                 session=conversation,
                 model=call.model,
