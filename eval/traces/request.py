@@ -90,7 +90,6 @@ class Request:
     stop: StopReason | None = None
     input: InputKind | None = None
     session: str | None = None  # a task of one user: a conversation and those of its subagents
-    agent: str | None = None  # who asks, within the session; "0" is the main agent
     parent: str | None = None  # the conversation that started this one: its agent is a subagent
     model: str | None = None
     category: str | None = None  # the kind of request, in the words of the trace

@@ -125,7 +125,6 @@ def call(arrival_s: float, agent: int, tokens: int, session: str = "a", answer_s
         tokens,
         7,
         session=session,
-        agent=str(agent),
         parent=f"{session}/0" if agent else None,
         answer_s=answer_s,
     )

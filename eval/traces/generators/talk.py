@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from itertools import count
 from typing import Protocol
 
@@ -46,15 +47,15 @@ class Talk:
         self.path = Path((), ())
         self.category = category
         self.has_results = False
-        self._session, self._agent = str(session), "0"
+        self._session, self._conversation = str(session), f"{session}/0"
         self._parent: str | None = None
         self._units = count((session + 1) * _UNITS)
         self._agents = count(1)
         self._answered_s: float | None = None
 
-    def add(self, tokens: int, unit: int | None = None) -> None:
-        """More of the next prompt; a unit below 2**24 is shared with all sessions that add it at the same place."""
-        self.path = self._and(self.path, tokens, unit)
+    def add(self, tokens: int) -> None:
+        """More of the next prompt."""
+        self.path = self._and(self.path, tokens)
         self.has_results = False
 
     def add_result(self, tokens: int) -> None:
@@ -84,7 +85,7 @@ class Talk:
         waited_s = None if self._answered_s is None else max(self.at_s - self._answered_s, 0.0)
         request = Request(
             self.at_s,
-            f"{self._session}/{self._agent}",
+            self._conversation,
             prompt,
             self.path,
             len(prompt),
@@ -93,7 +94,6 @@ class Talk:
             stop=stop,
             input="tool" if self.has_results else "user",
             session=self._session,
-            agent=self._agent,
             parent=self._parent,
             category=self.category,
             answer_s=lasts_s,
@@ -105,11 +105,9 @@ class Talk:
 
     def subagent(self, path: Path) -> Talk:
         """A conversation of the same session that starts now, with a context of its own."""
-        made = Talk.__new__(Talk)
-        made.at_s, made.path, made.category, made.has_results = self.at_s, path, self.category, False
-        made._session, made._agent = self._session, str(next(self._agents))
-        made._parent = f"{self._session}/{self._agent}"
-        made._units, made._agents, made._answered_s = self._units, self._agents, None
+        made = copy(self)  # numbers of units and of agents are those of the session
+        made._conversation, made._parent = f"{self._session}/{next(self._agents)}", self._conversation
+        made.path, made.has_results, made._answered_s = path, False, None
         return made
 
     def replaced(self, first: int, tokens: int) -> None:
@@ -120,8 +118,8 @@ class Talk:
         ends[first:] = [end + change for end in ends[first:]]
         self.path = Path(tuple(ids), tuple(ends))
 
-    def _and(self, path: Path, tokens: int, unit: int | None = None) -> Path:
-        return path.plus(tokens, next(self._units) if unit is None else unit) if tokens else path
+    def _and(self, path: Path, tokens: int) -> Path:
+        return path.plus(tokens, next(self._units)) if tokens else path
 
 
 def talks(kind: Sessions, session: Callable[[Talk, Generator], Iterable[Request]]) -> Iterator[Request]:

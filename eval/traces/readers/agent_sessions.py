@@ -97,12 +97,8 @@ class _Agent:
     """Whose calls are read."""
 
     session: str
-    number: str  # within the session; "0": the main one
-    parent: str | None
-
-    @property
-    def conversation(self) -> str:
-        return f"{self.session}/{self.number}"
+    conversation: str  # the session, and the number of the agent in it; 0: the main one
+    parent: str | None  # conversation
 
 
 class _Reading:
@@ -143,9 +139,9 @@ class _Reading:
             for entry in entries:
                 if entry.requests:
                     within_s = _start(entry, offset_s)
-                    take(entry.requests, within_s, _Agent(agent.session, str(next(agents)), agent.conversation))
+                    take(entry.requests, within_s, _Agent(name, f"{name}/{next(agents)}", agent.conversation))
 
-        take(session.requests, start_s, _Agent(name, "0", None))
+        take(session.requests, start_s, _Agent(name, f"{name}/0", None))
         if chain is not self._everywhere:
             self._repeated += chain.repeated
         return sorted(made, key=lambda request: request.arrival_s)
@@ -191,7 +187,6 @@ def _request(call: _Entry, path: Path, tokens: int, offset_s: float, agent: _Age
         stop=stop,
         input=input_kind(call.input_types),
         session=agent.session,
-        agent=agent.number,
         parent=agent.parent,
         model=call.model,
         answer_s=call.api_time,

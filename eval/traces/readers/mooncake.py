@@ -79,7 +79,7 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
     units = chain.units(full_blocks(record, row.input_length, row.hash_ids, block))
     prompt = block_path(units, block, ends)
     stop = stop_reason(row.stop)
-    session, agent, conversation, parent = names.of(row.session, row.agent)
+    session, conversation, parent = names.of(row.session, row.agent)
     return Request(
         row.timestamp,
         conversation,
@@ -90,7 +90,6 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
         stop=stop,
         input=input_kind(row.input_types),
         session=session,
-        agent=agent,
         parent=parent,
         model=row.model,
         category=row.type,
@@ -98,24 +97,24 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
 
 
 class _Names:
-    """Names of sessions, agents and conversations, one object each however many requests have them."""
+    """Names of sessions and conversations, one object each however many requests have them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Name, Name | None], tuple[str, str, str, str | None]] = {}
+        self._known: dict[tuple[Name, Name | None], tuple[str, str, str | None]] = {}
 
     def said(self) -> str:
         """What is noted of files that name sessions."""
         return "sessions, subagents, how answers ended, what inputs are" if self._known else ""
 
-    def of(self, session: Name | None, agent: Name | None) -> tuple[str | None, str | None, str | None, str | None]:
-        """(session, agent, conversation, parent); the main agent is number 0."""
+    def of(self, session: Name | None, agent: Name | None) -> tuple[str | None, str | None, str | None]:
+        """(session, conversation, parent); the main agent is number 0."""
         if session is None:
-            return None, None, None, None
+            return None, None, None
         found = self._known.get((session, agent))
         if found is None:
             name, number = str(session), str(agent or 0)
             parent = f"{name}/0" if number != "0" else None
-            found = self._known[session, agent] = (name, number, f"{name}/{number}", parent)
+            found = self._known[session, agent] = (name, f"{name}/{number}", parent)
         return found
 
 

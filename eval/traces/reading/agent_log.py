@@ -71,7 +71,7 @@ class AgentLog:
 
     def __init__(self, session: str, agent: str, parent: str | None, repairs: Repairs) -> None:
         self.conversation = f"{session}/{agent}"
-        self._session, self._agent, self._parent = session, agent, parent
+        self._session, self._parent = session, parent
         self._repairs = repairs
         self._own = ""  # stands for the part of the system prompt that other sessions do not share
         self._system = Path((), ())
@@ -115,7 +115,6 @@ class AgentLog:
             stop=call.stop,
             input=call.added[-1].kind if call.added else None,
             session=self._session,
-            agent=self._agent,
             parent=self._parent,
             model=call.model,
             answer_s=max(call.end_s - call.start_s, 0.0),

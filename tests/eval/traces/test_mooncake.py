@@ -153,7 +153,6 @@ def test_agent_rows_say_whose_they_are_and_how_their_answers_ended(tmp_path: Pat
     assert [request.input for request in requests] == ["user", "user", "tool", None]
     assert [request.conversation for request in requests] == ["3/0", "3/2", "3/0", "3/0"]
     assert [request.parent for request in requests] == [None, "3/0", None, None]
-    assert [request.agent for request in requests] == ["0", "2", "0", "0"]
     assert {request.session for request in requests} == {"3"}
     assert requests[0].model == "opus"
 
