@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.arguments import NEXT_PROMPT_HELP, Several, add_page_size, number, one_of, shell_words, tokens, whole
-from eval.command import execute
-from eval.errors import RunError
+from eval.command import RunError, execute
 from eval.live.calibrate import LENGTHS, calibrate
 from eval.live.gpu_report import Report, decode_verdicts
 from eval.live.replay import command as replay

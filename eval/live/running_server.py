@@ -8,7 +8,7 @@ from typing import Any
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from eval.errors import RunError
+from eval.command import RunError
 
 
 class ServerError(RunError):

@@ -17,8 +17,7 @@ from rich.table import Table
 import eval
 from eval.__main__ import COMMANDS, main
 from eval.arguments import Several, add_policies, number, one_of, whole
-from eval.command import Parser, execute
-from eval.errors import RunError
+from eval.command import Parser, RunError, execute
 from eval.terminal import Progress, table, track
 from radix_tlru import Config
 

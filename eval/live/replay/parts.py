@@ -12,7 +12,7 @@ from typing import Any
 
 import requests
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.facts import facts
 from eval.live.replay.hosts import Starting, server_of, together
 from eval.live.replay.plan import Plan

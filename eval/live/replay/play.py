@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.client import RequestResult, close_session, send, session
 from eval.live.replay.prompts import Api, Prompts
 from eval.live.replay.schedule import Pace, Schedule

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.rows import Folder, Row
 
 RESAMPLES = 1_000

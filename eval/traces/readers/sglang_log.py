@@ -21,7 +21,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, bad_field, fields_of
+from eval.traces.reading.records import Record, as_count, bad_field, fields_of
 from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError
 
@@ -137,7 +137,7 @@ class _Log:
                 raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
             start_s = line.time_s - (answer_s or 0.0)
         prompt, context = self._prompt(line)
-        tokens, output = _whole(meta.get("prompt_tokens")), _whole(meta.get("completion_tokens"))
+        tokens, output = as_count(meta.get("prompt_tokens")), as_count(meta.get("completion_tokens"))
         if prompt and tokens and self._texts is not None:
             self._measured.append((prompt.tokens, tokens))
         tokens = prompt.tokens if tokens is None and prompt else tokens
@@ -244,10 +244,6 @@ def _are_tokens(values: list[Any]) -> bool:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
 
 
 SGLANG_LOG = Reader(

@@ -102,6 +102,11 @@ def fields_of(record: Record) -> Mapping[str, Any]:
     return Fields(decode(record, dict[str, msgspec.Raw]))
 
 
+def as_count(value: Any) -> int | None:
+    """A number of tokens, or of milliseconds; None if it is no such number."""
+    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
+
+
 def as_bytes(value: Any) -> bytes:
     """JSON that any reader takes: half a surrogate pair becomes a question mark."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
