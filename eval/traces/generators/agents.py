@@ -88,8 +88,7 @@ def _run(
     template = min(int(np.searchsorted(shares, rng.random(), side="right")), agents.templates - 1)
     rewrites = rng.spawn(1)[0]  # all else is drawn as if nothing were
     steps = 1 if rng.random() < agents.single_probability else 1 + int(rng.geometric(1.0 - agents.continue_probability))
-    ids: tuple[int, ...] = (template,)
-    ends: tuple[int, ...] = (templates[template],)
+    context = Path((template,), (templates[template],))
     for step in range(steps):
         if step:
             arrival_s += drawn_s(rng, agents.wait_median_s, agents.wait_sigma)
@@ -98,14 +97,14 @@ def _run(
             if step
             else (agents.first_prompt_median, agents.first_prompt_sigma)
         )
-        asked = (*ends, ends[-1] + drawn_tokens(rng, median, sigma))
+        prompt = context.plus(drawn_tokens(rng, median, sigma), unit)
         answer = drawn_tokens(rng, agents.answer_median, agents.answer_sigma)
-        ends, ids = (*asked, asked[-1] + answer), (*ids, unit, unit + 1)
-        unit += 2
+        context = prompt.plus(answer, unit + 1)
         rewritten = rewrites.random() < agents.rewritten_probability
-        cached = (*ids[:-1], -ids[-1] if rewritten else ids[-1])
+        cached = prompt.plus(answer, -unit - 1) if rewritten else context
+        unit += 2
         last = step == steps - 1
-        sent = arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer
+        sent = arrival_s, str(run), prompt, cached, len(prompt), answer
         yield Request(*sent, ending=ending(unit, not last) if agents.calls_told else (), closes=last)
 
 
