@@ -1,8 +1,8 @@
-"""`python -m eval warm`: what prompts that are kept warm gain for those who begin with them, and cost all others.
+"""`python -m eval warm`: what warm prompts gain for conversations that begin with them, and cost all others.
 
-Warm are the beginnings that several conversations of the trace have in common, the most seldom used first, until a
-quarter of the pool is full. A round asks for each of them, as `radix-tlru warm` does. The figures are of the requests
-of the trace alone.
+A warm prompt is a beginning that several conversations of the trace have in common. The most seldom used are taken
+first, until a quarter of the pool is full. A round asks for each of them, as `radix-tlru warm` does. Figures are of the
+requests of the trace alone.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Requests of one conversation, and how far the trace is complete with them."""
+    """Requests of one conversation, and until when nothing is missing once they are read."""
 
     until_s: float  # no conversation read later has a request before this
     requests: list[Request]
@@ -132,7 +132,7 @@ def _chained(parent: int, message: Message) -> int:
 
 
 def by_arrival(conversations: Iterable[Settled]) -> Iterator[Request]:
-    """Merge conversations into one stream, holding back only what a later one could still come before."""
+    """Merge conversations into one stream. A request is held back while an earlier one may still be read."""
     waiting: list[tuple[float, int, Request]] = []
     number = itertools.count()
     for settled in conversations:

@@ -113,7 +113,7 @@ def as_bytes(value: Any) -> bytes:
 
 
 def bad_field(record: Record, field: str, reason: str) -> TraceError:
-    """The error of a value that its schema allows and its place does not."""
+    """The error of a value that the schema allows, and that is wrong here."""
     return TraceError(f"{record.where}: {field}: {reason}")
 
 
