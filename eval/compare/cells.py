@@ -141,7 +141,7 @@ def _run(cell: Cell, source: TraceSource) -> _Ran:
     uncached = uncached_tokens(requests, served.cached)
     of_trace = _grouped(source)
     sample = Sample(uncached, of_trace.prompt, of_trace.conversation)
-    found = outcome(requests, served.cached, cell.threshold, dict(served.evicted), served.seconds)
+    found = outcome(requests, served.cached, cell.threshold, served.evicted, served.seconds)
     return _Ran(found, resampled(sample, cell.threshold, of_trace.drawn), int(uncached.sum()))
 
 

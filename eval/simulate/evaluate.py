@@ -102,7 +102,7 @@ def evaluate(cell: Cell, source: TraceSource, folder: Path | None = None) -> Don
     served = serve(cell, source, by_request=folder is not None)
     if folder is not None:
         write_requests(requests_file(folder, cell.name), requests, served.cached, served.evicted_after)
-    return Done(cell, outcome(requests, served.cached, cell.threshold, dict(served.evicted), served.seconds))
+    return Done(cell, outcome(requests, served.cached, cell.threshold, served.evicted, served.seconds))
 
 
 def _evicted(cache: Cache) -> Mapping[str, int]:

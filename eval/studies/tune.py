@@ -143,7 +143,7 @@ def _try(cell: Cell, objective: int, source: TraceSource) -> Setting:
     cached = [cache.request(request) for request in requests]
     half = len(requests) // 2
     parts = ((requests[:half], cached[:half]), (requests[half:], cached[half:]))
-    first, second = (outcome(part, found, objective, {}, 0.0) for part, found in parts)
+    first, second = (outcome(part, found, objective) for part, found in parts)
     return Setting(cell, first, second)
 
 

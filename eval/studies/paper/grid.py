@@ -101,7 +101,7 @@ def run_batch(batch: Batch) -> list[dict[str, Any]]:
     for cell in batch.cells:
         cached = simulate(_cache(cell, knowledge, batch), batch.requests)
         over = int((uncached_tokens(batch.requests, cached) > batch.objective).sum())
-        row = outcome(batch.requests, cached, cell.threshold, {}, 0.0).row(cell, None)
+        row = outcome(batch.requests, cached, cell.threshold).row(cell, None)
         rows.append({**row, "objective": batch.objective, "over_objective": over})
     return rows
 
