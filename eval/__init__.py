@@ -5,7 +5,7 @@
 | module | its job |
 |---|---|
 | `__main__.py` | names of commands, and the module of each |
-| `command.py`, `errors.py` | how a command runs (`add_arguments(parser)`, `run(args) -> int`), and how it fails |
+| `command.py` | how a command runs (`add_arguments(parser)`, `run(args) -> int`), and how it fails |
 | `arguments.py`, `trace_arguments.py`, `timing_arguments.py` | flags that several commands take |
 | `terminal.py`, `parallel.py` | tables, progress, processes |
 

@@ -14,25 +14,6 @@ from typing import Any
 
 from radix_tlru.config import REMOVED_WEIGHTS
 
-__all__ = [
-    "NEXT_PROMPT_HELP",
-    "THRESHOLD_HELP",
-    "Several",
-    "add_cache",
-    "add_first_measured",
-    "add_median_weights",
-    "add_page_size",
-    "add_policies",
-    "check_page_sizes",
-    "median_weight",
-    "number",
-    "one_of",
-    "shell_words",
-    "tokens",
-    "weight_text",
-    "whole",
-]
-
 THRESHOLD_HELP = "ξ, uncached tokens that still meet the TTFT objective"
 NEXT_PROMPT_HELP = "Q̂, tokens that a next prompt is expected to add"
 

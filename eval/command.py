@@ -1,7 +1,8 @@
 """How a command is run, and how it fails.
 
 A command is a module with ``add_arguments(parser)`` and ``run(args) -> int``. :func:`execute` parses its arguments and
-runs it. What cannot be done as asked ends in one line on standard error and exit status 2, before anything is written.
+runs it. A wrong argument or an unusable input is a ``ValueError`` or an ``OSError``: one line on standard error and
+exit status 2, before anything is written. A run that was possible and then failed is a :class:`RunError`: status 1.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn, Protocol
 
-from eval.errors import RunError
 from radix_tlru import ConfigError
 
-__all__ = ["CommandModule", "Parser", "execute"]
+
+class RunError(RuntimeError):
+    """A run failed: a server died, a request was refused, nothing was measured. The message says which and why."""
 
 
 class CommandModule(Protocol):

@@ -9,8 +9,6 @@ import joblib
 
 from eval.terminal import track
 
-__all__ = ["in_parallel"]
-
 _Result = TypeVar("_Result")
 
 

@@ -16,8 +16,6 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Progress", "show", "table", "track"]
-
 _Item = TypeVar("_Item")
 
 WIDEST = 10_000

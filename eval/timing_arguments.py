@@ -7,8 +7,6 @@ from pathlib import Path
 
 from eval.simulate.timing import ASSUMED, Timing, read
 
-__all__ = ["add_timing_arguments", "timing_of"]
-
 
 def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
     """``--alpha`` and ``--beta``, or ``--timing`` in place of both."""

@@ -5,21 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from eval.arguments import number, one_of, whole
 from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, generator_of, open_trace
 from eval.traces.parameters import parse
-
-__all__ = [
-    "TraceSource",
-    "add_reading_arguments",
-    "add_text_arguments",
-    "add_trace_arguments",
-    "say_missing",
-    "say_too_long",
-    "trace_source",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +36,8 @@ class TraceSource:
         if generated == list(names):
             for name in generated:
                 _check_generated(name, args)
-        return [cls(name, limit=args.limit) if name in generated else cls._read(name, args) for name in names]
-
-    @classmethod
-    def _read(cls, source: str, args: argparse.Namespace) -> TraceSource:
-        return cls(
-            source,
-            args.format,
-            args.limit,
-            args.skip_bad,
-            args.block_size,
-            args.tokenizer,
-            args.characters_per_token,
-            args.arrivals,
-        )
+        flags = {field.name: getattr(args, field.name) for field in fields(cls) if field.name != "source"}
+        return [cls(name, limit=args.limit) if name in generated else cls(name, **flags) for name in names]
 
     def open(self, *, texts: bool = False) -> Trace:
         """Read or generate it, and say on standard error what is missing in it: once, for who runs a command.
@@ -83,17 +61,7 @@ class TraceSource:
         Raises:
             TraceError: it cannot be read.
         """
-        return open_trace(
-            self.source,
-            format=self.format,
-            limit=self.limit,
-            skip_bad=self.skip_bad,
-            block_size=self.block_size,
-            tokenizer=self.tokenizer,
-            characters_per_token=self.characters_per_token,
-            arrivals=self.arrivals,
-            texts=texts,
-        )
+        return open_trace(**{field.name: getattr(self, field.name) for field in fields(self)}, texts=texts)
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:

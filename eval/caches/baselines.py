@@ -49,8 +49,6 @@ from eval.caches.simulator import Cache
 from eval.caches.tensorrt import Retention, TensorRTCache
 from eval.caches.vllm import VllmCache
 
-__all__ = ["BASELINES", "RULES"]
-
 _RETENTION = (Retention(0, 1024, 100, 30.0),)
 """Of ``trtllm-retention``: a client that pins the head of its prompts, and knows nothing else."""
 

@@ -12,8 +12,6 @@ from eval.caches.pages import page_ids
 from eval.caches.simulator import known_prefix
 from eval.traces.request import Request
 
-__all__ = ["Block", "GroupedCache", "LeafQueue", "PageCache", "TreeCache"]
-
 
 class PageCache(ABC):
     """Finds and caches contexts page by page. A subclass says what it holds, and what makes room for what.

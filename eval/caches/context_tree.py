@@ -10,8 +10,6 @@ from typing import Any
 from eval.traces.request import Path
 from radix_tlru import Leaf
 
-__all__ = ["ContextTree", "Node"]
-
 
 class Node:
     """A stretch of a context, tokens [start, end) from the root, with what a policy may ask of it."""

@@ -9,8 +9,6 @@ from typing import NamedTuple
 from eval.caches.simulator import Span
 from eval.traces.request import Request
 
-__all__ = ["NEVER", "Future", "futures"]
-
 
 class Future(NamedTuple):
     """The next use of a token."""

@@ -12,8 +12,6 @@ from eval.caches.models import StepPrompt
 from eval.caches.simulator import Span
 from eval.traces.request import Request
 
-__all__ = ["PartOfTrace", "Return", "TraceKnowledge"]
-
 
 class Return(NamedTuple):
     """A context whose end is looked up again."""

@@ -17,8 +17,6 @@ import numpy as np
 from radix_tlru import Leaf
 from radix_tlru.policy.models import Recency, SingleGroup
 
-__all__ = ["Exponential", "LongEnough", "NextUse", "StepPrompt", "TrueNextPrompt", "Unended"]
-
 
 @dataclass(frozen=True, slots=True)
 class LongEnough(Recency):

@@ -9,8 +9,6 @@ from heapq import heappop, heappush
 from eval.caches.blocks import PageCache
 from eval.traces.request import Request
 
-__all__ = ["Node", "NodeCache"]
-
 
 @dataclass(eq=False, slots=True)
 class Node:

@@ -10,8 +10,6 @@ from array import array
 
 from eval.traces.request import Path
 
-__all__ = ["page_ids", "token_ids"]
-
 _PAGES_PER_PATH = 1 << 24
 
 

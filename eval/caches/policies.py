@@ -37,8 +37,6 @@ from radix_tlru.config import DEFAULT_NEXT_PROMPT, PolicyName
 from radix_tlru.learning.learner import Learner
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, PromptModel, Recency
 
-__all__ = ["DEFINITIONS", "ORACLES", "POLICIES", "SERVER_POLICIES", "Definition", "Given", "simulated_cache"]
-
 SERVER_POLICIES: tuple[PolicyName, ...] = ("lru", "tlru", "etlru")
 """Policies that the package has: a server can run them."""
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from eval.traces.request import Path, Request
 
-__all__ = ["CacheAware", "Match", "PrefixAware", "PrefixTree"]
-
 
 @dataclass(frozen=True, slots=True)
 class CacheAware:

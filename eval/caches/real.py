@@ -3,7 +3,7 @@
 A page of a context becomes one token of a cache with pages of one token, on a pool of as many tokens as there are
 pages. Page-granular eviction is the same in both units: SGLang aligns keys to pages first, and a budget of
 ``⌈(L + Q̂ − ξ)⁺ / page⌉`` pages is ``(L/page − ⌊(ξ − Q̂) / page⌋)⁺`` in units of pages. So a context of 100,000 tokens
-is as quick as one of 200. A cache that learns from lengths (``etlru``, and ``tlru`` whose Q̂ or w is not given) is
+is as quick as one of 200. A cache that learns from lengths (``etlru``, and ``tlru`` whose Q̂ is not given) is
 given all tokens instead.
 """
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from radix_tlru.config import PolicyName
     from radix_tlru.sglang.offline import Core, OfflineCache
 
-__all__ = ["CHUNK_TOKENS", "REAL_CACHES", "STOCK_POLICIES", "Kind", "RealCache"]
 
 STOCK_POLICIES = ("lru", "tlru", "slru", "lfu", "priority")
 """Eviction policies that SGLang ships."""
@@ -54,7 +53,7 @@ class RealCache:
         policy: ``tlru`` or ``etlru`` of radix-tlru; with ``stock``, one of SGLang's own.
         capacity, threshold, next_prompt_estimate, page_size: tokens. An estimate of None is learned by radix-tlru.
         stock: SGLang's own eviction.
-        median_weight: w or ``load``, of radix-tlru; None: that of a server.
+        median_weight: w of radix-tlru; None: that of a server.
         core: which of SGLang's two tree cores.
         chunk: tokens prefilled at a time. It bounds the nodes that stock evicts whole. Without effect on radix-tlru.
         trim_chunk: tokens that radix-tlru takes from a leaf at a time; 1: exact to the page, as the simulator is. None:
@@ -89,8 +88,7 @@ class RealCache:
 
         self.page_size = page_size
         pages = capacity // page_size
-        is_told_of_turns = next_prompt_estimate is None or isinstance(median_weight, str) or sessions
-        self._learns = not stock and (policy == "etlru" or is_told_of_turns)
+        self._learns = not stock and (policy == "etlru" or next_prompt_estimate is None or sessions)
         self._tokens_a_page = page_size if self._learns else 1  # of the real cache
         params = _params(pages, self._tokens_a_page, page_size, core, hybrid)
         params = replace(params, enable_session_radix_cache=sessions)
@@ -129,8 +127,7 @@ class RealCache:
         else:
             tokens = token_ids(context, self.page_size, self._units)[: self._pages * self.page_size]
             turn = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
-            ending = () if request.stop else request.ending
-            cached = self._cache.request(tokens, *turn, ending, session, request.stop)
+            cached = self._cache.request(tokens, *turn, request.ending, session, request.stop)
         if session is not None and self._has_sessions and request.closes:
             self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)

@@ -23,8 +23,6 @@ from eval.caches.prefix_aware import PrefixAware
 from eval.caches.simulator import Cache
 from eval.traces.request import Request
 
-__all__ = ["ROUTINGS", "LeastLoaded", "RoundRobin", "RoutedCache", "Router", "Service"]
-
 
 @dataclass(frozen=True, slots=True)
 class Service:

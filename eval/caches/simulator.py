@@ -17,8 +17,6 @@ from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Turn
 
-__all__ = ["Cache", "Hold", "Knowledge", "SimulatedCache", "Span", "known_prefix", "simulate"]
-
 
 class Span(NamedTuple):
     """What a policy is told of a part of a context, which begins where the span before ends."""
@@ -244,7 +242,7 @@ class SimulatedCache:
             thought_len=request.thought_tokens,
             session=request.session,
             finish=request.stop,
-            answer_ids=() if request.stop else request.ending,
+            answer_ids=request.ending,
         )
         conversation = learner.record_turn(turn, is_leaf=not path[-1].children, learns_later=True)
         for node in path:

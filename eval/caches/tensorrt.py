@@ -10,8 +10,6 @@ from itertools import count, pairwise
 from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
-__all__ = ["DEFAULT_PRIORITY", "Retention", "TensorRTCache"]
-
 DEFAULT_PRIORITY = 35
 """Retention priority of a block that no hint is given for."""
 

@@ -8,8 +8,6 @@ from collections.abc import Collection, Sequence
 from eval.caches.blocks import PageCache
 from eval.traces.request import Request
 
-__all__ = ["VllmCache"]
-
 
 class VllmCache(PageCache):
     """The eviction rule of vLLM.

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from eval.compare.changes import METRICS
 
-__all__ = ["COVERAGE", "FEWEST", "RESAMPLES", "Drawn", "Sample", "draws", "interval", "percentiles", "resampled"]
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Drawn = NDArray[np.uint8]

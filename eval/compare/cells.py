@@ -15,7 +15,7 @@ A row of ``cells.jsonl`` has what ``simulate`` writes (settings, figures, ``gap_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -32,8 +32,6 @@ from eval.simulate.evaluate import serve, trace_of
 from eval.simulate.rows import Rows
 from eval.trace_arguments import TraceSource
 from eval.traces.facts import facts
-
-__all__ = ["Work", "fill", "is_done", "rows_of"]
 
 AT_ONCE = 4
 """Cells of one call. More save runs of lru and the optimum; fewer lose less when a run is cut off."""
@@ -97,10 +95,7 @@ def fill(rows: Rows, wanted: Sequence[tuple[Setting, Sequence[Cell]]], jobs: int
 
 def rows_of(work: Work) -> list[dict[str, Any]]:
     """Run the cells, and make their rows."""
-    return list(_rows(work))
-
-
-def _rows(work: Work) -> Iterator[dict[str, Any]]:
+    rows = []
     setting, source = work.setting, work.setting.trace.source
     lru, optimum = _reference(work.baseline, source), _reference(work.optimum, source)
     tel = METRICS.index("tel")
@@ -116,7 +111,7 @@ def _rows(work: Work) -> Iterator[dict[str, Any]]:
         change, ends = changes(*figures), interval(changes(ran.resampled, lru.resampled))
         some = gaps > 0
         shares = (lru.resampled[some, tel] - ran.resampled[some, tel]) / gaps[some]
-        yield {
+        row = {
             **ran.outcome.row(cell, closed),
             "hits": ran.outcome.hit_ratio,
             "prefilled": ran.prefilled,
@@ -130,6 +125,8 @@ def _rows(work: Work) -> Iterator[dict[str, Any]]:
             "working_set": setting.trace.working_set,
             "trace_digest": setting.trace.digest,
         }
+        rows.append(row)
+    return rows
 
 
 @lru_cache(maxsize=2)
@@ -144,7 +141,7 @@ def _run(cell: Cell, source: TraceSource) -> _Ran:
     uncached = uncached_tokens(requests, served.cached)
     of_trace = _grouped(source)
     sample = Sample(uncached, of_trace.prompt, of_trace.conversation)
-    found = outcome(requests, served.cached, cell.threshold, dict(served.evicted), served.seconds)
+    found = outcome(requests, served.cached, cell.threshold, served.evicted, served.seconds)
     return _Ran(found, resampled(sample, cell.threshold, of_trace.drawn), int(uncached.sum()))
 
 

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 
 from eval.simulate.cells import Outcome
 
-__all__ = ["METRICS", "NAMES", "RULE", "TOLERATED", "changes", "figures_of", "least", "losses"]
-
 Floats = NDArray[np.float64]
 
 NAMES = {

@@ -47,8 +47,6 @@ from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import add_reading_arguments, say_too_long
 
-__all__ = ["LOSSES", "add_arguments", "judge", "run"]
-
 ALL = "all"
 EVERY = tuple(name for name in EVICTIONS if not name.startswith("real-"))
 """What ``--policy all`` means. The real caches of radix-tlru evict what ``tlru`` and ``etlru`` do, and take minutes."""
@@ -109,11 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells that are missing, print the verdicts, write the page.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells that are missing, print the verdicts, write the page."""
     wanted = sources(args)
     settings_of([], args)  # what is wrong with ξ is said before traces are read
     if args.ttft_slo:

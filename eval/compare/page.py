@@ -11,18 +11,17 @@ from eval.compare.bootstrap import COVERAGE, RESAMPLES
 from eval.compare.changes import RULE
 from eval.compare.picture import gap_closed, worst_figures
 from eval.compare.settings import BASELINE
-from eval.compare.table import Grid, cell_grids, summary
+from eval.compare.table import cell_grids, summary
 from eval.compare.verdict import LEAST_GAP, NOTHING_DIFFERS, Row, Verdict, nothing_differs
 from eval.render import html
 from eval.render.looks import RC, percent
-
-__all__ = ["FIGURES", "PAGE", "write_page"]
 
 PAGE, FIGURES = "compare.html", "figures"
 
 MOST_LISTED = 200
 """Losses of a policy on the page; all are in the list beside it."""
 
+_ORACLE = " (It looks into the future: no server can run it.)"
 _WORST = (
     "For each policy, trace (line) and capacity (column): the figure that is worst against lru, over all ξ, seeds and "
     "figures. Brown: worse, the darker the more. Nearly white: up to 1 %, which does not count. Teal: better in all."
@@ -58,20 +57,20 @@ def write_page(
     parts = [
         html.paragraph(lead, "lead"),
         html.heading("The verdict"),
-        *(html.paragraph(one.sentence + _oracle(one)) for one in found if one.policy != BASELINE),
+        *(html.paragraph(one.sentence + _ORACLE * one.is_oracle) for one in found if one.policy != BASELINE),
         *([html.paragraph(NOTHING_DIFFERS)] if nothing_differs(found) else []),
         *_pictures(folder, found),
         html.heading(table.title),
         html.table(table.head, table.rows),
         html.paragraph(
-            f"{RULE} gap closed: over settings in which hindsight saves {_percent(LEAST_GAP)} of lru's TEL."
+            f"{RULE} gap closed: over settings in which hindsight saves {percent(LEAST_GAP, digits=0)} of lru's TEL."
         ),
         html.heading("How to read this"),
         html.paragraph(_READ),
         html.paragraph(
-            f"In brackets: {_percent(COVERAGE)} intervals by bootstrap, {RESAMPLES} times, over conversations. Every "
-            "policy is given the same draws, so a change against lru is a paired one. Mean changes: over settings in "
-            "which lru has at least what the rule above says, as ratios to less say little."
+            f"In brackets: {percent(COVERAGE, digits=0)} intervals by bootstrap, {RESAMPLES} times, over "
+            "conversations. Every policy is given the same draws, so a change against lru is a paired one. Mean "
+            "changes: over settings in which lru has at least what the rule above says, as ratios to less say little."
         ),
         html.heading("Where a policy is worse than lru, the worst first"),
         html.paragraph(
@@ -79,7 +78,7 @@ def write_page(
         ),
         *(_losses(one, losses_file) for one in found if one.losses),
         html.heading("All cells"),
-        *(_table(grid) for grid in cell_grids(rows, intervals=True)),
+        *(html.paragraph(grid.title) + html.table(grid.head, grid.rows) for grid in cell_grids(rows, intervals=True)),
         html.heading("Made by"),
         html.paragraph(f"`{command_line}`"),
     ]
@@ -96,20 +95,8 @@ def _pictures(folder: Path, found: Sequence[Verdict]) -> list[str]:
     ]
 
 
-def _oracle(one: Verdict) -> str:
-    return " (It looks into the future: no server can run it.)" if one.is_oracle else ""
-
-
 def _losses(one: Verdict, losses_file: str) -> str:
     listed = [(str(number), str(loss)) for number, loss in enumerate(one.losses[:MOST_LISTED], start=1)]
     more = len(one.losses) - len(listed)
     rest = html.paragraph(f"{more:,} more in `{losses_file}`.") if more else ""
     return html.table((one.name, "figure, change (interval): lru → policy on trace, capacity, ξ"), listed) + rest
-
-
-def _percent(share: float) -> str:
-    return percent(share, digits=0)
-
-
-def _table(grid: Grid) -> str:
-    return html.paragraph(grid.title) + html.table(grid.head, grid.rows)

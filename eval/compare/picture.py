@@ -5,19 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 
 from eval.compare.changes import METRICS, NAMES
 from eval.compare.settings import BASELINE
 from eval.compare.verdict import Row, Verdict
-from eval.render.looks import INK, ink, percent
-
-__all__ = ["gap_closed", "kinds", "worst_figures"]
+from eval.render.looks import heat_map, ink, percent
 
 _ACROSS = 3  # maps side by side
 _LINE, _COLUMN = 0.26, 0.62  # inches
@@ -57,7 +54,7 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
 
     def spot(rows: Sequence[Row]) -> _Spot:
         size, metric, row = max(
-            ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=_first
+            ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=itemgetter(0)
         )
         if size <= 0:
             return _Spot(size, "better" if size < 0 else "equal")
@@ -67,10 +64,6 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
         return _Spot(size, f"{name} {percent(change, sign=True, digits=digits)}")
 
     return _maps(found, spot, SymLogNorm(0.01, vmin=-1.0, vmax=1.0, base=10), "BrBG_r")
-
-
-def _first(found: tuple[float, str, Row]) -> float:
-    return found[0]
 
 
 def gap_closed(found: Sequence[Verdict]) -> Figure:
@@ -101,7 +94,9 @@ def _maps(found: Sequence[Verdict], spot: Callable[[Sequence[Row]], _Spot], norm
         x = left + column * (map_width + 0.1)
         y = height - top - (line + 1) * map_height - line * gap
         axes = figure.add_axes((x / width, y / height, map_width / width, map_height / height))
-        _map(axes, _spots(one, names, lines, columns, spot), norm, colours)
+        spots = _spots(one, names, lines, columns, spot)
+        values = np.array([[each.value for each in line_of] for line_of in spots])
+        heat_map(axes, values, [[each.text for each in line_of] for line_of in spots], norm, colours, fontsize=5.8)
         axes.set_title(one.title, color=ink(one.policy), fontsize=8)
         axes.set_yticks(range(len(lines)), lines if not column else [""] * len(lines), fontsize=7)
         is_last = number + across >= len(shown)
@@ -125,20 +120,3 @@ def _spots(
         [spot(fields[line, column]) if (line, column) in fields else _Spot(math.nan, "") for column in columns]
         for line in lines
     ]
-
-
-def _map(axes: Axes, spots: Sequence[Sequence[_Spot]], norm: Normalize, colours: str) -> None:
-    values = np.array([[spot.value for spot in line] for line in spots])
-    axes.imshow(values, cmap=colormaps[colours], norm=norm, aspect="auto", alpha=0.9)
-    for line, each in enumerate(spots):
-        for column, spot in enumerate(each):
-            dark = not math.isnan(spot.value) and abs(float(norm(spot.value)) - 0.5) > 0.32
-            axes.text(column, line, spot.text, ha="center", va="center", fontsize=5.8, color="white" if dark else INK)
-    axes.tick_params(length=0)
-    axes.grid(False)
-    for edge in range(1, values.shape[1]):
-        axes.axvline(edge - 0.5, color="white", linewidth=1.2)
-    for edge in range(1, values.shape[0]):
-        axes.axhline(edge - 0.5, color="white", linewidth=1.2)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

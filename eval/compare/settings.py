@@ -15,21 +15,6 @@ from eval.simulate.grid import grid
 from eval.simulate.timing import TimingError
 from eval.timing_arguments import timing_of
 
-__all__ = [
-    "BASELINE",
-    "OPTIMUM",
-    "QUICK_SHARES",
-    "QUICK_THRESHOLDS",
-    "SHARES",
-    "THRESHOLDS",
-    "Setting",
-    "Size",
-    "cells_of",
-    "settings_of",
-    "size",
-    "thresholds",
-]
-
 BASELINE, OPTIMUM = "lru", "tail-belady"
 """What all are compared with, and what the gap is to. They run in every setting."""
 

@@ -15,8 +15,6 @@ from eval.render.looks import compact, percent
 from eval.simulate.table import label
 from eval.terminal import table
 
-__all__ = ["Grid", "cell_grids", "summary"]
-
 
 @dataclass(frozen=True, slots=True)
 class Grid:

@@ -15,8 +15,6 @@ from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import GENERATORS, TraceError
 from eval.traces.working_set import working_set
 
-__all__ = ["QUICK_SEEDS", "SUITE", "SUITE_SEEDS", "Survey", "sources", "survey_all"]
-
 SUITE = (
     "synthetic:conversations=1200",
     "synthetic:conversations=1000,prompt_mean=2000,turn_rate_sigma=1",

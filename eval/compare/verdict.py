@@ -15,8 +15,6 @@ from eval.compare.settings import BASELINE, OPTIMUM
 from eval.render.looks import compact, percent
 from eval.simulate.table import label
 
-__all__ = ["LEAST_GAP", "NOTHING_DIFFERS", "Loss", "Verdict", "nothing_differs", "place", "verdicts"]
-
 Row = Mapping[str, Any]
 
 LEAST_GAP = 0.01

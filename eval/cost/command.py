@@ -8,8 +8,6 @@ from typing import Protocol
 
 from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, one_of, tokens, whole
 
-__all__ = ["SECTIONS", "Section", "add_arguments", "run"]
-
 SECTIONS = (
     *("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "longest"),
     *("scheduler", "latency"),  # of live servers

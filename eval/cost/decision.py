@@ -1,8 +1,7 @@
 """What one decision of the eviction order costs, policy by policy, beside tlru.
 
-A decision is one call of ``EvictionOrder.choose_victim``, with the
-leaves that were added and removed since the one before.
-Learning is not included; ``--only simulator`` has a request as a whole.
+A decision is one call of ``EvictionOrder.choose_victim``, and the leaves that were added and removed since the one
+before. Learning is not included. ``--only simulator`` times whole requests.
 """
 
 from __future__ import annotations

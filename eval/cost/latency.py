@@ -19,8 +19,9 @@ from eval.cost.scheduler import AGAIN, NEXT_PROMPT, PACE, PAGE_SIZE, POOL, THRES
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import server_of, together
 from eval.live.replay.load import load_from
-from eval.live.replay.play import Manner, Pace, ReplayError, Sent, Target, play, play_in_turn
+from eval.live.replay.play import Manner, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.probe import warm_up
+from eval.live.replay.schedule import Pace
 from eval.live.server import Server, live_members
 from eval.terminal import Progress, show
 from eval.traces import open_trace

@@ -1,9 +1,9 @@
 """The longest calls in the scheduler's thread, beside stock: what one step of a server can be held up by.
 
 Each cache is full of leaves, of which up to 10,000 are conversations that were served. Then it serves a generated trace
-of chats, and all that moves on a server moves. Prefills are timed and get slower and faster, so ξ moves. Rates and
-lengths are learned, and w is that of the candidate in force. Caches are served one after the other, so that a garbage
-collection, which is left on, looks at one of them alone. After each request the server is idle until nothing waits.
+of chats, and all that moves on a server moves. Prefills get slower and faster, so ξ moves. Rates and lengths are
+learned, and w is that of the candidate in force. Caches are served one after the other: garbage collection is left on,
+and has to look at one cache alone. After each request the server is idle until nothing waits.
 Last come bursts: many requests finish in one step of a scheduler that is never idle. Metrics are those of a server, in
 files that its processes share. Times are CPU time of the thread.
 """

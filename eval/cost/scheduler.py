@@ -26,12 +26,14 @@ from rich.table import Table
 from scipy import stats
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
-from eval.live.replay.hosts import Host, launched
+from eval.live.replay.hosts import launched
 from eval.live.replay.load import load_from
-from eval.live.replay.play import Pace, ReplayError, play
+from eval.live.replay.play import ReplayError, play
 from eval.live.replay.probe import warm_up
 from eval.live.replay.rows import risen
+from eval.live.replay.schedule import Pace
 from eval.live.replay.turns import Load
+from eval.live.running_server import RunningServer
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru.config import TRIMS
@@ -136,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         # Line by line, so that a run that is cut off keeps what it measured.
         rows = stack.enter_context(OUTPUT.open("w", buffering=1))
-        hosts: dict[str, Host] = {}
+        hosts: dict[str, RunningServer] = {}
         for arm in compared:
             hosts[arm.name] = stack.enter_context(launched(arm, flags, f"bench-{arm.stem}"))
             warm_up(hosts[arm.name].base_url)
@@ -171,7 +173,7 @@ def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:
         yield from ((repeat, arm) for arm in (*among[first:], *among[:first]))
 
 
-def measure(arm: Arm, host: Host, repeat: int, load: Load) -> Cost:
+def measure(arm: Arm, host: RunningServer, repeat: int, load: Load) -> Cost:
     """Play ``load`` against the arm's server, whose pool is full."""
     before = host.get_metrics()
     sent = play(host.base_url, load, PACE, alive=host.alive)

@@ -1,8 +1,8 @@
 """What a request costs the real cache as a server uses it: all of its tokens, and learning from its turn.
 
-The rows of ``--only simulator`` are of the tree and the order only: a page is one token, and caches are told of no
-turn. Here every token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn as by a
-scheduler. It recognises contexts, serves the turn in its shadow caches, and learns rates and lengths.
+``--only simulator`` times the tree and the order alone: a page is one token, and no cache is told of turns. Here every
+token is looked up and cached, and trims are those of a server. radix-tlru is told of each turn, as a scheduler does. It
+recognises contexts, serves the turn in its shadow caches, and learns rates and lengths.
 """
 
 from __future__ import annotations

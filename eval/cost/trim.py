@@ -14,14 +14,13 @@ import numpy as np
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
-from eval.simulate.cells import tail_excess_latency, uncached_tokens
+from eval.simulate.cells import outcome
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru.config import TRIMS
 
 NEXT_PROMPT = 200
-PERCENTILES = (50, 95, 99)
 
 # Page size, capacities and ξ in tokens: for block traces, and for traces in single tokens.
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
@@ -42,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
             trimmed = figures(trimming(capacity, threshold, page, capacity // share), trace.requests, threshold)
             rows[share].append([now / then - 1 if then else 0.0 for now, then in zip(trimmed, exact, strict=True)])
     title = f"{trace.name}, tlru, page {page}: {len(cells)} cells, against trims to the page"
-    columns = ("trim chunk", "TEL", "worst TEL", *(f"p{percentile}" for percentile in PERCENTILES), "worst p99")
+    columns = ("trim chunk", "TEL", "worst TEL", "p50", "p95", "p99", "worst p99")
     result = table(title, columns)
     for share, found in rows.items():
         mean, worst = np.mean(found, axis=0), np.max(found, axis=0)
@@ -61,5 +60,5 @@ def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedC
 
 def figures(cache: SimulatedCache, requests: Sequence[Request], threshold: int) -> list[float]:
     """TEL and percentiles of uncached tokens."""
-    uncached = uncached_tokens(requests, simulate(cache, requests))
-    return [float(tail_excess_latency(uncached, threshold)), *np.percentile(uncached, PERCENTILES).tolist()]
+    found = outcome(requests, simulate(cache, requests), threshold)
+    return [found.tel, found.p50, found.p95, found.p99]

@@ -21,8 +21,6 @@ from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.reading.tokenizer import load_tokenizer
 from eval.traces.request import Request
 
-__all__ = ["Example", "auc", "examples", "fit", "main"]
-
 _PASSES = 4  # over all turns
 _RATE = 0.03  # of the first step of a weight; half or twice: as good. Ten times: it learns the half by heart
 

@@ -26,8 +26,6 @@ from numpy.typing import NDArray
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.policy.models import Group, Leaf, SingleGroup
 
-__all__ = ["FEATURES", "WEIGHTS", "Classifier", "GoesOn", "features"]
-
 WEIGHTS = "GOES_ON"
 """Environment variable that names the file of weights. On every rank it has to be the same file."""
 

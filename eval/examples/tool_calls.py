@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.policy.models import Group, Leaf, Recency
 
-__all__ = ["AfterToolCalls"]
-
 _PERSON, _PROGRAM = 0, 1
 
 

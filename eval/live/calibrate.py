@@ -12,8 +12,6 @@ import numpy as np
 from eval.live.replay.client import Request, send, session
 from eval.simulate.timing import Point, Timing, TimingError, fit
 
-__all__ = ["LENGTHS", "REPEATS", "calibrate"]
-
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Uncached tokens. Lengths that the server refuses as too long are left out."""
 

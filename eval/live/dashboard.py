@@ -31,8 +31,6 @@ from eval.render.looks import MUTED, RC
 from radix_tlru.tools.dashboard import PANELS, Panel
 from radix_tlru.tools.demo_model import VOCABULARY
 
-__all__ = ["add_arguments", "draw", "run"]
-
 OUTPUT = Path("eval/results/dashboard.png")
 POOL, PAGE_SIZE, SLO_MS = 65_536, 16, 100
 CLIENTS, CONVERSATIONS, LONGEST, ANSWER, PAUSE_S = 4, 160, 2_500, 12, 0.1

@@ -17,8 +17,6 @@ from eval.live import warm_start
 from eval.live.replay import command as replay
 from eval.live.server import Server
 
-__all__ = ["FLAGS", "add_arguments", "run"]
-
 OUTPUT = Path(".out/demo")
 
 CALLS = (

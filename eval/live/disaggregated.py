@@ -15,8 +15,6 @@ from typing import Any
 from eval.live.router import Router
 from eval.live.server import Server, free_port
 
-__all__ = ["TRANSFER", "Disaggregated"]
-
 TRANSFER = "nixl"
 """The transfer backend that works without a GPU."""
 

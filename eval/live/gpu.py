@@ -20,8 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.arguments import NEXT_PROMPT_HELP, Several, add_page_size, number, one_of, shell_words, tokens, whole
-from eval.command import execute
-from eval.errors import RunError
+from eval.command import RunError, execute
 from eval.live.calibrate import LENGTHS, calibrate
 from eval.live.gpu_report import Report, decode_verdicts
 from eval.live.replay import command as replay
@@ -32,8 +31,6 @@ from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read, write
 from radix_tlru.sglang.releases import torch_mismatch
-
-__all__ = ["add_arguments", "gpu_facts", "run"]
 
 # Some 1.6 M tokens of conversations: four times the default pool.
 TRACE = (

@@ -15,8 +15,6 @@ from eval.live.replay.summary import ArmSummary, summarise
 from eval.live.replay.table import machine_sentences, markdown, sentences
 from eval.simulate.timing import Timing
 
-__all__ = ["Report", "SizeGroup", "by_size", "decode_verdicts"]
-
 TOLERANCE = 0.01
 """By how much decoding with radix-tlru may be slower than with stock lru, relative."""
 
@@ -126,7 +124,7 @@ def by_size(rows: Sequence[Row]) -> list[SizeGroup]:
 
 def _size_lines(folder: Folder, slo_ms: float, threshold: int) -> Iterator[str]:
     """p95 of TTFT by size, a column an arm; and the largest size that meets the objective, as it was seen."""
-    groups = {arm: {group.most: group for group in by_size(_rows(folder, arm))} for arm in folder.run.arms}
+    groups = {arm: {group.most: group for group in by_size(folder.answered(arm))} for arm in folder.run.arms}
     yield f"| uncached tokens | {' | '.join(f'{arm}: requests, TTFT p95 (ms)' for arm in groups)} |"
     yield f"|---|{'---:|' * len(groups)}"
     sizes = {most: group.least for found in groups.values() for most, group in found.items()}
@@ -160,7 +158,3 @@ def _eviction_lines(folder: Folder) -> Iterator[str]:
         spent, calls, evicted = total.values()
         share = spent / sum(part.seconds for part in parts) if parts else 0.0
         yield f"| {arm} | {calls:,.0f} | {evicted:,.0f} | {1e3 * spent / max(calls, 1):.3f} | {share:.3%} |"
-
-
-def _rows(folder: Folder, arm: str) -> list[Row]:
-    return [row for _, row in folder.finished_rows(arm) if row.error is None]

@@ -12,12 +12,10 @@ from typing import Any, Self
 
 import requests
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.running_server import RunningServer, ServerError
 from eval.live.server import free_port
 from radix_tlru.tools.dashboard import rules
-
-__all__ = ["COMMAND", "Prometheus", "Series", "check_installed"]
 
 COMMAND = "prometheus"
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import requests
 
 from eval.live.running_server import ServerError
-from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, STARTUP_S, Server, free_port
-
-__all__ = ["Router"]
+from eval.live.server import LAUNCH_COMMAND, LOG_TAIL_LINES, Server, free_port
 
 ROUTER_COMMAND = (sys.executable, "-m", "sglang_router.launch_router")
 
@@ -33,9 +31,8 @@ class Router(Server):
         policy: of `python -m sglang_router.launch_router`.
         router_flags: further ones of it, `--cache-threshold 0.5` for one.
         name: of the log files: `<name>.log`, and `<name>-0.log`, `<name>-1.log`, … of the workers.
-        startup_s: how long each part may take.
-        grace_s, environment: as of a `Server`, for each part.
         command: what workers are started with.
+        limits: `startup_s`, `grace_s`, `environment` of each part, as of a `Server`.
 
     Raises:
         ServerError: on entering, when a part dies or is not healthy in time; carries the tail of the logs.
@@ -50,15 +47,12 @@ class Router(Server):
         policy: str = "cache_aware",
         router_flags: Sequence[str] = (),
         name: str = "router",
-        startup_s: float = STARTUP_S,
-        grace_s: float = 2.0,
-        environment: Mapping[str, str] | None = None,
         command: Sequence[str] = LAUNCH_COMMAND,
+        **limits: Any,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers {workers}: must be 1 or more")
         self._router_flags = ["--policy", policy, "--disable-retries", *router_flags]
-        limits: dict[str, Any] = {"startup_s": startup_s, "grace_s": grace_s, "environment": environment}
         super().__init__(self._router_flags, name=name, command=ROUTER_COMMAND, **limits)
         self.workers = [Server(flags, name=f"{name}-{n}", command=command, **limits) for n in range(workers)]
 

@@ -10,9 +10,7 @@ from typing import Any
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from eval.errors import RunError
-
-__all__ = ["RunningServer", "ServerError"]
+from eval.command import RunError
 
 
 IDLE_S = 30.0

@@ -15,9 +15,8 @@ is forked off the spawner, a copy of the preloaded process that ends with the la
 
 Four things are not as in a server that a user starts. The processes hash strings alike, so ranks that go by the order
 of a set are not found out. SGLang's modules are there before the plugin is. A method that a plugin hooks is not looked
-for in all of them, which finds nothing. And asked for its health a server says that it is up, where it would answer a
-request first, and not before a second has passed. ``--cold-start``, of `eval demo` and of pytest, starts every server
-as a user does.
+for in all of them, which finds nothing. And ``/health`` answers as soon as a server is up; that of a user's server has
+a request answered first. ``--cold-start``, of `eval demo` and of pytest, starts every server as a user does.
 """
 
 # mypy: disable-error-code="attr-defined, assignment, method-assign"
@@ -39,8 +38,6 @@ from typing import Any, TypeVar
 from eval.live import server
 from eval.live.forked import become
 from eval.live.server import CPU_PLATFORM, ENVIRONMENT
-
-__all__ = ["SHARED", "WarmProcess", "in_a_fork", "preload", "share", "start_process"]
 
 PRELOADED = "eval.live.preloaded"
 

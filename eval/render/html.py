@@ -16,8 +16,6 @@ from typing import Literal
 
 from matplotlib.figure import Figure
 
-__all__ = ["Image", "code", "figure", "heading", "missing", "page", "paragraph", "save_figure", "table"]
-
 _STYLE = Path(__file__).with_name("page.css")
 _DPI = 220  # of PNGs: 7.2 inches are 1,584 pixels
 _PIXELS_AN_INCH = 130  # on a page

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.colors import to_hex, to_rgb
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.colors import Normalize, to_hex, to_rgb
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from numpy.typing import NDArray
 
 from eval.caches.policies import ORACLES
-
-__all__ = [
-    "ACCENT",
-    "INK",
-    "MUTED",
-    "PHASES",
-    "RC",
-    "Look",
-    "compact",
-    "ink",
-    "look",
-    "percent",
-    "percent_axis",
-    "spread",
-]
 
 INK, MUTED, GRID = "#1f2933", "#6b7580", "#e6e9ed"
 ACCENT = "#0b7a75"
@@ -62,6 +52,9 @@ RC: Any = {
     "svg.hashsalt": "radix-tlru",  # the same figure is the same bytes
 }
 """Settings of matplotlib for every figure."""
+
+DOTTED: Any = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+"""A line at the objective."""
 
 PHASES = {"tel_safe": "#8fb8de", "lru": "#d3d8df"}
 """Colours of the two phases of T-LRU."""
@@ -151,6 +144,37 @@ def percent_axis(axis: Axis, most: int = 6) -> None:
     """Ticks of an axis of relative changes, at most ``most`` of them."""
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda share, _: _tick(round(share * 100, 6))))
+
+
+def nines_axis(axis: Axis, shares: Sequence[float]) -> None:
+    """Ticks at these percentiles of an axis of −log10(1 − share), which gives p90 to p99 the room of p99 to p99.9."""
+    axis.set_major_locator(FixedLocator([-np.log10(1 - share) for share in shares]))
+    axis.set_major_formatter(FuncFormatter(lambda nines, _: f"p{100 - 100 * 10**-nines:g}"))
+    axis.set_minor_locator(NullLocator())
+
+
+def heat_map(
+    axes: Axes,
+    values: NDArray[np.float64],
+    texts: Sequence[Sequence[str]],
+    norm: Normalize,
+    colours: str,
+    fontsize: float,
+    origin: Literal["upper", "lower"] = "upper",
+) -> None:
+    """Fields of these colours with a text in each; nan: without a colour."""
+    axes.imshow(values, cmap=colormaps[colours], norm=norm, aspect="auto", origin=origin, alpha=0.9)
+    for (line, column), value in np.ndenumerate(values):
+        dark = not math.isnan(value) and abs(float(norm(value)) - 0.5) > 0.3
+        text = texts[line][column]
+        axes.text(column, line, text, ha="center", va="center", fontsize=fontsize, color="white" if dark else INK)
+    axes.tick_params(length=0)
+    axes.grid(False)
+    for edge in range(1, values.shape[1]):
+        axes.axvline(edge - 0.5, color="white", linewidth=1.2)
+    for edge in range(1, values.shape[0]):
+        axes.axhline(edge - 0.5, color="white", linewidth=1.2)
+    axes.spines[:].set_visible(False)
 
 
 def _tick(number: float) -> str:

@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 from eval.render.looks import ACCENT, INK
 from radix_tlru.policy.tel import keep_within_budget
 
-__all__ = ["CONVERSATIONS", "add_arguments", "draw", "kept_by_each_cache", "run"]
-
 OUTPUT = Path("eval/results/how-it-works.png")
 POOL, THRESHOLD, NEXT_PROMPT = 4000, 600, 100
 CONVERSATIONS = {"A": 2000, "B": 1500, "C": 900}

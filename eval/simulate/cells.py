@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from eval.traces.request import Request
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
-
-__all__ = ["Cell", "Outcome", "outcome", "tail_excess_latency", "uncached_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +80,18 @@ def tail_excess_latency(uncached: NDArray[np.int64], threshold: int) -> int:
 
 
 def outcome(
-    requests: Sequence[Request], cached: Sequence[int], threshold: int, evicted: dict[str, int], seconds: float
+    requests: Sequence[Request],
+    cached: Sequence[int],
+    threshold: int,
+    evicted: Mapping[str, int] | None = None,
+    seconds: float = 0.0,
 ) -> Outcome:
     """The figures of a run.
 
     Args:
         cached: tokens that each request found cached.
         threshold: ξ, tokens.
-        evicted: tokens by phase.
+        evicted: tokens by phase, where they were counted.
         seconds: that the run took.
     """
     uncached = uncached_tokens(requests, cached)
@@ -105,6 +107,6 @@ def outcome(
         p99=p99,
         tel=tail_excess_latency(uncached, threshold),
         violations=int((uncached > threshold).sum()),
-        evicted=dict(sorted(evicted.items())),
+        evicted=dict(sorted((evicted or {}).items())),
         seconds=round(seconds, 3),
     )

@@ -39,8 +39,6 @@ from eval.terminal import show
 from eval.trace_arguments import add_trace_arguments, say_missing, say_too_long, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, START_THRESHOLD
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(
     parser: argparse.ArgumentParser,
@@ -80,11 +78,7 @@ def add_arguments(
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells that are missing and print the table of all.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells that are missing and print the table of all."""
     trace = trace_of(trace_source(args))
     say_missing(trace.missing())
     say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)

@@ -20,8 +20,6 @@ from eval.terminal import track
 from eval.trace_arguments import TraceSource
 from eval.traces import Trace
 
-__all__ = ["Done", "Served", "cache_for", "evaluate", "evaluate_all", "knowledge_of", "serve", "trace_of"]
-
 
 class Done(NamedTuple):
     """A cell that was run."""
@@ -104,7 +102,7 @@ def evaluate(cell: Cell, source: TraceSource, folder: Path | None = None) -> Don
     served = serve(cell, source, by_request=folder is not None)
     if folder is not None:
         write_requests(requests_file(folder, cell.name), requests, served.cached, served.evicted_after)
-    return Done(cell, outcome(requests, served.cached, cell.threshold, dict(served.evicted), served.seconds))
+    return Done(cell, outcome(requests, served.cached, cell.threshold, served.evicted, served.seconds))
 
 
 def _evicted(cache: Cache) -> Mapping[str, int]:

@@ -15,8 +15,6 @@ from eval.simulate.cells import Cell
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
-__all__ = ["ESTIMATED", "EVICTIONS", "LEARNING", "NAMED_CACHES", "REFERENCES", "WEIGHTED", "grid", "settings_in_force"]
-
 NAMED_CACHES: dict[str, Callable[..., Cache]] = {**BASELINES, **REAL_CACHES}
 """Caches that are no policy of the simulator: those of other engines, and the real caches of SGLang."""
 

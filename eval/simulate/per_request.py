@@ -14,8 +14,6 @@ import numpy as np
 from eval.simulate.cells import uncached_tokens
 from eval.traces.request import Request
 
-__all__ = ["requests_file", "write_requests"]
-
 
 def requests_file(folder: Path, cell: str) -> Path:
     """Where the requests of a cell of that name are kept."""

@@ -19,8 +19,6 @@ from typing import Any
 
 from eval.traces import Trace
 
-__all__ = ["CELLS", "COMMANDS", "REFERENCES", "Rows", "check_same_trace", "digest_of", "note_command"]
-
 CELLS, REFERENCES, TRACE, COMMANDS = "cells.jsonl", "references.jsonl", "trace.json", "commands.txt"
 
 

@@ -12,8 +12,6 @@ from rich.table import Table
 from eval.arguments import weight_text
 from eval.terminal import table
 
-__all__ = ["cells_table", "label"]
-
 BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
 """Policies that a block is compared with: the first of these that it has."""
 

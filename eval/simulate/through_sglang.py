@@ -26,8 +26,6 @@ from eval.terminal import show, table
 from eval.trace_arguments import trace_source
 from eval.traces.request import Request
 
-__all__ = ["add_arguments", "agreement", "run"]
-
 SIMULATED = {
     f"{real}{core}": simulated
     for real, simulated in (("real-tlru", "tlru"), ("real-etlru", "etlru"), ("sglang-lru", "lru"))
@@ -43,11 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the cells, then compare them with the simulator, request by request.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run the cells, then compare them with the simulator, request by request."""
     status = command.run(args)
     if args.no_agreement:
         return status

@@ -17,8 +17,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ASSUMED", "Point", "Timing", "TimingError", "fit", "read", "write"]
-
 
 class TimingError(ValueError):
     """α and β that cannot be used; one line that names the flag or the field, the value and what is allowed."""

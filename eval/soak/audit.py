@@ -14,8 +14,6 @@ from eval.soak.prefixes import Context
 from eval.soak.shape import Running
 from radix_tlru.policy.tel import round_up
 
-__all__ = ["AuditedCache"]
-
 MAX_REQUESTS = 4  # that hold a lock at a time
 
 

@@ -6,8 +6,6 @@ import argparse
 
 from eval.arguments import one_of, whole
 
-__all__ = ["add_arguments", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the soak."""

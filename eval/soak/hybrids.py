@@ -20,8 +20,6 @@ from eval.soak.prefixes import Context
 from eval.soak.shape import Running, Shape
 from radix_tlru.sglang.offline.hybrids import Hybrid, HybridCache, hybrid_params
 
-__all__ = ["AuditedHybrid", "audited"]
-
 WINDOW = 3  # pages, less half a one
 STATES = 16  # more than can be locked at a time
 

@@ -20,8 +20,6 @@ from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline import OfflineCache, cache_params
 
-__all__ = ["Ledger"]
-
 
 class Ledger(OfflineCache):
     """A real cache, the dictionary, and :meth:`audit`, which compares the two."""

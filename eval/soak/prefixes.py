@@ -12,8 +12,6 @@ from typing import NamedTuple
 from sglang.srt.disaggregation.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVCacheEvent
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
-__all__ = ["NAMESPACES", "Context", "Prefixes", "RandomContexts", "Subscriber"]
-
 LETTERS = range(3)  # few, so that contexts share prefixes of any length
 REMEMBERED = 16  # contexts that a new one may continue
 

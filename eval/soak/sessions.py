@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["OpenSessions"]
-
 
 class OpenSessions:
     """The resident prefixes that each session refers to. A prefix that was evicted is forgotten."""

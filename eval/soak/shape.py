@@ -9,8 +9,6 @@ from typing import Any, Literal
 from eval.soak.prefixes import Context
 from radix_tlru.sglang.offline import Core
 
-__all__ = ["Running", "Shape"]
-
 
 @dataclass(frozen=True)
 class Shape:

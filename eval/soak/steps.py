@@ -19,8 +19,6 @@ from eval.soak.shape import Shape
 from eval.traces import GENERATORS
 from radix_tlru.sglang.offline import Core
 
-__all__ = ["HYBRIDS", "SHAPES", "serve", "soak", "steps_of"]
-
 SHAPES = (
     Shape("rust", 1),
     Shape("rust", 16),

@@ -24,8 +24,6 @@ from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
-__all__ = ["WAYS", "Served", "Way", "add_arguments", "next_beginnings", "run", "serve"]
-
 POLICIES = ("lru", "tlru")
 """That learn nothing: what is prefilled ahead is no turn, and a learner would have to be told whose it is."""
 
@@ -61,11 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     requests = trace_source(args).open().requests
     show(compare(requests, args))
@@ -89,13 +83,10 @@ def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
         if later is not None and not later.prompt.ids:
             yield None  # less than a block, of which nothing is cached
         elif later is not None:
-            *ids, _ = later.prompt.ids  # the last unit is what is new
-            *ends, _ = later.prompt.ends
-            beginning = Path(tuple(ids), tuple(ends))
+            beginning = later.prompt.first(len(later.prompt.ids) - 1)  # the last unit is what is new
             yield beginning if beginning.common(request.context) < len(beginning) else None
         elif request.thought_tokens and answer > 0 and request.stop != "tool_calls":
-            prompt = request.prompt
-            yield Path((*prompt.ids, next(own)), (*prompt.ends, len(prompt) + answer))
+            yield request.prompt.plus(answer, next(own))
         else:
             yield None
 

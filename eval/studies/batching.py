@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.caches.simulator import Hold
-from eval.studies.queue_model import MOST_REFRESHED, REFRESH, Line, QueueAware
+from eval.simulate.timing import Timing
+from eval.studies.queue_model import MOST_REFRESHED, REFRESH, QueueAware
 from eval.traces.request import Request
-
-__all__ = ["Batched", "Engine", "HoldingCache", "serve_batches"]
 
 
 @runtime_checkable
@@ -49,7 +48,7 @@ class HoldingCache(QueueAware, Protocol):
 class Engine:
     """How long steps take, and what fits into one."""
 
-    line: Line
+    line: Timing  # of a step that prefills
     itl_ms: float  # of a step that decodes, for the first request
     slope_ms: float = 0.0  # for every other
     chunk: int = 2048  # tokens prefilled in a step
@@ -58,7 +57,7 @@ class Engine:
     def seconds(self, prefilled: int | None, running: int) -> float:
         """Of one step, which decodes if ``prefilled`` is None."""
         if prefilled is not None:
-            return self.line.seconds(prefilled)
+            return self.line.ms(prefilled) / 1000.0
         return (self.itl_ms + self.slope_ms * (running - 1)) / 1000.0 if running else 0.0
 
 

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from rich.table import Table
 
 from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, tokens, whole
-from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.parallel import in_parallel
-from eval.simulate.evaluate import knowledge_of, trace_of
+from eval.simulate.cells import Cell
+from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_reading_arguments
@@ -26,8 +26,6 @@ from eval.traces import SOURCES
 from radix_tlru.learning import conversations
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.turn_features import Feature, Features, features_of
-
-__all__ = ["add_arguments", "run", "worth"]
 
 REFERENCES = ("lru", "tail-belady")
 POLICY, WEIGHT = "etlru", 1.0
@@ -45,11 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], args.capacity)
     show(worth(TraceSource.several(args.trace, args), args))
     return 0
@@ -85,16 +79,9 @@ def _serve(
 ) -> Figures:
     policy, feature = arm
     requests = trace_of(source).requests
+    cell = Cell("", policy, capacity, threshold, None, WEIGHT if policy == POLICY else None, page_size)
     with _left_out(feature):
-        cache = simulated_cache(
-            policy,
-            capacity,
-            threshold=threshold,
-            median_weight=WEIGHT if policy == POLICY else None,
-            page_size=page_size,
-            knowledge=knowledge_of(source) if policy == "tail-belady" else None,
-        )
-        return figures(requests, simulate(cache, requests), threshold)
+        return figures(requests, simulate(cache_for(cell, knowledge_of(source)), requests), threshold)
 
 
 @contextmanager

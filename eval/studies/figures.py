@@ -11,8 +11,6 @@ import numpy as np
 from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.traces.request import Request
 
-__all__ = ["Figures", "change", "figures", "mean", "shown"]
-
 
 class Figures(NamedTuple):
     """Uncached tokens of a request, unless said otherwise."""

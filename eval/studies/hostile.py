@@ -41,8 +41,6 @@ from eval.terminal import Progress, show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 
-__all__ = ["ANSWER", "NEXT_PROMPT", "Attack", "add_arguments", "attacks", "damage", "requests_of", "run"]
-
 HONEST = "chat-mix:conversations=600,arrival_span_s=720,wait_median_s=45,wait_sigma=1"
 """Chat as in the demo, at the pace of people: a new conversation every 1.2 s, some 45 s between its turns."""
 
@@ -107,16 +105,13 @@ def requests_of(attack: Attack, rate: float, until_s: float, from_s: float = 0.0
 
 
 def _conversation(attack: Attack, number: int, birth_s: float) -> Iterator[Request]:
-    first_unit = -1 - number * 2 * attack.turns  # below zero: no trace has such units
-    ends: tuple[int, ...] = ()
-    for turn, prompt in enumerate(attack.prompts):
-        prompt_ends = (*ends, (ends[-1] if ends else 0) + prompt)
-        ends = (*prompt_ends, prompt_ends[-1] + ANSWER)
-        units = range(first_unit, first_unit - len(ends), -1)
+    units = itertools.count(-1 - number * 2 * attack.turns, -1)  # below zero: no trace has such units
+    context = Path((), ())
+    for turn, added in enumerate(attack.prompts):
+        prompt = context.plus(added, next(units))
+        context = prompt.plus(ANSWER, next(units))
         arrival_s = birth_s + turn * attack.wait_s
-        name = f"attacker-{number}"
-        prompt_path, context = Path(units[:-1], prompt_ends), Path(units, ends)
-        yield Request(arrival_s, name, prompt_path, context, prompt_ends[-1], ANSWER)
+        yield Request(arrival_s, f"attacker-{number}", prompt, context, len(prompt), ANSWER)
 
 
 def damage(honest: Sequence[Request], attack: Attack | None, strength: float, cell: Cell) -> Figures:
@@ -163,11 +158,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print a table for each strength.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print a table for each strength."""
     if args.page_size > args.capacity // 64:
         raise ValueError(f"--page-size {args.page_size}: must be 1 to a 64th of the {args.capacity} tokens of cache")
     honest = trace_source(args).open().requests

@@ -26,15 +26,15 @@ from eval.arguments import (
     weight_text,
 )
 from eval.caches.knowledge import TraceKnowledge
-from eval.caches.policies import POLICIES, simulated_cache
+from eval.caches.policies import POLICIES
 from eval.caches.simulator import simulate
+from eval.simulate.cells import Cell
+from eval.simulate.evaluate import cache_for
 from eval.simulate.grid import WEIGHTED
 from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Request
-
-__all__ = ["add_arguments", "compare", "run"]
 
 OPTIMA = ("tail-belady", "tail-belady-ends")
 
@@ -54,11 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], args.capacity)
     show(compare(trace_source(args).open().requests, args))
     return 0
@@ -76,18 +72,8 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     arms = dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked)
 
     def serve(policy: str, capacity: int, threshold: int, weight: float | None) -> Figures:
-        cache = simulated_cache(
-            policy,
-            capacity,
-            threshold=threshold,
-            next_prompt_estimate=args.next_prompt_estimate,
-            median_weight=weight,
-            page_size=args.page_size,
-            knowledge=knowledge,
-            prompts=knowledge.next_prompts if policy == "etlru-given" else None,
-            death_rate=knowledge.death_rate if policy == "etlru-given" else 0.0,
-        )
-        return figures(requests, simulate(cache, requests), threshold, first)
+        cell = Cell("", policy, capacity, threshold, args.next_prompt_estimate, weight, args.page_size)
+        return figures(requests, simulate(cache_for(cell, knowledge), requests), threshold, first)
 
     runs = list(itertools.product((("lru", 0.0), (args.optimum, 0.0), *arms), cells))
     served = {

@@ -29,8 +29,6 @@ from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 from radix_tlru import Leaf
 
-__all__ = ["Served", "add_arguments", "run", "serve"]
-
 POLICIES = ("etlru", "belady")
 
 LOOKS_EVERY = 8
@@ -76,11 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     if args.host < args.capacity:
         raise ValueError(f"--host {args.host}: must be at least --capacity {args.capacity}")

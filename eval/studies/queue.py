@@ -44,15 +44,14 @@ from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, tail_excess_latency
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
+from eval.simulate.timing import Timing
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
-from eval.studies.queue_model import Line, QueueAware, Queued, line_for, serve, span_s
+from eval.studies.queue_model import QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table, track
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from eval.traces.request import Request, TraceError
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
-
-__all__ = ["add_arguments", "compare", "run"]
 
 BASELINE = "sglang-lru"
 POLICIES = (BASELINE, "sglang-tlru", "tlru", "etlru", "lru", "tail-belady")
@@ -106,11 +105,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     for flag, value in _of_steps(args).items():
         if args.itl is None:
@@ -156,13 +151,13 @@ def compare(args: argparse.Namespace) -> Table:
     return result
 
 
-def _lines(args: argparse.Namespace, requests: Sequence[Request], uncached: int) -> dict[float, Line]:
+def _lines(args: argparse.Namespace, requests: Sequence[Request], uncached: int) -> dict[float, Timing]:
     """The servers, by the share of the time that lru's ``uncached`` tokens keep them busy."""
     if args.alpha is None:
         return {load: line_for(load, args.beta, requests, uncached) for load in args.load or LOADS}
     if args.load:
         raise ValueError(f"--alpha {args.alpha:g}: not together with --load; give one of them")
-    line = Line(args.alpha, args.beta)
+    line = Timing(args.alpha, args.beta, "given")
     work_s = (args.beta * len(requests) + args.alpha * uncached) / 1000.0
     return {round(work_s / span_s(requests), 3): line}
 
@@ -200,7 +195,7 @@ def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:
     return list(dict.fromkeys(cells))
 
 
-def _engine(line: Line, args: argparse.Namespace) -> Line | Engine:
+def _engine(line: Timing, args: argparse.Namespace) -> Timing | Engine:
     """The server: with ``--itl`` one that decodes."""
     if args.itl is None:
         return line
@@ -214,7 +209,7 @@ def _of_steps(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 
-def _served(cell: Cell, source: TraceSource, server: Line | Engine) -> Queued | Batched:
+def _served(cell: Cell, source: TraceSource, server: Timing | Engine) -> Queued | Batched:
     cache = cache_for(cell, knowledge_of(source))
     if isinstance(server, Engine):
         assert isinstance(cache, HoldingCache), f"{cell.policy} cannot be told what is held"

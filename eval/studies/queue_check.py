@@ -19,14 +19,11 @@ from eval.arguments import whole
 from eval.caches.simulator import Hold
 from eval.live.replay.predict import fitted_line
 from eval.live.replay.rows import Folder, FolderError, Row
-from eval.simulate.timing import Point
+from eval.simulate.timing import Point, Timing
 from eval.studies.batching import Batched, Engine, serve_batches
-from eval.studies.queue_model import Line
 from eval.terminal import show, table
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
-
-__all__ = ["add_arguments", "engine_of", "modelled", "run"]
 
 COLUMNS = ("TTFT p50", "p95", "p99", "ITL p50", "p95", "tokens/s")
 """ITL is the mean of a request; all but the last in ms."""
@@ -73,7 +70,7 @@ def engine_of(rows: Sequence[Row], chunk: int) -> Engine:
         from scipy.stats import siegelslopes
 
         slope, step = siegelslopes(medians, others)
-    return Engine(Line(line.alpha, line.beta), float(step), max(float(slope), 0.0), chunk)
+    return Engine(Timing(line.alpha, line.beta, line.origin), float(step), max(float(slope), 0.0), chunk)
 
 
 def _others(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -133,7 +130,7 @@ def _parts(folder: Folder) -> dict[str, list[Row]]:
 
 def _table(folders: Sequence[Folder], engine: Engine) -> Table:
     title = (
-        f"prefill {engine.line.beta_ms:.1f} ms + {engine.line.alpha_ms:.4f} ms a token, "
+        f"prefill {engine.line.beta:.1f} ms + {engine.line.alpha:.4f} ms a token, "
         f"decoding {engine.itl_ms:.2f} ms + {engine.slope_ms:.2f} ms for each other request"
     )
     result = table(title, ("run", "part", "busy", *(name for column in COLUMNS for name in (column, "model"))), texts=2)

@@ -16,23 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.caches.simulator import Cache
+from eval.simulate.timing import Timing
 from eval.traces.request import Request
-
-__all__ = ["MOST_REFRESHED", "REFRESH", "Line", "QueueAware", "Queued", "line_for", "serve", "span_s"]
 
 REFRESH, MOST_REFRESHED = 32, 128
 """Prefills between two refreshes of queued prompts, and requests at the head of the queue that one covers (SGLang)."""
-
-
-class Line(NamedTuple):
-    """The time of a prefill: β + α · uncached."""
-
-    alpha_ms: float  # a token
-    beta_ms: float
-
-    def seconds(self, uncached: int) -> float:
-        """For ``uncached`` tokens."""
-        return (self.beta_ms + self.alpha_ms * uncached) / 1000.0
 
 
 @runtime_checkable
@@ -51,7 +39,7 @@ class Queued(NamedTuple):
     busy: float  # share of the time from the first arrival to the last that prefills take
 
 
-def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
+def serve(cache: QueueAware, requests: Sequence[Request], line: Timing) -> Queued:
     """Serve a trace first come, first served, one request at a time."""
     queue: deque[Request] = deque()
     coming = deque(requests)
@@ -69,10 +57,10 @@ def serve(cache: QueueAware, requests: Sequence[Request], line: Line) -> Queued:
         prefills += 1
         request = queue.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
-        now += line.seconds(uncached[-1])
+        now += line.ms(uncached[-1]) / 1000.0
         ttft.append(now - request.arrival_s)
-    work = sum(map(line.seconds, uncached))
-    return Queued(np.array(uncached), np.array(ttft), work / (span_s(requests) or math.inf))
+    work_s = sum(line.ms(tokens) / 1000.0 for tokens in uncached)
+    return Queued(np.array(uncached), np.array(ttft), work_s / (span_s(requests) or math.inf))
 
 
 def span_s(requests: Sequence[Request]) -> float:
@@ -80,7 +68,7 @@ def span_s(requests: Sequence[Request]) -> float:
     return requests[-1].arrival_s - requests[0].arrival_s
 
 
-def line_for(load: float, beta_ms: float, requests: Sequence[Request], uncached: int) -> Line:
+def line_for(load: float, beta_ms: float, requests: Sequence[Request], uncached: int) -> Timing:
     """The server that ``uncached`` tokens in all keep busy for a share ``load`` of the time.
 
     Raises:
@@ -89,4 +77,4 @@ def line_for(load: float, beta_ms: float, requests: Sequence[Request], uncached:
     left_ms = 1000.0 * load * span_s(requests) - beta_ms * len(requests)
     if left_ms <= 0:
         raise ValueError(f"--beta {beta_ms:g}: {len(requests):,} requests are more than --load {load:g} by that alone")
-    return Line(left_ms / max(uncached, 1), beta_ms)
+    return Timing(left_ms / max(uncached, 1), beta_ms, f"lru prefills for {load:g} of the time")

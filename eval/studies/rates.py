@@ -23,14 +23,12 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.models import StepPrompt
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
-from eval.simulate.cells import tail_excess_latency, uncached_tokens
+from eval.simulate.cells import outcome
 from eval.simulate.timing import ASSUMED
 from eval.studies.paper.grid import STEPS
 from eval.studies.paper.published import FIGURE_THRESHOLDS_MS, SHAREGPT, WILDCHAT, DataSet
 from eval.studies.paper.sources import Reading, Source, drawn, prompt_lengths, stand_in
 from eval.terminal import Progress, show, table
-
-__all__ = ["Difference", "Setting", "Tail", "add_arguments", "compare", "difference", "run", "source_of", "tail"]
 
 SPREADS = (0.0, 1.0)
 """σ of log λ_i."""
@@ -138,9 +136,9 @@ def tail(policy: str, setting: Setting, source: Source, share: float = 0.0, forc
         death_rate=1 / mean_life_s if is_given else 0.0,
         forced=forced,
     )
-    uncached = uncached_tokens(requests, simulate(cache, requests))[int(share * len(requests)) :]
-    p95, p99 = np.percentile(uncached, [95, 99]).tolist()
-    return Tail(float(tail_excess_latency(uncached, setting.threshold)), p95, p99)
+    first = int(share * len(requests))
+    found = outcome(requests[first:], simulate(cache, requests)[first:], setting.threshold)
+    return Tail(found.tel, found.p95, found.p99)
 
 
 def difference(own: Sequence[Tail], other: Sequence[Tail]) -> list[Difference]:

@@ -23,8 +23,6 @@ from radix_tlru import Config
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.state import LearnedState
 
-__all__ = ["add_arguments", "compare", "run"]
-
 WEIGHTS = (1.0, None)
 """w: the learned rates at once; and as a server starts, where a candidate has to be seen to be better first."""
 
@@ -40,11 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     requests = trace_source(args).open().requests
     taught_by = requests if args.taught_by is None else open_trace(args.taught_by).requests

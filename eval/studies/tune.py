@@ -40,8 +40,6 @@ from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
-__all__ = ["Setting", "add_arguments", "choose", "flags_of", "run", "tried"]
-
 BASELINE = "sglang-lru"
 POLICIES = ("tlru", "etlru")
 WEIGHTS = {"tlru": (0.0, 0.05, 0.1, 0.2, 0.4), "etlru": (None,)}
@@ -71,11 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try, choose, print.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Try, choose, print."""
     timing = timing_of(args)
     try:
         objective = timing.tokens(args.slo)
@@ -149,7 +143,7 @@ def _try(cell: Cell, objective: int, source: TraceSource) -> Setting:
     cached = [cache.request(request) for request in requests]
     half = len(requests) // 2
     parts = ((requests[:half], cached[:half]), (requests[half:], cached[half:]))
-    first, second = (outcome(part, found, objective, {}, 0.0) for part, found in parts)
+    first, second = (outcome(part, found, objective) for part, found in parts)
     return Setting(cell, first, second)
 
 

@@ -13,8 +13,6 @@ from eval.arguments import weight_text
 from eval.render.looks import INK, RC, look, percent_axis
 from eval.simulate.cells import Cell, Outcome
 
-__all__ = ["Setting", "draw"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -18,8 +18,6 @@ from eval.compare.settings import Setting, size
 from eval.compare.traces import survey_all
 from eval.trace_arguments import TraceSource
 
-__all__ = ["KINDS", "Kind", "add_arguments", "run"]
-
 WARNING = "eval unseen: the old name of `eval compare --suite`, with other traces; it goes with the next release"
 
 
@@ -66,11 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Say that the name is old, and compare.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Say that the name is old, and compare."""
     print(WARNING, file=sys.stderr)
     wanted = list(itertools.product(KINDS[: args.kinds], args.seeds))
     sources = dict.fromkeys(TraceSource(_seeded(kind, seed)) for kind, seed in wanted)

@@ -1,8 +1,8 @@
-"""`python -m eval warm`: what prompts that are kept warm gain for those who begin with them, and cost all others.
+"""`python -m eval warm`: what warm prompts gain for conversations that begin with them, and cost all others.
 
-Warm are the beginnings that several conversations of the trace have in common, the most seldom used first, until a
-quarter of the pool is full. A round asks for each of them, as `radix-tlru warm` does. The figures are of the requests
-of the trace alone.
+A warm prompt is a beginning that several conversations of the trace have in common. The most seldom used are taken
+first, until a quarter of the pool is full. A round asks for each of them, as `radix-tlru warm` does. Figures are of the
+requests of the trace alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
 from radix_tlru.tools.warm import SHARE
-
-__all__ = ["WarmPath", "add_arguments", "compare", "run", "serve", "warm_paths"]
 
 POLICIES = ("lru", "tlru", "etlru")
 
@@ -61,11 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     requests = trace_source(args).open().requests
     warm = warm_paths(requests, args.uses, int(SHARE * args.capacity))

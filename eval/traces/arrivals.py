@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from eval.traces.parameters import check_ranges
 
-__all__ = ["Arrivals", "Stamper", "Stamps", "turn_rates"]
-
 CHAT_BIRTHS = 0.5
 """Conversations a second, where none are given. An assumption: the paper names none."""
 

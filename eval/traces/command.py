@@ -18,8 +18,6 @@ from eval.traces.readers import READERS
 from eval.traces.trace import Trace
 from eval.traces.working_set import working_set
 
-__all__ = ["add_arguments", "facts_table", "run", "understood"]
-
 _PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
 
 _MOST_NAMES = 5  # models and kinds of requests that are named

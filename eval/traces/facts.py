@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 from eval.traces.request import Request
 
-__all__ = ["Facts", "facts"]
-
 UNKNOWN = "not told"
 
 

@@ -11,8 +11,6 @@ import msgspec
 
 from eval.traces.request import TraceError
 
-__all__ = ["LONGEST", "check_ranges", "parse", "written"]
-
 LONGEST = 1_000_000
 """Tokens of a drawn prompt or answer; log-normals know no end."""
 

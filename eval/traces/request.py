@@ -9,8 +9,6 @@ from typing import Literal
 
 from radix_tlru.config import one_line
 
-__all__ = ["InputKind", "Path", "Request", "StopReason", "TraceError", "ending", "ending_of"]
-
 StopReason = Literal["tool_calls", "stop", "length", "abort"]
 """How an answer ended, in the terms of SGLang's ``finish_reason``: a tool call, the end of the turn, the limit of
 tokens, an error or a client that left."""
@@ -51,6 +49,14 @@ class Path:
         """Index of the unit that holds a token."""
         return bisect_right(self.ends, token)
 
+    def first(self, units: int) -> Path:
+        """The path of its first so many units."""
+        return Path(self.ids[:units], self.ends[:units])
+
+    def plus(self, tokens: int, unit: int) -> Path:
+        """This path, and a unit of so many tokens behind it."""
+        return Path((*self.ids, unit), (*self.ends, len(self) + tokens))
+
     def common(self, other: Path) -> int:
         """Tokens of the longest prefix that both have."""
         low, high = 0, min(len(self.ids), len(other.ids))
@@ -79,12 +85,11 @@ class Request:
     return_rate: float | None = None  # λ of the conversation's turns, 1/s, where the generator knows it
     messages: tuple[tuple[str, str], ...] = ()  # (role, text) that this turn adds, if they were asked for
     thought_tokens: int = 0  # of the output: before the answer, and in no later prompt
-    ending: tuple[int, ...] = ()  # the last token ids of the answer, where they are known
+    ending: tuple[int, ...] = ()  # the last token ids of the answer, where these and no stop are known
     closes: bool = False  # with this answer the conversation is over, and the client says so
     stop: StopReason | None = None
     input: InputKind | None = None
     session: str | None = None  # a task of one user: a conversation and those of its subagents
-    agent: str | None = None  # who asks, within the session; "0" is the main agent
     parent: str | None = None  # the conversation that started this one: its agent is a subagent
     model: str | None = None
     category: str | None = None  # the kind of request, in the words of the trace
@@ -100,11 +105,3 @@ class Request:
 def ending(unit: int, calls: bool) -> tuple[int, int]:
     """How a generated answer ends, a unit of its own: a call of a tool as all calls do, another as no other."""
     return (1 if calls else 2 + unit, 0)
-
-
-_ENDINGS: dict[StopReason, tuple[int, ...]] = {"tool_calls": (1, 0), "stop": (2, 0), "length": (3, 0)}
-
-
-def ending_of(stop: StopReason | None) -> tuple[int, ...]:
-    """Token ids that stand for how an answer ended, the same for all answers that end so; none if it is unknown."""
-    return _ENDINGS.get(stop, ()) if stop else ()

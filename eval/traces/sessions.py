@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from eval.traces.reading.times import TOKEN_S
 from eval.traces.request import Request
 
-__all__ = ["Start", "starts"]
-
 
 @dataclass(frozen=True, slots=True)
 class Start:

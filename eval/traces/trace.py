@@ -20,8 +20,6 @@ from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.times import count_late, sorted_note
 from eval.traces.request import Request, TraceError
 
-__all__ = ["FORMATS", "SOURCES", "Trace", "generator_of", "open_trace"]
-
 FORMATS = (*READERS, *GENERATORS)
 
 SOURCES = (
@@ -75,13 +73,8 @@ def open_trace(
         source: a file or folder, the name of a data set on the Hugging Face hub, or of a generator, which takes
             parameters: ``synthetic:conversations=500,seed=3``.
         format: one of FORMATS; by default it is told from the first records of a file, or from the name.
-        limit: of requests: only the first to arrive.
         skip_bad: count bad records instead of stopping at the first.
-        block_size: tokens of a block of a block trace; by default as the file says, or as its lengths tell.
-        tokenizer: name or path of a Hugging Face tokenizer that counts tokens; by default texts are measured.
-        characters_per_token: of texts that are measured.
-        arrivals: when conversations start and turns arrive, for data that does not tell.
-        texts: keep the messages that each turn adds, where the trace has them.
+        limit, block_size, tokenizer, characters_per_token, arrivals, texts: see :class:`Options`.
 
     Raises:
         TraceError: one line that says what cannot be read, where and why, or which argument is out of range.

@@ -8,8 +8,6 @@ import numpy as np
 
 from eval.traces.request import Request
 
-__all__ = ["working_set"]
-
 
 def working_set(requests: Sequence[Request]) -> int:
     """The most tokens that are worth keeping at any one time: served before, and in a later prompt.

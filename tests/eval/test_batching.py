@@ -11,14 +11,15 @@ import pytest
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache
+from eval.simulate.timing import Timing
 from eval.studies.batching import Engine, serve_batches
-from eval.studies.queue_model import Line, serve
+from eval.studies.queue_model import serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
 from tests.helpers.trace_files import write_lines
 
-LINE = Line(alpha_ms=1.0, beta_ms=100.0)
+LINE = Timing(1.0, 100.0, "a test")
 ENGINE = Engine(LINE, itl_ms=10.0, slope_ms=5.0, chunk=1_000)
 
 
@@ -72,7 +73,7 @@ def test_an_answer_that_is_not_decoded_leaves_the_queue_alone() -> None:
     """With answers of one token and a chunk for each prompt it is the server that prefills one after the other."""
     requests = [request(0.3 * number, number, 100 + 90 * (number % 7), 1) for number in range(50)]
     batched = serve_batches(cache(3_000), requests, Engine(LINE, itl_ms=10.0, chunk=1, most_running=1))
-    alone = serve(cache(3_000), requests, Line(alpha_ms=101.0, beta_ms=0.0))  # a step a token
+    alone = serve(cache(3_000), requests, Timing(101.0, 0.0, "a test"))  # a step a token
     assert batched.ttft_s.tolist() == pytest.approx(alone.ttft_s.tolist())
 
 

@@ -17,8 +17,7 @@ from rich.table import Table
 import eval
 from eval.__main__ import COMMANDS, main
 from eval.arguments import Several, add_policies, number, one_of, whole
-from eval.command import Parser, execute
-from eval.errors import RunError
+from eval.command import Parser, RunError, execute
 from eval.terminal import Progress, table, track
 from radix_tlru import Config
 
@@ -28,7 +27,7 @@ WIDE = 40  # columns of a table of a thousand characters
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_a_module_that_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     module = importlib.import_module(f"eval.{COMMANDS[name].module}")
-    assert {"add_arguments", "run"} <= set(module.__all__)
+    assert {"add_arguments", "run"} <= set(vars(module))
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     assert end.value.code == 0

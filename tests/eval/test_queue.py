@@ -9,7 +9,8 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.simulator import SimulatedCache
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
-from eval.studies.queue_model import MOST_REFRESHED, REFRESH, Line, line_for, serve
+from eval.simulate.timing import Timing
+from eval.studies.queue_model import MOST_REFRESHED, REFRESH, line_for, serve
 from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
@@ -36,7 +37,7 @@ def no_cache() -> SimulatedCache:
 def test_who_comes_while_another_prefills_waits_for_it() -> None:
     # 100 ms and 1 ms a token: 1 s, 0.5 s and 0.3 s of prefill.
     requests = [request(0.0, 1, 900), request(0.25, 2, 400), request(10.0, 3, 200)]
-    served = serve(no_cache(), requests, Line(alpha_ms=1.0, beta_ms=100.0))
+    served = serve(no_cache(), requests, Timing(1.0, 100.0, "a test"))
     assert served.uncached.tolist() == [900, 400, 200]
     assert served.ttft_s.tolist() == pytest.approx([1.0, 1.0 - 0.25 + 0.5, 0.3])
     assert served.busy == pytest.approx((1.0 + 0.5 + 0.3) / 10)
@@ -45,7 +46,7 @@ def test_who_comes_while_another_prefills_waits_for_it() -> None:
 def test_a_load_is_what_the_baseline_would_be_busy_with() -> None:
     requests = [request(0.0, 1, 900), request(4.0, 2, 400), request(10.0, 3, 200)]
     line = line_for(0.5, 100.0, requests, 1_500)
-    assert line == Line(alpha_ms=(5_000 - 300) / 1_500, beta_ms=100.0)
+    assert (line.alpha, line.beta) == ((5_000 - 300) / 1_500, 100.0)
     assert serve(no_cache(), requests, line).busy == pytest.approx(0.5)
     with pytest.raises(ValueError, match=r"--beta 2000: 3 requests are more than --load 0.5 by that alone"):
         line_for(0.5, 2_000.0, requests, 1_500)
@@ -65,7 +66,7 @@ def test_what_waits_is_used_at_every_32nd_prefill_the_head_of_the_queue_last() -
             return super().request(request)
 
     cache = Told()
-    serve(cache, [request(0.0, name, 10) for name in range(200)], Line(1.0, 1.0))
+    serve(cache, [request(0.0, name, 10) for name in range(200)], Timing(1.0, 1.0, "a test"))
     assert [number for number, names in enumerate(cache.told) if names] == list(range(0, 200, REFRESH))
     assert cache.told[0] == list(range(MOST_REFRESHED))[::-1]
     assert cache.told[96] == list(range(96, 200))[::-1]

@@ -13,13 +13,13 @@ import pytest
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.live.replay.rows import Folder, Row
+from eval.simulate.timing import Timing
 from eval.studies.batching import Engine, serve_batches
 from eval.studies.queue_check import engine_of, modelled
-from eval.studies.queue_model import Line
 from eval.traces import open_trace
 from tests.helpers.replays import RUN, played, row
 
-ENGINE = Engine(Line(alpha_ms=0.05, beta_ms=15.0), itl_ms=4.0, slope_ms=0.5)
+ENGINE = Engine(Timing(0.05, 15.0, "a test"), itl_ms=4.0, slope_ms=0.5)
 ONE = msgspec.structs.replace(RUN, arms={"stock lru": ""}, repeats=1, loop="open")
 
 
@@ -52,7 +52,7 @@ def rows_of(engine: Engine, speed: float) -> list[Row]:
 
 def test_times_of_an_engine_are_found_where_few_wait() -> None:
     found = engine_of(rows_of(ENGINE, speed=0.2), ENGINE.chunk)
-    assert found.line == pytest.approx(ENGINE.line, rel=0.01)
+    assert [found.line.alpha, found.line.beta] == pytest.approx([ENGINE.line.alpha, ENGINE.line.beta], rel=0.01)
     assert found.itl_ms == pytest.approx(4.0, rel=0.01)
 
 
@@ -65,7 +65,7 @@ def test_a_decoding_step_takes_longer_for_every_other_request() -> None:
     ]
     found = engine_of(rows, 2048)
     assert [found.itl_ms, found.slope_ms] == pytest.approx([4.0, 0.5])
-    assert found.line == pytest.approx(Line(0.1, 0.0))
+    assert [found.line.alpha, found.line.beta] == pytest.approx([0.1, 0.0])
 
 
 def test_a_server_that_is_as_the_model_is_predicted_at_another_load() -> None:

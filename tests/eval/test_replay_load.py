@@ -31,7 +31,7 @@ def test_turns_add_what_the_trace_adds_and_wait_as_long_after_the_answer() -> No
         turns = [request for request in requests if request.conversation == requests_of_index(requests, conversation)]
         length, before = 0, None
         for turn, request in zip(conversation.turns, turns, strict=True):
-            length += turn.new_tokens
+            length += sum(segment.tokens for segment in turn.segments)
             assert length == request.prompt_tokens
             length += turn.output_tokens
             silent_s = request.arrival_s - before.arrival_s if before else 0.0
@@ -125,7 +125,6 @@ def call(arrival_s: float, agent: int, tokens: int, session: str = "a", answer_s
         tokens,
         7,
         session=session,
-        agent=str(agent),
         parent=f"{session}/0" if agent else None,
         answer_s=answer_s,
     )
@@ -145,7 +144,6 @@ def test_a_call_waits_for_all_subagents_and_a_subagent_for_the_call_that_started
     load = load_from(CALLS)
     main, other, first, second = load.conversations
     assert [c.session_index for c in load.conversations] == [0, 1, 0, 0]
-    assert load.sessions == 2
     assert load.names_sessions
     assert (first.turns[0].after, second.turns[0].after) == ((TurnId(0, 0),), (TurnId(0, 0),))
     assert (first.turns[0].wait_s, second.turns[0].wait_s) == (1.0, 1.5)

@@ -18,7 +18,8 @@ import requests
 import eval.live.server
 from eval.live.replay.client import RETRY_AFTER_S
 from eval.live.replay.hosts import together
-from eval.live.replay.play import NOT_SENT, Loop, Manner, Pace, ReplayError, Sent, Target, play, play_in_turn
+from eval.live.replay.play import NOT_SENT, Manner, ReplayError, Sent, Target, play, play_in_turn
+from eval.live.replay.schedule import Loop, Pace
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.running_server import ServerError
 from eval.live.server import Server, live_members

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
-__all__ = ["ArcCache"]
-
 
 @dataclass(eq=False, slots=True)
 class _Block(Block):

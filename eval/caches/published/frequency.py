@@ -9,8 +9,6 @@ from itertools import count
 from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
-__all__ = ["FrequencyCache", "lfu_cache", "slru_cache"]
-
 PROTECTED_AT = 2
 """Requests that must have used a page before slru protects it: SGLang's default ``protected_threshold``."""
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from eval.caches.nodes import Node, NodeCache
 
-__all__ = ["CHUNK_TOKENS", "hits_per_token", "hits_per_token_cache"]
-
 CHUNK_TOKENS = 8192
 """Tokens prefilled at a time, which bounds the nodes; as for the stock caches that this is compared with."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
-__all__ = ["S3FifoCache"]
-
 SMALL_SHARE = 0.1
 """Share of the cache for the small queue. The ghost queue remembers as many pages as the rest holds."""
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from eval.caches.blocks import Block, LeafQueue, TreeCache
 from eval.traces.request import Request
 
-__all__ = ["SieveCache"]
-
 
 @dataclass(eq=False, slots=True)
 class _Block(Block):

@@ -13,8 +13,6 @@ from eval.caches.blocks import Block, GroupedCache
 from eval.caches.published.turns import Turn, Turns
 from eval.traces.request import Request
 
-__all__ = ["TokenKindCache"]
-
 Kind = Literal["system", "user", "tool", "answer", "thought"]
 Queue = Literal["chat", "agentic", "structural", "evict-first"]
 

@@ -16,8 +16,6 @@ from eval.caches.published.turns import Turns
 from eval.caches.routing import Service
 from eval.traces.request import Request
 
-__all__ = ["ToolTtlCache", "best_ttl_s"]
-
 KNOWN_WAITS = 1000
 """Times of tools that are remembered: the last ones."""
 

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from eval.traces.reading.times import TOKEN_S
 from eval.traces.request import Request
 
-__all__ = ["Turn", "Turns"]
-
 
 class Turn(NamedTuple):
     """A turn of a conversation."""

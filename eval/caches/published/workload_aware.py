@@ -12,8 +12,6 @@ from eval.caches.blocks import Block, GroupedCache
 from eval.caches.published.turns import Turns
 from eval.traces.request import Request
 
-__all__ = ["WorkloadAwareCache"]
-
 MOST_TURNS = 10
 """Turns from which a conversation is of one kind of request."""
 

@@ -13,8 +13,6 @@ from typing import Literal
 from eval.live.server import cpu_flags, ensure_demo_model
 from radix_tlru.config import Config
 
-__all__ = ["Arm", "Device", "base_flags", "default_arms", "parse_arm", "parse_url"]
-
 Device = Literal["cpu", "gpu"]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import aiohttp
 
-__all__ = ["Request", "RequestResult", "close_session", "send", "session"]
-
 RETRY_AFTER_S = 0.5
 _TRY_AGAIN = (429, 503)  # HTTP: the server is there, but not now
 

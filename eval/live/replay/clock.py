@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Time of a run, s. It begins to run when it is made.

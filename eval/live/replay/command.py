@@ -17,8 +17,6 @@ from eval.live.replay.table import comparison_table, machine_sentences, markdown
 from eval.terminal import show
 from eval.trace_arguments import add_trace_arguments
 
-__all__ = ["add_arguments", "finish", "run"]
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is played, against what, how, and where the results go."""

@@ -13,11 +13,8 @@ import requests
 
 from eval.arguments import median_weight
 from eval.live.replay.arms import Arm
-from eval.live.replay.hosts import Host
-from eval.live.running_server import ServerError
+from eval.live.running_server import RunningServer, ServerError
 from radix_tlru.config import FLAGS, Config, PolicyName
-
-__all__ = ["PLUGIN", "Facts", "facts"]
 
 PLUGIN = "radix_tlru"
 """Name of the plugin's cache backend."""
@@ -47,7 +44,7 @@ class Facts:
     sessions: bool = False  # conversations are sessions
 
 
-def facts(host: Host, arm: Arm) -> Facts:
+def facts(host: RunningServer, arm: Arm) -> Facts:
     """What the server says of itself.
 
     Raises:
@@ -114,7 +111,7 @@ def _pool(info: Mapping[str, Any], metrics: Mapping[str, float], replicas: int) 
     return each * replicas if each else metrics.get("sglang:max_total_num_tokens")
 
 
-def _ranks(host: Host, name: str) -> int:
+def _ranks(host: RunningServer, name: str) -> int:
     """How many ranks of a server have a metric of that name."""
     return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 

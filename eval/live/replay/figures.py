@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from eval.live.replay.facts import PLUGIN
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary
-from eval.render.looks import INK, MUTED, Look, look, percent
+from eval.render.looks import DOTTED, INK, MUTED, Look, look, nines_axis, percent
 from eval.simulate.timing import Timing
-
-__all__ = ["arm_looks", "percentiles", "scatter", "ttft_cdf"]
 
 _OTHERS = ("#0072b2", "#cc79a7", "#e69f00", "#56b4e9", "#8a6d3b", "#6a3d9a")
 
@@ -33,7 +31,7 @@ def arm_looks(folder: Folder, arms: Sequence[ArmSummary]) -> dict[str, Look]:
 
 
 def _ttft(folder: Folder, arm: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.sort([row.ttft_ms for _, row in folder.finished_rows(arm) if row.error is None and row.ttft_ms])
+    return np.sort([row.ttft_ms for row in folder.answered(arm) if row.ttft_ms])
 
 
 def ttft_cdf(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Look]) -> Figure:
@@ -41,7 +39,6 @@ def ttft_cdf(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Loo
     figure = Figure(figsize=(7.2, 3.0))
     whole, tail = figure.subplots(1, 2, width_ratios=(1, 1.25))
     figure.subplots_adjust(left=0.078, right=0.98, bottom=0.15, top=0.9, wspace=0.22)
-    tails = (0.9, 0.95, 0.99, 0.999)
     for arm in arms:
         values, style = _ttft(folder, arm.name), looks[arm.name]
         shares = np.linspace(0, 1, 600)
@@ -54,15 +51,13 @@ def ttft_cdf(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Loo
     whole.legend(frameon=False, fontsize=7.5, loc="lower right")
     tail.set_xscale("log")
     tail.set(title="the tail, enlarged", xlabel="TTFT (ms)", ylim=(1, 3))
-    tail.yaxis.set_major_locator(FixedLocator([-np.log10(1 - share) for share in tails]))
-    tail.yaxis.set_major_formatter(FuncFormatter(lambda nines, _: f"p{100 - 100 * 10**-nines:g}"))
-    tail.yaxis.set_minor_locator(NullLocator())
+    nines_axis(tail.yaxis, (0.9, 0.95, 0.99, 0.999))
     tail.xaxis.set_major_locator(LogLocator(10, (1, 2, 3, 5)))
     tail.xaxis.set_minor_formatter(NullFormatter())
-    tail.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    tail.xaxis.set_major_formatter("{x:,.0f}")
     if folder.run.slo_ms is not None:
         for axes in (whole, tail):
-            axes.axvline(folder.run.slo_ms, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+            axes.axvline(folder.run.slo_ms, **DOTTED)
         whole.annotate(f"SLO {folder.run.slo_ms:,.0f} ms", (folder.run.slo_ms, 0.03), xytext=(4, 0),
                        textcoords="offset points", fontsize=7.5)  # fmt: skip
     return figure
@@ -88,7 +83,7 @@ def percentiles(arms: Sequence[ArmSummary], looks: Mapping[str, Look]) -> Figure
             axes.errorbar(places, values, yerr=bars, fmt=style.marker, markersize=4, color=style.colour,
                           linewidth=1.2, capsize=2, label=arm.name)  # fmt: skip
         axes.set_xticks(range(len(shown)), [f"p{p}" for p in shown])
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.set(title=title, ylim=(0, None))
     panels[0].legend(frameon=False, fontsize=7.5, loc="upper left")
     return figure
@@ -101,17 +96,17 @@ def scatter(folder: Folder, arms: Sequence[ArmSummary], looks: Mapping[str, Look
     axes = figure.subplots()
     longest = 0
     for arm in arms:
-        rows = [row for _, row in folder.finished_rows(arm.name) if row.error is None and row.ttft_ms is not None]
+        rows = [row for row in folder.answered(arm.name) if row.ttft_ms is not None]
         longest = max(longest, *(row.uncached_tokens for row in rows))
         axes.scatter([row.uncached_tokens for row in rows], [row.ttft_ms or 0.0 for row in rows], s=5, alpha=0.5,
                      linewidths=0, color=looks[arm.name].colour, label=arm.name)  # fmt: skip
     bends = [0.0, min(timing.corner, longest), float(longest)]
     axes.plot(bends, [timing.ms(tokens) for tokens in bends], color=INK, linewidth=1)
-    axes.axvline(folder.run.threshold, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.axvline(folder.run.threshold, **DOTTED)
     axes.annotate(f"ξ = {folder.run.threshold:,}", (folder.run.threshold, 0.97), xycoords=("data", "axes fraction"),
                   xytext=(4, 0), textcoords="offset points", fontsize=7.5, va="top", color=MUTED)  # fmt: skip
     axes.set(xlabel="uncached tokens", ylabel="TTFT (ms)", xlim=(0, None), ylim=(0, None))
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axis.set_major_formatter("{x:,.0f}")
     axes.legend(frameon=False, fontsize=7.5, loc="upper left", markerscale=2)
     return figure

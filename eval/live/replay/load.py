@@ -17,8 +17,6 @@ from eval.live.replay.turns import Conversation, Load, Segment, Turn, TurnId, Un
 from eval.traces.request import Request
 from eval.traces.sessions import Start, starts
 
-__all__ = ["first_conversations", "gathered", "load_from", "until"]
-
 
 def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256) -> Load:
     """The load that a trace stands for."""

@@ -23,8 +23,6 @@ from eval.render.html import save_figure
 from eval.render.looks import RC, percent
 from eval.simulate.timing import Timing
 
-__all__ = ["PAGE", "write_page"]
-
 PAGE, FIGURES = "replay.html", "figures"
 
 

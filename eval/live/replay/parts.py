@@ -6,24 +6,21 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
 import requests
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.facts import facts
-from eval.live.replay.hosts import Host, server_of, together
+from eval.live.replay.hosts import Starting, server_of, together
 from eval.live.replay.plan import Plan
 from eval.live.replay.play import Sent, Target, play_in_turn
 from eval.live.replay.probe import prefill_alone, warm_up
 from eval.live.replay.rows import Folder, Part, PartName, Row, RowFile, risen
-from eval.live.running_server import ServerError
+from eval.live.running_server import RunningServer, ServerError
 from eval.terminal import Progress
-
-__all__ = ["play_all"]
 
 
 def play_all(plan: Plan, folder: Folder) -> bool:
@@ -50,7 +47,7 @@ def play_all(plan: Plan, folder: Folder) -> bool:
 
 
 @contextlib.contextmanager
-def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName, AbstractContextManager[Host]]]:
+def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName, Starting]]:
     """The servers of these parts: each starts when it is entered, or all at once, and then they end with the block."""
     arms = {arm.name: arm for arm in plan.arms}
     given = {part: (arms[part.arm], plan.common, f"replay-{part.repeat}-{arms[part.arm].stem}") for part in parts}
@@ -61,7 +58,7 @@ def _servers(plan: Plan, parts: Sequence[PartName]) -> Iterator[Mapping[PartName
         yield servers
 
 
-def _play_parts(plan: Plan, folder: Folder, servers: Mapping[PartName, AbstractContextManager[Host]]) -> list[str]:
+def _play_parts(plan: Plan, folder: Folder, servers: Mapping[PartName, Starting]) -> list[str]:
     """Play some parts, in turn if it is more than one. Returns what failed, a line each."""
     failures: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -102,9 +99,7 @@ _FAILURES = (RunError, requests.RequestException)
 
 
 @contextlib.contextmanager
-def _begun(
-    plan: Plan, folder: Folder, part: PartName, server: AbstractContextManager[Host], progress: Progress
-) -> Iterator[_Playing]:
+def _begun(plan: Plan, folder: Folder, part: PartName, server: Starting, progress: Progress) -> Iterator[_Playing]:
     """The server of a part runs, is warm and empty."""
     arm = next(arm for arm in plan.arms if arm.name == part.arm)
     with server as host, folder.begin(part.arm, part.repeat) as rows:
@@ -121,7 +116,7 @@ class _Playing:
     """A part that is played."""
 
     part: PartName
-    host: Host
+    host: RunningServer
     rows: RowFile
     progress: Progress
     facts: dict[str, Any]
@@ -151,7 +146,7 @@ class _Playing:
         )
 
 
-def _metrics(host: Host) -> dict[str, float]:
+def _metrics(host: RunningServer) -> dict[str, float]:
     with contextlib.suppress(ServerError):  # a server at a URL may run without --enable-metrics
         return host.get_metrics()
     return {}

@@ -16,13 +16,12 @@ import psutil
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import Launch, disaggregated, launched, routed
 from eval.live.replay.load import first_conversations, gathered, load_from, until
-from eval.live.replay.play import Manner, Pace
+from eval.live.replay.play import Manner
 from eval.live.replay.rows import Run
+from eval.live.replay.schedule import Pace
 from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Load
 from eval.trace_arguments import trace_source
-
-__all__ = ["USERS", "Plan", "machine_facts", "plan_of", "run_of"]
 
 USERS = 3
 """Of the loops that have users, unless another number is given."""

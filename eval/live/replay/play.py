@@ -11,26 +11,12 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.client import RequestResult, close_session, send, session
 from eval.live.replay.prompts import Api, Prompts
-from eval.live.replay.schedule import Loop, Pace, Schedule
+from eval.live.replay.schedule import Pace, Schedule
 from eval.live.replay.turns import Load, TurnId
 from eval.live.replay.turnstile import Place, Turnstile
-
-__all__ = [
-    "NOT_SENT",
-    "Api",
-    "Loop",
-    "Manner",
-    "Pace",
-    "Played",
-    "ReplayError",
-    "Sent",
-    "Target",
-    "play",
-    "play_in_turn",
-]
 
 NOT_SENT = "not sent: an earlier turn of the conversation failed"
 

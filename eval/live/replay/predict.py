@@ -24,8 +24,6 @@ from eval.live.replay.turns import Load, Segment, Turn
 from eval.simulate.timing import Point, Timing, TimingError, fit
 from eval.traces.request import Path, Request
 
-__all__ = ["TOLERANCE", "Prediction", "fitted_line", "measured_points", "predict", "refusal", "requests_of"]
-
 TOLERANCE = 0.15
 """Relative error of a p95 that counts as predicted."""
 
@@ -70,8 +68,8 @@ def measured_points(folder: Folder) -> list[Point]:
     return [
         Point(row.uncached_tokens, row.ttft_ms)
         for arm in folder.run.arms
-        for _, row in folder.finished_rows(arm)
-        if row.error is None and row.ttft_ms is not None
+        for row in folder.answered(arm)
+        if row.ttft_ms is not None
     ]
 
 

@@ -11,8 +11,6 @@ import aiohttp
 from eval.live.replay.client import Request, send, session
 from eval.live.replay.play import ReplayError
 
-__all__ = ["PROBE_TOKENS", "prefill_alone", "warm_up"]
-
 WARM_UP_TOKENS = (1, 64, 512, 1024, 2048, 64, 512, 1024, 2048, 2048)
 """Lengths of the warm-up prompts: the first prefill of a length pays for allocations that later ones reuse."""
 

@@ -9,8 +9,6 @@ from typing import Literal
 from eval.live.replay.client import Request, RequestResult
 from eval.live.replay.turns import Load, Message, TurnId
 
-__all__ = ["Api", "Prompts"]
-
 Api = Literal["generate", "chat"]
 
 

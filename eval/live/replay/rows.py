@@ -26,8 +26,6 @@ from eval.live.replay.arms import Arm
 from eval.live.replay.facts import PLUGIN, Facts
 from eval.live.replay.play import Sent
 
-__all__ = ["Folder", "FolderError", "Part", "PartName", "Row", "RowFile", "Run", "risen"]
-
 
 class FolderError(ValueError):
     """A folder that a run cannot use; one line that names it."""
@@ -60,24 +58,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, sent: Sent) -> Row:
         """The line of a request that was sent."""
-        result = sent.result
-        return cls(
-            number=sent.number,
-            sent_s=round(sent.sent_s, 4),
-            conversation=result.conversation,
-            turn=result.turn,
-            prompt_tokens=result.prompt_tokens,
-            cached_tokens=result.cached_tokens,
-            uncached_tokens=result.uncached_tokens,
-            output_tokens=result.output_tokens,
-            ttft_ms=None if result.ttft_ms is None else round(result.ttft_ms, 3),
-            e2e_ms=round(result.e2e_ms, 3),
-            itl_ms=result.itl_ms,
-            retries=result.retries,
-            error=result.error,
-            session=sent.session,
-            tokens_per_s=round(result.tokens_per_s, 3),
-        )
+        told = {name: getattr(sent.result, name) for name in cls.__struct_fields__ if hasattr(sent.result, name)}
+        told = {name: round(value, 3) if isinstance(value, float) else value for name, value in told.items()}
+        return cls(number=sent.number, sent_s=round(sent.sent_s, 4), session=sent.session, **told)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +229,10 @@ class Folder:
         """(repeat, row) of all parts of an arm that were played to their end, without those that do not count."""
         repeats = sorted(part.repeat for part in self.parts if part.arm == arm)
         return [(repeat, row) for repeat in repeats for row in self.rows(arm, repeat) if self.counts(row)]
+
+    def answered(self, arm: str) -> list[Row]:
+        """The rows of these that succeeded."""
+        return [row for _, row in self.finished_rows(arm) if row.error is None]
 
     def counts(self, row: Row) -> bool:
         """Whether a request is in the figures: sent when the server had settled, or failed at any time."""

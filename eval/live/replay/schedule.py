@@ -26,8 +26,6 @@ from typing import Literal, NamedTuple
 from eval.live.replay.clock import Clock
 from eval.live.replay.turns import Conversation, Load, Turn, TurnId
 
-__all__ = ["Loop", "Pace", "Schedule", "Send", "in_order"]
-
 Loop = Literal["ordered", "open", "closed"]
 
 Send = Callable[[TurnId], Awaitable[bool]]

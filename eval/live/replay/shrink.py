@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from eval.traces.request import Path, Request
 
-__all__ = ["shrunk"]
-
 
 def shrunk(requests: Sequence[Request], by: int) -> list[Request]:
     """Lengths are divided by ``by``, rounded up; who shares what with whom, times and ends stay.

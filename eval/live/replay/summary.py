@@ -16,20 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from eval.errors import RunError
+from eval.command import RunError
 from eval.live.replay.rows import Folder, Row
-
-__all__ = [
-    "ITL_PERCENTILES",
-    "MEASURES",
-    "PERCENTILES",
-    "ArmSummary",
-    "Figure",
-    "NoResultError",
-    "Sorted",
-    "interval_note",
-    "summarise",
-]
 
 RESAMPLES = 1_000
 COVERAGE = 0.95
@@ -49,10 +37,6 @@ class Figure(NamedTuple):
     value: float
     low: float
     high: float
-
-    def overlaps(self, other: Figure) -> bool:
-        """Whether the intervals have a value in common."""
-        return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +78,7 @@ class _Sample:
 
 
 class Sorted:
-    """The known values of the rows of an arm, sorted once, to take percentiles of as often as intervals need them."""
+    """The known values of an arm's rows, sorted once: intervals need their percentiles a thousand times."""
 
     def __init__(self, values: Floats) -> None:
         known = np.flatnonzero(~np.isnan(values))
@@ -110,7 +94,7 @@ class Sorted:
 
 
 class _TokenTimes:
-    """The inter-token latencies of all answers of an arm, to take percentiles of as often as intervals need them.
+    """The inter-token latencies of all answers of an arm: intervals need their percentiles a thousand times.
 
     They may be millions, so they are sorted once, into ``GROUPS`` of equal size, and counted by what is drawn
     together and by group. A percentile is the mean of its group: exact where there are no more latencies than groups.

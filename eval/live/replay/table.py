@@ -14,8 +14,6 @@ from eval.live.replay.rows import Folder
 from eval.live.replay.summary import ITL_PERCENTILES, PERCENTILES, ArmSummary, Figure, interval_note
 from eval.terminal import table
 
-__all__ = ["comparison_table", "machine_sentences", "markdown", "sentences", "table_rows"]
-
 UNEQUAL = 1.1
 """A machine this many times slower in one arm than in another is mentioned."""
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from eval.traces.request import Path
 
-__all__ = ["Conversation", "Load", "Message", "Segment", "Turn", "TurnId", "Units"]
-
 Message = tuple[str, str]
 """Role and text."""
 
@@ -71,12 +69,6 @@ class Units(Sequence[Segment]):
         ids, ends = hash(tuple(self._path.ids)), hash(tuple(self._path.ends))
         return f"Units({ids}, {ends}, {self._first}, {self._rest})"
 
-    @property
-    def tokens(self) -> int:
-        """Tokens of all segments."""
-        before = self._path.ends[self._first - 1] if self._first else 0
-        return len(self._path) - before + (self._rest.tokens if self._rest else 0)
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -92,13 +84,6 @@ class Turn:
     arrival_s: float | None = None  # since the start of the trace; None: the waits before it tell
     place: int = 0  # in the trace: of turns that arrive at once, those of lower numbers are first
     answer: tuple[Segment, ...] = ()  # the units of its answer, where later prompts may hold them
-
-    @property
-    def new_tokens(self) -> int:
-        """Tokens of the segments."""
-        if isinstance(self.segments, Units):
-            return self.segments.tokens
-        return sum(segment.tokens for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +116,6 @@ class Load:
         return sum(len(conversation.turns) for conversation in self.conversations)
 
     @property
-    def sessions(self) -> int:
-        """Sessions: conversations, each with those of its subagents."""
-        return len({conversation.session_index for conversation in self.conversations})
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of all conversations at their end, answers included: an upper bound for a pool without eviction.
-
-        Tokens that several conversations share count for each.
-        """
-        return sum(map(_longest, self.conversations))
-
-    @property
     def names_sessions(self) -> bool:
         """Whether the trace names the sessions of any conversations."""
         return any(conversation.names_session for conversation in self.conversations)
@@ -169,10 +141,3 @@ class Load:
     def by_index(self) -> Mapping[int, Conversation]:
         """The conversations by their index."""
         return {conversation.index: conversation for conversation in self.conversations}
-
-
-def _longest(conversation: Conversation) -> int:
-    """Tokens of a conversation's longest context."""
-    if conversation.turns[0].whole:
-        return max(turn.new_tokens + turn.output_tokens for turn in conversation.turns)
-    return sum(turn.new_tokens + turn.output_tokens for turn in conversation.turns)

@@ -14,8 +14,6 @@ from random import Random
 
 from eval.live.replay.clock import Clock
 
-__all__ = ["Place", "Turnstile"]
-
 
 class Turnstile:
     """Whose turn it is. In each round each player has one, in an order that is drawn, always alike.
@@ -68,7 +66,7 @@ class Place:
 
     def __init__(self, turnstile: Turnstile) -> None:
         self.clock = Clock()
-        """Stands still from the end of its time to its next turn; runs always where a turn is one request."""
+        """Stands still while it is not this player's turn. Where a turn is one request, it always runs."""
 
         self.busy_s = 0.0
         """While at least one request was under way."""

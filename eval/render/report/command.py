@@ -9,10 +9,9 @@ from pathlib import Path
 
 from eval.arguments import THRESHOLD_HELP, number, tokens, whole
 from eval.render.report.rows import ReportError, read_rows
-from eval.render.report.scene import CHOICES, Group, Latency, Scene, groups
+from eval.render.report.scene import CHOICES, Group, Scene, groups
 from eval.simulate.rows import COMMANDS
-
-__all__ = ["add_arguments", "run"]
+from eval.simulate.timing import Timing
 
 PAGE, FIGURES = "report.html", "figures"
 
@@ -62,12 +61,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _latency(alpha: float | None, beta: float | None) -> Latency | None:
+def _latency(alpha: float | None, beta: float | None) -> Timing | None:
     if alpha is None and beta is None:
         return None
     if alpha is None or beta is None:
         raise ReportError("--alpha, --beta: TTFT = β + α·uncached takes both, in ms")
-    return Latency(alpha, beta)
+    return Timing(alpha, beta, "given")
 
 
 def _group(args: argparse.Namespace, found: Sequence[Group]) -> Group:

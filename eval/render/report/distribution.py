@@ -11,12 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from eval.render.looks import INK, MUTED, compact, ink, look, percent, percent_axis
+from eval.render.looks import DOTTED, MUTED, compact, ink, look, nines_axis, percent, percent_axis
 from eval.render.report.labels import font_weight, short
 from eval.render.report.rows import Row
 from eval.render.report.scene import BASELINE, Missing, Scene
-
-__all__ = ["change_by_percentile", "distribution"]
 
 TAIL = (0.90, 0.95, 0.99, 0.999)
 _STEPS = 600
@@ -53,16 +51,14 @@ def distribution(scene: Scene) -> Figure:
     ends = [float(np.quantile(curve.values, share)) for curve in curves for share in (TAIL[0], TAIL[-1])]
     tail.set_xscale("log")
     tail.set(xlim=(max(min(ends), 1.0) * 0.96, max(*ends, 2.0) * 1.03), ylim=(1, 3), title="the tail, enlarged")
-    tail.yaxis.set_major_locator(FixedLocator([-np.log10(1 - share) for share in TAIL]))
-    tail.yaxis.set_major_formatter(FuncFormatter(lambda nines, _: f"p{100 - 100 * 10**-nines:g}"))
-    tail.yaxis.set_minor_locator(NullLocator())
+    nines_axis(tail.yaxis, TAIL)
     whole.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     tail.xaxis.set_major_locator(LogLocator(10, (1, 2, 3, 5)))
     tail.xaxis.set_minor_locator(NullLocator())
     for axes in (whole, tail):
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(scene, value)))
         axes.set_xlabel(_quantity(scene))
-        axes.axvline(objective, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+        axes.axvline(objective, **DOTTED)
     name = f"SLO {objective:,.0f} ms" if scene.latency else f"ξ = {compact(objective)}"
     whole.annotate(name, (objective, 0.03), xytext=(4, 0), textcoords="offset points", fontsize=7.5)
     _key(
@@ -96,11 +92,8 @@ def change_by_percentile(scene: Scene) -> Figure:
         change = np.quantile(curve.values, shares) / before - 1
         axes.plot(-np.log10(1 - shares), change, color=style.colour, linestyle=style.dash, linewidth=style.width,
                   zorder=style.layer)  # fmt: skip
-    marks = (0.5, 0.75, *TAIL)
     axes.set_xlim(-np.log10(0.5), 3)
-    axes.xaxis.set_major_locator(FixedLocator([-np.log10(1 - share) for share in marks]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda nines, _: f"p{100 - 100 * 10**-nines:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
+    nines_axis(axes.xaxis, (0.5, 0.75, *TAIL))
     percent_axis(axes.yaxis)
     axes.set(xlabel="percentile of requests", ylabel=f"{_quantity(scene, unit=False)} against lru")
     _mark_objective(axes, scene, base)
@@ -117,7 +110,7 @@ def _mark_objective(axes: Axes, scene: Scene, base: Curve) -> None:
     if not 0.5 < within < TAIL[-1]:
         return
     place = -np.log10(1 - within)
-    axes.axvline(place, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+    axes.axvline(place, **DOTTED)
     axes.annotate(
         f"ξ = {compact(scene.threshold)} under lru", (place, 0.02), xycoords=("data", "axes fraction"),
         xytext=(4, 0), textcoords="offset points", fontsize=7.5,
@@ -126,10 +119,8 @@ def _mark_objective(axes: Axes, scene: Scene, base: Curve) -> None:
 
 def _curves(scene: Scene) -> list[Curve]:
     curves = []
-    for variant in scene.mains:
-        row = scene.chosen(variant)
-        requests = None if row is None else scene.requests(row)
-        if row is None or requests is None:
+    for row in scene.main_rows:
+        if (requests := scene.requests(row)) is None:
             continue
         values = np.sort(requests.uncached).astype(np.float64)
         if scene.latency is not None:

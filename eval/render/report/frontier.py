@@ -19,8 +19,6 @@ from eval.render.report.labels import font_weight, label
 from eval.render.report.rows import Variant
 from eval.render.report.scene import ARMS, BASELINE, Missing, Scene, is_online
 
-__all__ = ["frontier"]
-
 
 class Offset(NamedTuple):
     """Where a name stands beside its point, in points of print."""

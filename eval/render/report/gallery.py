@@ -19,8 +19,6 @@ from eval.render.report.labels import label, short
 from eval.render.report.scene import Missing, Scene
 from eval.render.report.timeline import timeline
 
-__all__ = ["FIGURES", "Picture", "Plot", "draw"]
-
 
 class Plot(NamedTuple):
     """A figure of the report."""
@@ -133,7 +131,7 @@ def _twins(scene: Scene) -> str:
 
 def _left_out(scene: Scene) -> str:
     """Policies whose requests were not kept, where those of others were."""
-    rows = [row for variant in scene.mains if (row := scene.chosen(variant)) is not None]
+    rows = scene.main_rows
     without: Sequence[str] = [short(row.variant) for row in rows if scene.requests(row) is None]
     if not without or len(without) == len(rows):
         return ""

@@ -7,19 +7,16 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import CenteredNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from eval.render.looks import INK, compact, ink, look, percent
+from eval.render.looks import compact, heat_map, ink, look, percent
 from eval.render.report.labels import label, label_ends, short
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import BASELINE, OPTIMUM, Missing, Scene
-
-__all__ = ["heat_maps", "percentiles_by_capacity"]
 
 Grid = NDArray[np.float64]  # a line for each capacity, a column for each ξ
 _COLUMNS = 4
@@ -137,20 +134,9 @@ def _draw_maps(scene: Scene, maps: dict[Variant, Grid], norm: CenteredNorm) -> F
 
 
 def _map(axes: Axes, scene: Scene, grid: Grid, norm: CenteredNorm) -> None:
-    colours = colormaps["BrBG"]
-    axes.imshow(grid, cmap=colours, norm=norm, aspect="auto", origin="lower", alpha=0.9)
-    for line, row in enumerate(grid):
-        for column, share in enumerate(row):
-            text = "–" if math.isnan(share) else percent(share, digits=0 if abs(share) >= 0.9995 else 1)
-            dark = not math.isnan(share) and abs(norm(share) - 0.5) > 0.3
-            axes.text(column, line, text, ha="center", va="center", fontsize=7, color="white" if dark else INK)
+    texts = [
+        ["–" if math.isnan(share) else percent(share, digits=int(abs(share) < 0.9995)) for share in row] for row in grid
+    ]
+    heat_map(axes, grid, texts, norm, "BrBG", fontsize=7, origin="lower")
     axes.set_xticks(range(len(scene.thresholds)), [compact(xi) for xi in scene.thresholds], fontsize=7)
     axes.set_yticks(range(len(scene.capacities)), [compact(size) for size in scene.capacities], fontsize=7)
-    axes.tick_params(length=0)
-    axes.grid(False)
-    for edge in range(1, len(scene.thresholds)):
-        axes.axvline(edge - 0.5, color="white", linewidth=1.5)
-    for edge in range(1, len(scene.capacities)):
-        axes.axhline(edge - 0.5, color="white", linewidth=1.5)
-    for spine in axes.spines.values():
-        spine.set_visible(False)

@@ -10,8 +10,6 @@ from eval.render.looks import ink, look, spread
 from eval.render.report.rows import Variant
 from eval.render.report.scene import OPTIMUM, is_candidate
 
-__all__ = ["font_weight", "label", "label_ends", "short"]
-
 
 def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
     """The name of a variant: its policy, its w where that is not 0, and settings in which ``among`` differ."""

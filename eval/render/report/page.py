@@ -11,8 +11,6 @@ from eval.render.report.gallery import Picture
 from eval.render.report.scene import CHOICES, Scene
 from eval.render.report.tables import all_cells, arms_by_cell, cards
 
-__all__ = ["page"]
-
 _HOW_TO_READ = """
 <ul>
 <li>A request waits for the tokens of its prompt that were <b>not cached</b>: time to first token (TTFT) ≈
@@ -40,7 +38,8 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
     cells = sum(row.asked_for for row in scene.rows)
     chosen = f"capacity {compact(scene.capacity)} tokens, ξ {compact(scene.threshold)} tokens"
     if scene.latency is not None:
-        chosen += f" ({scene.latency.ms(scene.threshold):,.0f} ms, as TTFT = {scene.latency})"
+        line = f"{scene.latency.beta:g} ms + {scene.latency.alpha:g} ms a token"
+        chosen += f" ({scene.latency.ms(scene.threshold):,.0f} ms, as TTFT = {line})"
     parts = [
         html.paragraph(f"{requests:,} requests · {cells} cells\nCards and figures: {scene.group}, {chosen}", "lead"),
         *([_others(scene, others)] if others else []),

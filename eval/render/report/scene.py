@@ -10,22 +10,8 @@ from typing import NamedTuple
 from eval.caches.policies import ORACLES
 from eval.render.report.rows import ReportError, Requests, Row, Variant, read_requests
 from eval.simulate.cells import Cell
+from eval.simulate.timing import Timing
 from radix_tlru import Config
-
-__all__ = [
-    "ARMS",
-    "BASELINE",
-    "CHOICES",
-    "OPTIMUM",
-    "Arm",
-    "Group",
-    "Latency",
-    "Missing",
-    "Scene",
-    "groups",
-    "is_candidate",
-    "is_online",
-]
 
 BASELINE, OPTIMUM = "lru", "tail-belady"
 
@@ -105,21 +91,6 @@ def groups(rows: Sequence[Row]) -> list[Group]:
     return sorted(dict.fromkeys(found), key=found.count, reverse=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """TTFT ≈ β + α·uncached (paper, section 3)."""
-
-    alpha: float  # ms a token
-    beta: float  # ms
-
-    def ms(self, tokens: float) -> float:
-        """TTFT of a request with so many uncached tokens."""
-        return self.beta + self.alpha * tokens
-
-    def __str__(self) -> str:
-        return f"{self.beta:g} ms + {self.alpha:g} ms a token"
-
-
 @dataclass
 class Scene:
     """The cells of one group, by variant, capacity and ξ.
@@ -136,7 +107,7 @@ class Scene:
     rows: Sequence[Row]
     capacity: int = -1
     threshold: int = -1
-    latency: Latency | None = None
+    latency: Timing | None = None
     capacities: list[int] = field(init=False)
     thresholds: list[int] = field(init=False)
     variants: list[Variant] = field(init=False)  # in the order of every list, baselines first
@@ -194,6 +165,11 @@ class Scene:
     def mains(self) -> list[Variant]:
         """One variant of each policy, for figures with a line a policy: the least w, the Q̂ nearest to the default."""
         return list(_usual(self.drawn).values())
+
+    @property
+    def main_rows(self) -> list[Row]:
+        """Those of them that there are in the chosen cell."""
+        return [row for variant in self.mains if (row := self.chosen(variant)) is not None]
 
     def arm(self, arm: Arm) -> Variant | None:
         """The variant that is shown for an arm; None: there is none."""

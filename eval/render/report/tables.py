@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from html import escape
 
 from eval.render.looks import compact, ink, percent
 from eval.render.report.labels import label
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import ARMS, Arm, Scene, is_candidate, is_online
-
-__all__ = ["all_cells", "arms_by_cell", "cards"]
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
@@ -129,11 +126,8 @@ def _line(scene: Scene, row: Row, best: bool) -> str:
         safe,
         f"{done.seconds:,.1f}",
     ]
-    return f'<tr class="{" ".join(kinds)}"><th scope="row">{name}</th>{_cells(values)}</tr>'
-
-
-def _cells(values: Iterable[str]) -> str:
-    return "".join(f"<td>{value}</td>" for value in values)
+    cells = "".join(f"<td>{value}</td>" for value in values)
+    return f'<tr class="{" ".join(kinds)}"><th scope="row">{name}</th>{cells}</tr>'
 
 
 def _code(flags: str) -> str:

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 
 from eval.render.looks import MUTED, PHASES, compact, ink, percent
 from eval.render.report.labels import label
-from eval.render.report.rows import Requests, Row
+from eval.render.report.rows import Requests
 from eval.render.report.scene import Missing, Scene
-
-__all__ = ["timeline"]
 
 _BINS = {1.0: "second", 10.0: "10 s", 60.0: "minute", 600.0: "10 min", 3600.0: "hour", 86400.0: "day"}
 _UNITS = {1.0: "s", 60.0: "min", 3600.0: "h", 86400.0: "days"}
@@ -34,7 +32,7 @@ def timeline(scene: Scene) -> Figure:
     Raises:
         Missing: no requests were kept, their arrival times are all the same, or no phase was told.
     """
-    kept = [(row, requests) for row in _rows(scene) if (requests := scene.requests(row)) is not None]
+    kept = [(row, requests) for row in scene.main_rows if (requests := scene.requests(row)) is not None]
     if not kept:
         raise Missing("no per-request data: run `simulate` with --per-request")
     told = [(row, requests) for row, requests in kept if requests.evicted_tel_safe.any()]
@@ -77,10 +75,6 @@ def timeline(scene: Scene) -> Figure:
         figure.text(inches / (3.6 * columns), s="■", color=PHASES[phase], fontsize=10, **place)
         figure.text((inches + 0.14) / (3.6 * columns), s=text, fontsize=7.5, **place)
     return figure
-
-
-def _rows(scene: Scene) -> list[Row]:
-    return [row for variant in scene.mains if (row := scene.chosen(variant)) is not None]
 
 
 def _binned(requests: Requests, start: float, width: float) -> Binned:

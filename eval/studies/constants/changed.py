@@ -18,8 +18,6 @@ from typing import Any, NamedTuple
 
 from eval.studies.constants.table import PACKAGE, Constant, changed_value
 
-__all__ = ["changed"]
-
 _PACKAGES = (PACKAGE, "eval")
 
 

@@ -23,8 +23,6 @@ from eval.traces import SOURCES
 from eval.traces.facts import facts
 from radix_tlru.config import START_THRESHOLD
 
-__all__ = ["AGENT", "CHAT", "FACTORS", "add_arguments", "run"]
-
 CHAT = (
     "chat-mix:conversations=1500,arrival_span_s=3600,wait_median_s=45,wait_sigma=1,"
     "thought_range=100/800,tool_probability=0.2"
@@ -85,11 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list; with ``--measure``, a table for each trace.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Print the list; with ``--measure``, a table for each trace."""
     chosen = [one for one in CONSTANTS if args.only is None or one.name in args.only]
     if not args.measure:
         show(listed(chosen))

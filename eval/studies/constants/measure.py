@@ -14,13 +14,12 @@ from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import uncached_tokens
 from eval.simulate.evaluate import trace_of
+from eval.simulate.timing import Timing
 from eval.studies.constants.changed import changed
 from eval.studies.constants.table import Constant
 from eval.studies.figures import Figures, figures
-from eval.studies.queue_model import Line, line_for, serve
+from eval.studies.queue_model import line_for, serve
 from eval.trace_arguments import TraceSource
-
-__all__ = ["BETA_MS", "Setting", "line_of", "measured", "name_of"]
 
 BETA_MS = 20.0
 """β of every prefill, ms."""
@@ -53,7 +52,7 @@ class Setting:
         )
 
 
-def line_of(setting: Setting) -> Line:
+def line_of(setting: Setting) -> Timing:
     """The server on which lru is busy for that share of the time.
 
     Raises:
@@ -65,7 +64,7 @@ def line_of(setting: Setting) -> Line:
     return line_for(setting.load, BETA_MS, requests, int(uncached.sum()))
 
 
-def measured(setting: Setting, line: Line, policy: str, constant: Constant | None, factor: float) -> dict[str, Any]:
+def measured(setting: Setting, line: Timing, policy: str, constant: Constant | None, factor: float) -> dict[str, Any]:
     """A row: the figures with the constant at ``factor`` times its value, or with all as they are (None)."""
     requests = trace_of(setting.source).requests
     with changed(constant, factor) if constant is not None else nullcontext():

@@ -6,8 +6,6 @@ import importlib
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["CONSTANTS", "FORMATS", "PACKAGE", "Constant", "Scale", "changed_value"]
-
 PACKAGE = "radix_tlru"
 
 Scale = Literal["value", "odds", "ratio"]

@@ -31,8 +31,6 @@ from eval.studies.paper.sources import Reading, drawn, load, stand_in
 from eval.terminal import show
 from eval.trace_arguments import add_text_arguments
 
-__all__ = ["add_arguments", "run"]
-
 TEXT, PAGE, FIGURES, TIMING = "paper.md", "paper.html", "figures", "timing.json"
 TITLE = "The experiments of “Tail-Optimized Caching for LLM Inference”"
 
@@ -86,11 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run what has no result in DIR yet and print all tables.
-
-    Raises:
-        ValueError, OSError: something asked for cannot be done.
-    """
+    """Run what has no result in DIR yet and print all tables."""
     start = time.monotonic()
     scale = _scale(args)
     reading = Reading(scale.turns, args.seed, args.tokenizer, args.characters_per_token, args.skip_bad)

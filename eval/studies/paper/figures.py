@@ -15,14 +15,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from eval.render.html import Image, save_figure
-from eval.render.looks import INK, MUTED, RC, Look, look
+from eval.render.looks import DOTTED, INK, MUTED, RC, Look, look
 from eval.simulate.timing import Timing
 from eval.studies.paper.grid import BASELINES, BOTH, FUTURE, Results
 from eval.studies.paper.published import OBJECTIVE_MS
 from eval.studies.paper.sources import Source, prompt_lengths
 from eval.studies.paper.tables import NAMES
-
-__all__ = ["draw"]
 
 _BARS = "#5b8fb9"
 _OWN_LOOKS = {
@@ -79,7 +77,7 @@ def _timing(timing: Timing) -> Figure:
         )  # fmt: skip
     axes.set(xlim=(0, ends[1]), ylim=(0, None), xlabel="uncached tokens", ylabel="TTFT (ms)")
     for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+        axis.set_major_formatter("{x:,.6g}")
     return figure
 
 
@@ -118,9 +116,9 @@ def _bars(axes: Axes, values: Sequence[int], name: str, *, whole: bool = False) 
     axes.set_title(name)
     axes.set_xlim(edges[0], edges[-1])
     axes.set_xlabel("beyond p99 in the last bar", fontsize=7, color=MUTED)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{share:.0%}"))
+    axes.yaxis.set_major_formatter("{x:.0%}")
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
 
 
 def _latencies(results: Results) -> Figure:
@@ -148,7 +146,7 @@ def _latencies(results: Results) -> Figure:
             _capacity_axis(axes, study.capacities, named=line == lines - 1)
             low, high = axes.get_ylim()
             if low < ms < high:
-                axes.axhline(ms, color=INK, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+                axes.axhline(ms, **DOTTED, zorder=1)
             if line == 0:
                 axes.set_title(title)
             if column == 0:
@@ -172,7 +170,7 @@ def _capacity_axis(axes: Axes, capacities: Sequence[int], *, named: bool) -> Non
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1000:g}"))
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.margins(x=0.05, y=0.1)
     if named:
         axes.set_xlabel("capacity (1,000 tokens)")

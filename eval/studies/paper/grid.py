@@ -19,19 +19,6 @@ from eval.studies.paper.sources import Source, prompt_lengths
 from eval.traces import Request
 from radix_tlru import Policy
 
-__all__ = [
-    "BASELINES",
-    "BOTH",
-    "FUTURE",
-    "STEPS",
-    "Batch",
-    "Results",
-    "Study",
-    "improvement",
-    "missing",
-    "run_batch",
-]
-
 BASELINES = ("lru", "threshold-lru")
 
 BOTH = "end-and-length-aware"
@@ -114,7 +101,7 @@ def run_batch(batch: Batch) -> list[dict[str, Any]]:
     for cell in batch.cells:
         cached = simulate(_cache(cell, knowledge, batch), batch.requests)
         over = int((uncached_tokens(batch.requests, cached) > batch.objective).sum())
-        row = outcome(batch.requests, cached, cell.threshold, {}, 0.0).row(cell, None)
+        row = outcome(batch.requests, cached, cell.threshold).row(cell, None)
         rows.append({**row, "objective": batch.objective, "over_objective": over})
     return rows
 
@@ -167,16 +154,13 @@ class Results:
 
     def fewer(self, over: str, capacity: int, threshold_ms: float) -> float | None:
         """Relative improvement of T-LRU over a baseline in requests beyond the objective."""
-        before, after = (
-            self.row(policy, capacity, threshold_ms)["over_objective"] for policy in (over, "tlru")
-        )  # fmt: skip
+        before, after = (self.row(policy, capacity, threshold_ms)["over_objective"] for policy in (over, "tlru"))
         return improvement(before, after)
 
     def tel_saved(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> float | None:
         """Share of LRU's TEL that is gone."""
-        lru, own = (self.row(*cell)["tel"] for cell in (
-            ("lru", capacity, threshold_ms, 0.0), (policy, capacity, threshold_ms, weight)))  # fmt: skip
-        return improvement(lru, own)
+        lru, own = self.row("lru", capacity, threshold_ms), self.row(policy, capacity, threshold_ms, weight)
+        return improvement(lru["tel"], own["tel"])
 
     def gap_closed(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> float | None:
         """Share of the TEL between LRU and Tail-Optimized Belady that is gone; None where the two are equal."""

@@ -8,20 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "CAPACITIES",
-    "FIGURE_THRESHOLDS_MS",
-    "HEADLINE",
-    "OBJECTIVE_MS",
-    "SHAREGPT",
-    "TABLES",
-    "THRESHOLDS_MS",
-    "WILDCHAT",
-    "DataSet",
-    "Headline",
-    "Published",
-]
-
 CAPACITIES = (1_000, 2_000, 4_000, 6_000, 8_000, 10_000)
 """Capacities of all six tables. The paper gives no unit; its appendix F speaks of 10,000 *tokens*, so tokens."""
 

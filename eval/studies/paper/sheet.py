@@ -10,8 +10,6 @@ from rich.table import Table
 from eval.render import html
 from eval.terminal import table
 
-__all__ = ["Column", "Line", "Sheet", "per_cent"]
-
 
 @dataclass(frozen=True, slots=True)
 class Column:

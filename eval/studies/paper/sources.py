@@ -11,8 +11,6 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.studies.paper.published import WILDCHAT, DataSet
 from eval.traces import Arrivals, Request, Synthetic, Trace, TraceError, open_trace
 
-__all__ = ["Reading", "Source", "drawn", "load", "prompt_lengths", "stand_in"]
-
 _SHAREGPT_BIRTHS = 1.0
 _SHAREGPT_RATES = Arrivals(birth_rate=_SHAREGPT_BIRTHS, turn_rate=3.0)
 """λ_conv and λ_turn of section G.2."""

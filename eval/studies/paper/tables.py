@@ -9,8 +9,6 @@ from eval.studies.paper.grid import BASELINES, BOTH, STEPS, Results, improvement
 from eval.studies.paper.published import HEADLINE, OBJECTIVE_MS, TABLES, Headline
 from eval.studies.paper.sheet import Column, Line, Sheet, per_cent
 
-__all__ = ["NAMES", "base_latency", "headline", "learned", "policies", "relative_latency", "relative_p99", "violations"]
-
 NAMES = {
     "lru": "LRU",
     "threshold-lru": "Threshold-LRU (1,024)",

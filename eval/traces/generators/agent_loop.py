@@ -16,8 +16,6 @@ from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["Action", "AgentLoop", "agent_calls", "drawn_result", "nothing", "one_tool"]
-
 Action = Callable[[Talk, Generator], Iterable[Request]]
 """Moves a conversation on; yields the requests that it makes on the way."""
 

@@ -8,18 +8,16 @@ it is over: where requests name sessions it closes its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator, default_rng
 
+from eval.traces.generators.talk import drawn_s, drawn_tokens
 from eval.traces.generators.workload import Workload
-from eval.traces.parameters import LONGEST, check_ranges
+from eval.traces.parameters import check_ranges
 from eval.traces.request import Path, Request, ending
-
-__all__ = ["AGENTS", "Agents", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +69,7 @@ def generate(agents: Agents) -> Iterator[Request]:
     """
     drawn, *seeds = np.random.SeedSequence(agents.seed).spawn(1 + agents.runs)
     rng = default_rng(drawn)
-    templates = [_length(rng, agents.template_median, agents.template_sigma) for _ in range(agents.templates)]
+    templates = [drawn_tokens(rng, agents.template_median, agents.template_sigma) for _ in range(agents.templates)]
     weights = np.arange(1, agents.templates + 1) ** -agents.popularity
     shares = np.cumsum(weights / weights.sum())
     unit = agents.templates
@@ -90,29 +88,24 @@ def _run(
     template = min(int(np.searchsorted(shares, rng.random(), side="right")), agents.templates - 1)
     rewrites = rng.spawn(1)[0]  # all else is drawn as if nothing were
     steps = 1 if rng.random() < agents.single_probability else 1 + int(rng.geometric(1.0 - agents.continue_probability))
-    ids: tuple[int, ...] = (template,)
-    ends: tuple[int, ...] = (templates[template],)
+    context = Path((template,), (templates[template],))
     for step in range(steps):
         if step:
-            arrival_s += float(rng.lognormal(math.log(agents.wait_median_s), agents.wait_sigma))
+            arrival_s += drawn_s(rng, agents.wait_median_s, agents.wait_sigma)
         median, sigma = (
             (agents.next_prompt_median, agents.next_prompt_sigma)
             if step
             else (agents.first_prompt_median, agents.first_prompt_sigma)
         )
-        asked = (*ends, ends[-1] + _length(rng, median, sigma))
-        answer = _length(rng, agents.answer_median, agents.answer_sigma)
-        ends, ids = (*asked, asked[-1] + answer), (*ids, unit, unit + 1)
-        unit += 2
+        prompt = context.plus(drawn_tokens(rng, median, sigma), unit)
+        answer = drawn_tokens(rng, agents.answer_median, agents.answer_sigma)
+        context = prompt.plus(answer, unit + 1)
         rewritten = rewrites.random() < agents.rewritten_probability
-        cached = (*ids[:-1], -ids[-1] if rewritten else ids[-1])
+        cached = prompt.plus(answer, -unit - 1) if rewritten else context
+        unit += 2
         last = step == steps - 1
-        sent = arrival_s, str(run), Path(ids[:-1], asked), Path(cached, ends), asked[-1], answer
+        sent = arrival_s, str(run), prompt, cached, len(prompt), answer
         yield Request(*sent, ending=ending(unit, not last) if agents.calls_told else (), closes=last)
-
-
-def _length(rng: Generator, median: float, sigma: float) -> int:
-    return max(1, min(round(float(rng.lognormal(math.log(median), sigma))), LONGEST))
 
 
 AGENTS = Workload("agents", "runs of agents that share templates", Agents, generate)

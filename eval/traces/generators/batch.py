@@ -17,8 +17,6 @@ from eval.traces.generators.talk import Talk, drawn_tokens, play, uniform_starts
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
 
-__all__ = ["BATCH", "Batch", "generate"]
-
 _FIRST_INSTRUCTIONS = 1 << 16  # numbers of shared units: those of the jobs, behind the system prompts of chats
 
 

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from numpy.random import Generator
 
 from eval.traces.generators.agent_loop import AgentLoop, agent_calls, one_tool
-from eval.traces.generators.talk import Talk, play, uniform_starts
+from eval.traces.generators.talk import Talk, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
-
-__all__ = ["CHANGING_SYSTEM", "ChangingSystem", "generate"]
 
 _TAIL = 1  # index of the unit: behind the system prompt that sessions share
 
@@ -32,15 +31,11 @@ class ChangingSystem(AgentLoop):
 
 def generate(kind: ChangingSystem) -> Iterator[Request]:
     """The requests of all sessions in order of arrival."""
-    return play(
-        uniform_starts(kind.sessions, kind.span_s, kind.seed),
-        kind.seed,
-        lambda index, start_s, rng: _session(kind, index, start_s, rng),
-    )
+    return talks(kind, partial(_session, kind))
 
 
-def _session(kind: ChangingSystem, index: int, start_s: float, rng: Generator) -> Iterator[Request]:
-    talk, changes = Talk(index, start_s), rng.random() < kind.clients_share
+def _session(kind: ChangingSystem, talk: Talk, rng: Generator) -> Iterator[Request]:
+    changes = rng.random() < kind.clients_share
     talk.add_shared(kind.system_tokens, int(rng.integers(kind.system_count)))
     talk.add(kind.tail_tokens)
 

@@ -17,8 +17,6 @@ from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["ChatLoop", "chat_turns"]
-
 
 @dataclass(frozen=True, slots=True)
 class ChatLoop:

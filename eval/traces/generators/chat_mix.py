@@ -14,11 +14,10 @@ from itertools import count
 
 import numpy as np
 
+from eval.traces.generators.talk import drawn_s
 from eval.traces.generators.workload import Workload
 from eval.traces.parameters import LONGEST, check_ranges
 from eval.traces.request import Path, Request, ending
-
-__all__ = ["CHAT_MIX", "ChatMix", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +85,15 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
             prompt_tokens = round(float(np.clip(drawn, *mix.first_prompt_range)))
         else:
             prompt_tokens = int(rng.integers(*mix.next_prompt_range, endpoint=True))
-            arrival_s += float(rng.lognormal(np.log(mix.wait_median_s), mix.wait_sigma))
-        asked = prompt = _and(history, first_unit + 2 * turn, prompt_tokens)
+            arrival_s += drawn_s(rng, mix.wait_median_s, mix.wait_sigma)
+        asked = prompt = history.plus(prompt_tokens, first_unit + 2 * turn)
         said_unit, said = first_unit + 2 * turn + 1, 0
         while True:
             answer = int(rng.integers(*mix.answer_range, endpoint=True))
             thought = int(rng.integers(*mix.thought_range, endpoint=True)) if mix.thought_range[1] else 0
             # What comes behind a thought is in no later prompt as the same tokens of a prefix.
             unit = next(others) if thought or mix.tool_probability else said_unit
-            context = _and(prompt, unit, thought + answer)
+            context = prompt.plus(thought + answer, unit)
             told = thought * mix.thoughts_told
             calls = bool(mix.tool_probability) and rng.random() < mix.tool_probability
             sent = (arrival_s, str(index), prompt, context, len(prompt), thought + answer)
@@ -102,16 +101,11 @@ def _conversation(mix: ChatMix, index: int, rng: np.random.Generator) -> Iterato
             said += answer
             if not calls:
                 break
-            arrival_s += float(rng.lognormal(np.log(mix.tool_median_s), mix.tool_sigma))
+            arrival_s += drawn_s(rng, mix.tool_median_s, mix.tool_sigma)
             result = int(rng.integers(*mix.result_range, endpoint=True))
             said += result
-            prompt = _and(context, next(others), result)
-        history = _and(asked, said_unit, said) if mix.thought_range[1] else context
-
-
-def _and(path: Path, unit: int, tokens: int) -> Path:
-    """A path, and what follows."""
-    return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
+            prompt = context.plus(result, next(others))
+        history = asked.plus(said, said_unit) if mix.thought_range[1] else context
 
 
 CHAT_MIX = Workload("chat-mix", "questions and documents, a few turns each, for small servers", ChatMix, generate)

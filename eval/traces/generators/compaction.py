@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from numpy.random import Generator
 
 from eval.traces.generators.agent_loop import AgentLoop, agent_calls, one_tool
-from eval.traces.generators.talk import Talk, drawn_tokens, play, uniform_starts
+from eval.traces.generators.talk import Talk, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
-from eval.traces.request import Path, Request
-
-__all__ = ["COMPACTION", "Compaction", "generate"]
+from eval.traces.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,14 @@ class Compaction(AgentLoop):
 
 def generate(kind: Compaction) -> Iterator[Request]:
     """The requests of all sessions in order of arrival."""
-    return play(
-        uniform_starts(kind.sessions, kind.span_s, kind.seed),
-        kind.seed,
-        lambda index, start_s, rng: agent_calls(
-            kind,
-            Talk(index, start_s),
-            rng,
-            tools=one_tool(kind),
-            before=lambda talk, draws: _compact(kind, talk, draws),
-        ),
-    )
+    before = partial(_compact, kind)
+    return talks(kind, lambda talk, rng: agent_calls(kind, talk, rng, tools=one_tool(kind), before=before))
 
 
 def _compact(kind: Compaction, talk: Talk, rng: Generator) -> Iterable[Request]:
     if len(talk.path) <= kind.limit_tokens:
         return
-    system = Path(talk.path.ids[:1], talk.path.ends[:1])
+    system = talk.path.first(1)
     talk.add(kind.instruction_tokens)
     summary = drawn_tokens(rng, kind.summary_median, kind.summary_sigma)
     yield talk.ask(summary)

@@ -17,8 +17,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["DAY", "Day", "generate"]
-
 _HOURS = 24.0
 
 

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Path, Request
 
-__all__ = ["FIGURE1", "generate"]
-
 BLOCKS = 100  # one block is one token
 
 

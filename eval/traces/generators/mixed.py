@@ -12,8 +12,6 @@ from eval.traces.generators.chat_loop import ChatLoop, chat_turns
 from eval.traces.generators.talk import Talk, play
 from eval.traces.request import Request
 
-__all__ = ["Start", "mixed"]
-
 _AGENTS = AgentLoop(system_tokens=15_000)
 _CHATS = ChatLoop(system_count=8)
 _FIRST_CHAT_SYSTEM = 1 << 16  # numbers of shared units: chats have other system prompts than agents

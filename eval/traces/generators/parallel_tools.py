@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from numpy.random import Generator
 
 from eval.traces.generators.agent_loop import AgentLoop, agent_calls, drawn_result
-from eval.traces.generators.talk import Talk, drawn_s, play, uniform_starts
+from eval.traces.generators.talk import Talk, drawn_s, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
-
-__all__ = ["PARALLEL_TOOLS", "ParallelTools", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +39,7 @@ def generate(kind: ParallelTools) -> Iterator[Request]:
             talk.add_result(drawn_result(kind, rng))
         return ()
 
-    return play(
-        uniform_starts(kind.sessions, kind.span_s, kind.seed),
-        kind.seed,
-        lambda index, start_s, rng: agent_calls(kind, Talk(index, start_s), rng, tools=tools),
-    )
+    return talks(kind, lambda talk, rng: agent_calls(kind, talk, rng, tools=tools))
 
 
 PARALLEL_TOOLS = Workload("parallel-tools", "agents that call several tools at once", ParallelTools, generate)

@@ -6,18 +6,16 @@ mostly by one or two turns, and a fifth of these return to the branch that they 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from numpy.random import Generator
 
 from eval.traces.generators.chat_loop import ChatLoop, chat_turns
-from eval.traces.generators.talk import Talk, play, uniform_starts
+from eval.traces.generators.talk import Talk, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Path, Request
-
-__all__ = ["REWIND", "Rewind", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +33,7 @@ class Rewind(ChatLoop):
 
 def generate(kind: Rewind) -> Iterator[Request]:
     """The requests of all conversations in order of arrival."""
-    return play(uniform_starts(kind.sessions, kind.span_s, kind.seed), kind.seed, _session(kind))
-
-
-def _session(kind: Rewind) -> Callable[[int, float, Generator], Iterator[Request]]:
-    def session(index: int, start_s: float, rng: Generator) -> Iterator[Request]:
-        talk, branches = Talk(index, start_s), _Branches(kind)
-        return chat_turns(kind, talk, rng, back=branches.back)
-
-    return session
+    return talks(kind, lambda talk, rng: chat_turns(kind, talk, rng, back=_Branches(kind).back))
 
 
 class _Branches:

@@ -15,8 +15,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import check_ranges
 from eval.traces.request import Request
 
-__all__ = ["SHIFT", "Shift", "generate"]
-
 
 @dataclass(frozen=True, slots=True)
 class Shift:

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from numpy.random import Generator
 
 from eval.traces.generators.agent_loop import AgentLoop, agent_calls, one_tool
-from eval.traces.generators.talk import Talk, drawn_tokens, play, uniform_starts
+from eval.traces.generators.talk import Talk, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
-from eval.traces.request import Path, Request
-
-__all__ = ["SUBAGENTS", "Subagents", "generate"]
+from eval.traces.request import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,7 @@ class Subagents(AgentLoop):
 
 def generate(kind: Subagents) -> Iterator[Request]:
     """The requests of all sessions in order of arrival."""
-    return play(
-        uniform_starts(kind.sessions, kind.span_s, kind.seed),
-        kind.seed,
-        lambda index, start_s, rng: agent_calls(kind, Talk(index, start_s), rng, tools=_Tools(kind).run),
-    )
+    return talks(kind, lambda talk, rng: agent_calls(kind, talk, rng, tools=_Tools(kind).run))
 
 
 class _Tools:
@@ -63,7 +57,7 @@ class _Tools:
         ends_s = []
         for _ in range(int(rng.integers(1, self._kind.most_at_once_count, endpoint=True))):
             forked = rng.random() < self._kind.forked_share
-            own = talk.path if forked else Path(talk.path.ids[:1], talk.path.ends[:1])
+            own = talk.path if forked else talk.path.first(1)
             subagent = talk.subagent(own)
             yield from agent_calls(self._inner, subagent, rng, tools=self._tool)
             ends_s.append(subagent.at_s)

@@ -19,8 +19,6 @@ from eval.traces.generators.workload import Workload
 from eval.traces.parameters import LONGEST
 from eval.traces.request import Path, Request
 
-__all__ = ["SYNTHETIC", "Synthetic", "generate"]
-
 _CHUNK = 4096  # conversations drawn at once; always as many, so that asking for more of them changes none of the first
 
 _TURN = np.dtype(

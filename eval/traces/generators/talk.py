@@ -6,19 +6,31 @@ the requests. Times follow from the answers: a token of one takes TOKEN_S.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from itertools import count
+from typing import Protocol
 
 import numpy as np
 from numpy.random import Generator, SeedSequence, default_rng
 
 from eval.traces.parameters import LONGEST
 from eval.traces.reading.times import TOKEN_S
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
-
-__all__ = ["Talk", "drawn_s", "drawn_tokens", "play", "uniform_starts"]
+from eval.traces.request import Path, Request, StopReason
 
 _UNITS = 1 << 24  # of one session; those below the first session's are shared by all
+
+
+class Sessions(Protocol):
+    """Parameters of a kind of sessions that start at uniformly random times within a span."""
+
+    @property
+    def sessions(self) -> int: ...
+    @property
+    def span_s(self) -> float: ...
+    @property
+    def seed(self) -> int: ...
 
 
 class Talk:
@@ -35,15 +47,15 @@ class Talk:
         self.path = Path((), ())
         self.category = category
         self.has_results = False
-        self._session, self._agent = str(session), "0"
+        self._session, self._conversation = str(session), f"{session}/0"
         self._parent: str | None = None
         self._units = count((session + 1) * _UNITS)
         self._agents = count(1)
         self._answered_s: float | None = None
 
-    def add(self, tokens: int, unit: int | None = None) -> None:
-        """More of the next prompt; a unit below 2**24 is shared with all sessions that add it at the same place."""
-        self.path = self._and(self.path, tokens, unit)
+    def add(self, tokens: int) -> None:
+        """More of the next prompt."""
+        self.path = self._and(self.path, tokens)
         self.has_results = False
 
     def add_result(self, tokens: int) -> None:
@@ -67,23 +79,21 @@ class Talk:
             stop: how it ends.
             thought: tokens before the answer.
         """
-        prompt, kind = self.path, _kind(self.has_results)
+        prompt = self.path
         self.path = self._and(self._and(prompt, thought), answer)
         lasts_s = (thought + answer) * TOKEN_S
         waited_s = None if self._answered_s is None else max(self.at_s - self._answered_s, 0.0)
         request = Request(
             self.at_s,
-            f"{self._session}/{self._agent}",
+            self._conversation,
             prompt,
             self.path,
             len(prompt),
             thought + answer,
             thought_tokens=thought,
-            ending=ending_of(stop),
             stop=stop,
-            input=kind,
+            input="tool" if self.has_results else "user",
             session=self._session,
-            agent=self._agent,
             parent=self._parent,
             category=self.category,
             answer_s=lasts_s,
@@ -95,11 +105,9 @@ class Talk:
 
     def subagent(self, path: Path) -> Talk:
         """A conversation of the same session that starts now, with a context of its own."""
-        made = Talk.__new__(Talk)
-        made.at_s, made.path, made.category, made.has_results = self.at_s, path, self.category, False
-        made._session, made._agent = self._session, str(next(self._agents))
-        made._parent = f"{self._session}/{self._agent}"
-        made._units, made._agents, made._answered_s = self._units, self._agents, None
+        made = copy(self)  # numbers of units and of agents are those of the session
+        made._conversation, made._parent = f"{self._session}/{next(self._agents)}", self._conversation
+        made.path, made.has_results, made._answered_s = path, False, None
         return made
 
     def replaced(self, first: int, tokens: int) -> None:
@@ -110,15 +118,14 @@ class Talk:
         ends[first:] = [end + change for end in ends[first:]]
         self.path = Path(tuple(ids), tuple(ends))
 
-    def _and(self, path: Path, tokens: int, unit: int | None = None) -> Path:
-        if not tokens:
-            return path
-        unit = next(self._units) if unit is None else unit
-        return Path((*path.ids, unit), (*path.ends, len(path) + tokens))
+    def _and(self, path: Path, tokens: int) -> Path:
+        return path.plus(tokens, next(self._units)) if tokens else path
 
 
-def _kind(has_results: bool) -> InputKind:
-    return "tool" if has_results else "user"
+def talks(kind: Sessions, session: Callable[[Talk, Generator], Iterable[Request]]) -> Iterator[Request]:
+    """The requests of all sessions of a kind in order of arrival; ``session`` moves a new conversation on."""
+    starts_s = uniform_starts(kind.sessions, kind.span_s, kind.seed)
+    return play(starts_s, kind.seed, lambda index, start_s, rng: session(Talk(index, start_s), rng))
 
 
 def play(
@@ -149,9 +156,9 @@ def uniform_starts(sessions: int, span_s: float, seed: int) -> list[float]:
 
 def drawn_tokens(rng: Generator, median: float, sigma: float) -> int:
     """A log-normal length, 1 to 1,000,000 tokens."""
-    return max(1, min(round(float(rng.lognormal(np.log(median), sigma))), LONGEST))
+    return max(1, min(round(float(rng.lognormal(math.log(median), sigma))), LONGEST))
 
 
 def drawn_s(rng: Generator, median: float, sigma: float) -> float:
     """A log-normal time, s."""
-    return float(rng.lognormal(np.log(median), sigma))
+    return float(rng.lognormal(math.log(median), sigma))

@@ -10,15 +10,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from numpy.random import Generator
 
 from eval.traces.generators.chat_loop import ChatLoop
-from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens, play, uniform_starts
+from eval.traces.generators.talk import Talk, drawn_s, drawn_tokens, talks
 from eval.traces.generators.workload import Workload
 from eval.traces.request import Request
-
-__all__ = ["THINKING", "Thinking", "generate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,7 @@ class Thinking(ChatLoop):
 
 def generate(kind: Thinking) -> Iterator[Request]:
     """The requests of all conversations in order of arrival."""
-    return play(
-        uniform_starts(kind.sessions, kind.span_s, kind.seed),
-        kind.seed,
-        lambda index, start_s, rng: _session(kind, Talk(index, start_s), rng),
-    )
+    return talks(kind, partial(_session, kind))
 
 
 def _session(kind: Thinking, talk: Talk, rng: Generator) -> Iterator[Request]:

@@ -9,8 +9,6 @@ from typing import Any
 from eval.traces.parameters import parse
 from eval.traces.request import Request, TraceError
 
-__all__ = ["Workload"]
-
 
 @dataclass(frozen=True, slots=True)
 class Workload:

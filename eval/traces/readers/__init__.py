@@ -24,8 +24,6 @@ from eval.traces.readers.sharegpt import LMSYS, SHAREGPT
 from eval.traces.readers.wildchat import WILDCHAT
 from eval.traces.reading.reader import Reader
 
-__all__ = ["READERS"]
-
 _ALL = (
     *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, AIPERF_ROWS, LMCACHE, BURSTGPT, AZURE),
     *(CLAUDE_CODE, CODEX, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),

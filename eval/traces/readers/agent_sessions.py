@@ -25,9 +25,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
-from eval.traces.request import Path, Request, TraceError, ending_of
-
-__all__ = ["AGENT_SESSIONS", "SESSION_BIRTHS"]
+from eval.traces.request import Path, Request, TraceError
 
 SESSION_BIRTHS = 355 / (12 * 3600)
 """Sessions a second, where none are given: 355 in 12 hours, about 30 an hour, as a small team has them."""
@@ -99,12 +97,8 @@ class _Agent:
     """Whose calls are read."""
 
     session: str
-    number: str  # within the session; "0": the main one
-    parent: str | None
-
-    @property
-    def conversation(self) -> str:
-        return f"{self.session}/{self.number}"
+    conversation: str  # the session, and the number of the agent in it; 0: the main one
+    parent: str | None  # conversation
 
 
 class _Reading:
@@ -145,9 +139,9 @@ class _Reading:
             for entry in entries:
                 if entry.requests:
                     within_s = _start(entry, offset_s)
-                    take(entry.requests, within_s, _Agent(agent.session, str(next(agents)), agent.conversation))
+                    take(entry.requests, within_s, _Agent(name, f"{name}/{next(agents)}", agent.conversation))
 
-        take(session.requests, start_s, _Agent(name, "0", None))
+        take(session.requests, start_s, _Agent(name, f"{name}/0", None))
         if chain is not self._everywhere:
             self._repeated += chain.repeated
         return sorted(made, key=lambda request: request.arrival_s)
@@ -190,11 +184,9 @@ def _request(call: _Entry, path: Path, tokens: int, offset_s: float, agent: _Age
         path,
         tokens,
         (call.output_length if call.output_tokens is None else call.output_tokens) or 0,
-        ending=ending_of(stop),
         stop=stop,
         input=input_kind(call.input_types),
         session=agent.session,
-        agent=agent.number,
         parent=agent.parent,
         model=call.model,
         answer_s=call.api_time,

@@ -24,8 +24,6 @@ from eval.traces.reading.records import Name, Record, bad_field, decode, fields_
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
-__all__ = ["AIPERF_ARTIFACTS"]
-
 
 class _Metadata(msgspec.Struct):
     request_start_ns: int

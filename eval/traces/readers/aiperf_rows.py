@@ -27,8 +27,6 @@ from eval.traces.reading.times import TOKEN_S, per_second_of
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Path, Request, TraceError
 
-__all__ = ["AIPERF_ROWS"]
-
 _WHOLE = "message_array_with_responses"  # of `context_mode`: a row has the history in it
 
 
@@ -220,9 +218,7 @@ def _of_deltas(
 
 def _up_to(path: Path, end: int, units: count[int]) -> Path:
     """A path, and a unit of its own up to a later end."""
-    if end <= len(path):
-        return path
-    return Path((*path.ids, next(units)), (*path.ends, end))
+    return path if end <= len(path) else path.plus(end - len(path), next(units))
 
 
 AIPERF_ROWS = Reader(

@@ -22,8 +22,6 @@ from eval.traces.reading.records import Count, bad_field, decode
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import Request, TraceError
 
-__all__ = ["AZURE"]
-
 
 class _Row(msgspec.Struct):
     timestamp: Any = msgspec.field(name="TIMESTAMP")  # text with 7 digits behind the second; of Parquet a datetime

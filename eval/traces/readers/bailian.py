@@ -21,8 +21,6 @@ from eval.traces.reading.records import Count, Name, Number, decode
 from eval.traces.reading.times import count_late, sorted_note
 from eval.traces.request import Path, Request, TraceError
 
-__all__ = ["BAILIAN"]
-
 _BLOCK = 16
 
 _NO_PARENT = (-1, "-1", None, "")

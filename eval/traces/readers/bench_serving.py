@@ -21,17 +21,12 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Number, Record, bad_field, decode
 from eval.traces.request import Request, TraceError
 
-__all__ = ["BENCH_SERVING"]
-
 
 class _Run(msgspec.Struct):
     duration: Number = 0.0  # s
     input_lens: list[Count] | None = None
     output_lens: list[Count] | None = None
-    ttfts: list[float] | None = None
-    itls: list[list[float]] | None = None
     start_times: list[Number] | None = None  # s; later releases and vLLM's write them
-    errors: list[str | None] | None = None
     model_id: str | None = None
 
 

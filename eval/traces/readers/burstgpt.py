@@ -23,8 +23,6 @@ from eval.traces.reading.records import Count, Number, decode
 from eval.traces.reading.times import count_late, sorted_note
 from eval.traces.request import Request, TraceError
 
-__all__ = ["BURSTGPT"]
-
 _NO_SESSION = ("", "nan", "none", "null", "-1")
 
 

@@ -25,8 +25,6 @@ from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
 
-__all__ = ["CLAUDE_CODE"]
-
 _MAIN = "0"
 
 

@@ -21,12 +21,10 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, decode
+from eval.traces.reading.records import Record, as_count, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
-
-__all__ = ["CODEX"]
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
@@ -172,9 +170,9 @@ class _Session:
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
-            _tokens(usage, "input_tokens"),
-            _tokens(usage, "output_tokens"),
-            _tokens(usage, "cached_input_tokens") or 0,
+            as_count(usage.get("input_tokens")),
+            as_count(usage.get("output_tokens")),
+            as_count(usage.get("cached_input_tokens")) or 0,
             self._start_s,
             self._end_s,
             "tool_calls" if any(each.calls_tool for each in self._answer) else "stop",
@@ -182,11 +180,6 @@ class _Session:
             self._anew,
             self._digest.hexdigest(),
         )
-
-
-def _tokens(usage: Mapping[str, Any], name: str) -> int | None:
-    value = usage.get(name)
-    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
 
 
 def _parent_of(source: Any) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
+from eval.traces.reading.bodies import messages_of
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Message
-from eval.traces.reading.content import message_of
 from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
@@ -23,8 +23,6 @@ from eval.traces.reading.records import Count, Name, Number, Record, bad_field, 
 from eval.traces.reading.times import any_seconds
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
-
-__all__ = ["LMCACHE"]
 
 
 class _Row(msgspec.Struct):
@@ -69,7 +67,7 @@ def _call(record: Record, row: _Row, last: dict[str, str]) -> TextCall:
         new = next((row.input[len(each) :] for each in (known,) if row.input.startswith(each)), row.input)
         messages = [Message("user", new)]
     else:
-        messages = _messages(record, row.input)
+        messages = messages_of(record, {"input": row.input})
     return TextCall(
         messages,
         answer=(Message("assistant", output),) if output else (),
@@ -80,16 +78,6 @@ def _call(record: Record, row: _Row, last: dict[str, str]) -> TextCall:
         output_tokens=row.output_length,
         model=row.model,
     )
-
-
-def _messages(record: Record, items: list[dict[str, Any]]) -> list[Message]:
-    found = []
-    for number, item in enumerate(items):
-        message = message_of(item)
-        if message is None:
-            raise bad_field(record, f"input[{number}].role", f"{str(item.get('role'))[:40]!r} is no role of a message")
-        found.append(message)
-    return found
 
 
 LMCACHE = Reader(

@@ -25,9 +25,7 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, decode
 from eval.traces.reading.times import per_second_of
-from eval.traces.request import Request, TraceError, ending_of
-
-__all__ = ["MOONCAKE"]
+from eval.traces.request import Request, TraceError
 
 _DEFAULT_BLOCK = 512
 _LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
@@ -81,7 +79,7 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
     units = chain.units(full_blocks(record, row.input_length, row.hash_ids, block))
     prompt = block_path(units, block, ends)
     stop = stop_reason(row.stop)
-    session, agent, conversation, parent = names.of(row.session, row.agent)
+    session, conversation, parent = names.of(row.session, row.agent)
     return Request(
         row.timestamp,
         conversation,
@@ -89,11 +87,9 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
         prompt,
         row.input_length,
         row.output_length,
-        ending=ending_of(stop),
         stop=stop,
         input=input_kind(row.input_types),
         session=session,
-        agent=agent,
         parent=parent,
         model=row.model,
         category=row.type,
@@ -101,24 +97,24 @@ def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int
 
 
 class _Names:
-    """Names of sessions, agents and conversations, one object each however many requests have them."""
+    """Names of sessions and conversations, one object each however many requests have them."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Name, Name | None], tuple[str, str, str, str | None]] = {}
+        self._known: dict[tuple[Name, Name | None], tuple[str, str, str | None]] = {}
 
     def said(self) -> str:
         """What is noted of files that name sessions."""
         return "sessions, subagents, how answers ended, what inputs are" if self._known else ""
 
-    def of(self, session: Name | None, agent: Name | None) -> tuple[str | None, str | None, str | None, str | None]:
-        """(session, agent, conversation, parent); the main agent is number 0."""
+    def of(self, session: Name | None, agent: Name | None) -> tuple[str | None, str | None, str | None]:
+        """(session, conversation, parent); the main agent is number 0."""
         if session is None:
-            return None, None, None, None
+            return None, None, None
         found = self._known.get((session, agent))
         if found is None:
             name, number = str(session), str(agent or 0)
             parent = f"{name}/0" if number != "0" else None
-            found = self._known[session, agent] = (name, number, f"{name}/{number}", parent)
+            found = self._known[session, agent] = (name, f"{name}/{number}", parent)
         return found
 
 

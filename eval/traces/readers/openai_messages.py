@@ -41,9 +41,7 @@ from eval.traces.reading.prompts import token_prompt
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
-from eval.traces.request import Request, TraceError, ending_of
-
-__all__ = ["OPENAI_MESSAGES"]
+from eval.traces.request import Request, TraceError
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
@@ -153,7 +151,6 @@ def _of_tokens(calls: Sequence[TextCall], stamper: Stamper, options: Options, no
         sent = start_s, call.session, blocks.path, blocks.path, blocks.tokens, output
         request = Request(
             *sent,
-            ending=ending_of(call.stop),
             stop=call.stop,
             session=call.session,
             model=call.model,

@@ -21,11 +21,9 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, bad_field, fields_of
+from eval.traces.reading.records import Record, as_count, bad_field, fields_of
 from eval.traces.reading.tokenizer import compared, counted
-from eval.traces.request import Path, Request, StopReason, TraceError, ending_of
-
-__all__ = ["SGLANG_LOG"]
+from eval.traces.request import Path, Request, StopReason, TraceError
 
 _CUT = "..."  # in the middle of what level 2 shortens
 _LEVEL = "--log-requests-level 3 logs the prompts"
@@ -139,7 +137,7 @@ class _Log:
                 raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
             start_s = line.time_s - (answer_s or 0.0)
         prompt, context = self._prompt(line)
-        tokens, output = _whole(meta.get("prompt_tokens")), _whole(meta.get("completion_tokens"))
+        tokens, output = as_count(meta.get("prompt_tokens")), as_count(meta.get("completion_tokens"))
         if prompt and tokens and self._texts is not None:
             self._measured.append((prompt.tokens, tokens))
         tokens = prompt.tokens if tokens is None and prompt else tokens
@@ -172,9 +170,7 @@ class _Log:
         if isinstance(ids, list) and _are_tokens(ids):
             answer = line.answer.get("output_ids")
             whole = token_prompt([*ids, *(answer if isinstance(answer, list) and _are_tokens(answer) else ())])
-            full = len(ids) // BLOCK_TOKENS
-            prompt = Path(whole.path.ids[:full], whole.path.ends[:full])
-            return Blocks(prompt, len(ids)), whole.path
+            return Blocks(whole.path.first(len(ids) // BLOCK_TOKENS), len(ids)), whole.path
         if isinstance(text, str) and text and not (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
             self._texts = self._texts or TextPrompts(self._options)
             prompt_blocks = self._texts.blocks(text)
@@ -210,7 +206,6 @@ def _request(each: _Served, path: Path, context: Path) -> Request:
         context if len(context) >= len(path) else path,
         each.prompt_tokens,
         each.output_tokens,
-        ending=ending_of(each.stop),
         stop=each.stop,
         session=each.session,
         answer_s=each.answer_s,
@@ -249,10 +244,6 @@ def _are_tokens(values: list[Any]) -> bool:
 
 def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and 0 <= value < 1e11 else None
-
-
-def _whole(value: Any) -> int | None:
-    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
 
 
 SGLANG_LOG = Reader(

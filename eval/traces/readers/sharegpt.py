@@ -24,8 +24,6 @@ from eval.traces.reading.records import Name, Record, decode
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
 
-__all__ = ["LMSYS", "SHAREGPT"]
-
 # The cleaned release, which nearly all work with ShareGPT reads; its repository holds other files as well.
 _DATA_FILES = {"anon8231489123/ShareGPT_Vicuna_unfiltered": "ShareGPT_V3_unfiltered_cleaned_split.json"}
 

@@ -25,8 +25,6 @@ from eval.traces.reading.times import any_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Request, TraceError
 
-__all__ = ["LONGEST_S", "WAIT_S", "WILDCHAT"]
-
 WAIT_S = 120.0
 """Assumed between two turns where the first has no time of its own: about the median of the Mooncake trace (123 s)."""
 

@@ -13,9 +13,7 @@ from hashlib import blake2b
 from eval.traces.reading.chats import Message
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.tokenizer import TokenCount
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
-
-__all__ = ["AgentLog", "Logged", "Piece", "Repairs", "piece"]
+from eval.traces.request import InputKind, Path, Request, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,7 @@ class AgentLog:
 
     def __init__(self, session: str, agent: str, parent: str | None, repairs: Repairs) -> None:
         self.conversation = f"{session}/{agent}"
-        self._session, self._agent, self._parent = session, agent, parent
+        self._session, self._parent = session, parent
         self._repairs = repairs
         self._own = ""  # stands for the part of the system prompt that other sessions do not share
         self._system = Path((), ())
@@ -114,11 +112,9 @@ class AgentLog:
             context,
             len(prompt),
             len(context) - len(prompt),
-            ending=ending_of(call.stop),
             stop=call.stop,
             input=call.added[-1].kind if call.added else None,
             session=self._session,
-            agent=self._agent,
             parent=self._parent,
             model=call.model,
             answer_s=max(call.end_s - call.start_s, 0.0),
@@ -151,7 +147,7 @@ class AgentLog:
             self._repairs.cut += 1
             pieces = (Piece(b"cut" + call.answer.key, max(total - len(self._system) - estimate, 1)), *pieces)
         # The system prompt and the tools, or of them what other sessions share, or nothing.
-        heads = [Path(self._system.ids[:units], self._system.ends[:units]) for units in (len(self._system.ids), 1)]
+        heads = [self._system.first(units) for units in (len(self._system.ids), 1)]
         base = next((each for each in heads if total - len(each) >= len(pieces)), Path((), ()))
         return self._and(base, pieces, max(total - len(base), 1))
 

@@ -22,11 +22,9 @@ from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
 from eval.traces.reading.clock import is_since_1970
 from eval.traces.reading.content import message_of, stop_reason
-from eval.traces.reading.records import Record, bad_field
+from eval.traces.reading.records import Record, as_count, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
-
-__all__ = ["CONTAINERS", "answer_of", "call_of", "each_prompt", "has_failed", "is_call", "response_of", "rows_of"]
 
 CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
@@ -243,8 +241,8 @@ def _prompt_tokens(usage: Any) -> int | None:
 
 
 def _usage(usage: Mapping[str, Any], *names: str) -> int | None:
-    found = (usage.get(name) for name in names)
-    return next((each for each in found if isinstance(each, int) and 0 <= each <= 2**53), None)
+    found = (as_count(usage.get(name)) for name in names)
+    return next((each for each in found if each is not None), None)
 
 
 def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> float | None:
@@ -262,7 +260,7 @@ def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[s
 
 def _tokens(record: Record, row: Mapping[str, Any], name: str) -> int | None:
     value = row.get(name)
-    if value is not None and not (isinstance(value, int) and 0 <= value <= 2**53):
+    if value is not None and as_count(value) is None:
         raise bad_field(record, name, f"{value!r}, must be a number of tokens, 0 or more")
     return value
 

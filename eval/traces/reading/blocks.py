@@ -15,8 +15,6 @@ import numpy as np
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.request import Path
 
-__all__ = ["BlockNumbers", "Chain", "block_path", "block_size", "full_blocks"]
-
 _MOONCAKE = 512
 _SIZES = tuple(1 << power for power in range(15))  # that are told from lengths
 _START = -1  # stands for the empty prefix

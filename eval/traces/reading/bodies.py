@@ -14,19 +14,6 @@ from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import TraceError
 
-__all__ = [
-    "BODIES",
-    "Histories",
-    "are_messages",
-    "are_prompts",
-    "are_tokens",
-    "body_of",
-    "conversation_of",
-    "head_of",
-    "loaded",
-    "messages_of",
-]
-
 _EXIT = "exit"
 """The role of mini-swe-agent's last message, which says how the run ended; no model reads it."""
 

@@ -15,9 +15,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
 from eval.traces.reading.tokenizer import compared, token_count
-from eval.traces.request import InputKind, Path, Request, StopReason, ending_of
-
-__all__ = ["CallLog", "TextCall"]
+from eval.traces.request import InputKind, Path, Request, StopReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +157,9 @@ class CallLog:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""
         if before.context is not before.prompt or not before.call.output_tokens:
             return before.context
-        end = len(before.prompt) + before.call.output_tokens
         self._unknown += 1
         digest = blake2b(b"unknown answer" + self._unknown.to_bytes(8), digest_size=8).digest()
-        before.context = Path((*before.prompt.ids, int.from_bytes(digest)), (*before.prompt.ends, end))
+        before.context = before.prompt.plus(before.call.output_tokens, int.from_bytes(digest))
         return before.context
 
     def _answers(self, messages: Sequence[Message], prompt: Path) -> None:
@@ -173,7 +170,7 @@ class CallLog:
             if draft is not None and said:
                 del self._open[prompt.ids[number - 1]]
                 end = number + len(said)
-                _answer(draft, said, Path(prompt.ids[:end], prompt.ends[:end]))
+                _answer(draft, said, prompt.first(end))
                 self._tails[draft.context.ids[-1]] = draft
 
     def _conversation(self, call: TextCall, prompt: Path, before: _Draft | None) -> tuple[str, int]:
@@ -240,7 +237,6 @@ def _requests(name: str, drafts: Sequence[_Draft], starts_s: Sequence[float]) ->
             len(draft.prompt),
             _output(draft),
             messages=draft.messages,
-            ending=ending_of(draft.stop),
             stop=draft.stop,
             input=_input(call.messages),
             session=call.session,

@@ -13,19 +13,7 @@ from hashlib import blake2b
 from typing import Literal
 
 from eval.traces.reading.tokenizer import TokenCount
-from eval.traces.request import Path, Request, StopReason, ending_of
-
-__all__ = [
-    "Chat",
-    "Message",
-    "Role",
-    "Settled",
-    "Turn",
-    "by_arrival",
-    "extended",
-    "requests",
-    "turns",
-]
+from eval.traces.request import Path, Request, StopReason
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -63,7 +51,7 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Requests of one conversation, and how far the trace is complete with them."""
+    """Requests of one conversation, and until when nothing is missing once they are read."""
 
     until_s: float  # no conversation read later has a request before this
     requests: list[Request]
@@ -116,7 +104,6 @@ def requests(chat: Chat, count: TokenCount, texts: bool = False) -> list[Request
                 len(context) - len(prompt),
                 chat.return_rate,
                 tuple((message.role, message.text) for message in turn.prompt) if texts else (),
-                ending=ending_of(stop),
                 stop=stop,
                 input="tool" if turn.prompt[-1].role == "tool" else "user",
                 model=chat.model,
@@ -145,7 +132,7 @@ def _chained(parent: int, message: Message) -> int:
 
 
 def by_arrival(conversations: Iterable[Settled]) -> Iterator[Request]:
-    """Merge conversations into one stream, holding back only what a later one could still come before."""
+    """Merge conversations into one stream. A request is held back while an earlier one may still be read."""
     waiting: list[tuple[float, int, Request]] = []
     number = itertools.count()
     for settled in conversations:

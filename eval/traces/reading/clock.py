@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from eval.traces.reading.notes import Notes
 from eval.traces.request import Request, TraceError
 
-__all__ = ["Piece", "is_since_1970", "on_one_clock"]
-
 _RELATIVE_S = 1e9
 """Times below count from the start of a log: so many seconds after 1970 it was 2001."""
 

@@ -11,17 +11,6 @@ import msgspec
 from eval.traces.reading.chats import Message, Role
 from eval.traces.request import InputKind, StopReason
 
-__all__ = [
-    "block_types",
-    "calls_tool",
-    "input_kind",
-    "message_of",
-    "role_of",
-    "stop_reason",
-    "text_of",
-    "whole_text",
-]
-
 _IMAGE_CHARACTERS = 4_000
 """That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
 

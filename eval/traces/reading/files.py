@@ -28,8 +28,6 @@ from eval.traces.reading.records import Record, as_bytes
 from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
 from eval.traces.request import TraceError
 
-__all__ = ["Source"]
-
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".log", ".txt")
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 

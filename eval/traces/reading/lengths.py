@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count, pairwise
 
-from eval.traces.request import Path, Request, StopReason, ending_of
-
-__all__ = ["Call", "holds_history", "rebuilt"]
+from eval.traces.request import Path, Request, StopReason
 
 _MOST = 0.9  # of the turns of sessions: so many must be longer than the context before them to hold it
 
@@ -66,7 +64,6 @@ def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], 
                 context,
                 len(prompt),
                 call.output_tokens,
-                ending=ending_of(call.stop),
                 stop=call.stop,
                 session=conversation,
                 model=call.model,
@@ -80,6 +77,4 @@ def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], 
 
 def _and(path: Path, tokens: int, units: count[int]) -> Path:
     """A path, and a unit of so many tokens behind it."""
-    if not tokens:
-        return path
-    return Path((*path.ids, next(units)), (*path.ends, len(path) + tokens))
+    return path.plus(tokens, next(units)) if tokens else path

@@ -11,8 +11,6 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.records import Name, Record
 from eval.traces.request import TraceError
 
-__all__ = ["Logs", "UniqueNames"]
-
 _LOOKED_AT = 100  # rows of a file for its first time
 
 _LATE = 0.01

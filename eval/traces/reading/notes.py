@@ -8,8 +8,6 @@ from typing import Literal
 
 from eval.traces.request import TraceError
 
-__all__ = ["Note", "NoteKind", "Notes"]
-
 NoteKind = Literal["real", "rebuilt", "chained", "sorted", "drawn", "assumed", "left out", "ignored"]
 """How a trace was made of its data.
 

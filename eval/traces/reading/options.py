@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from eval.traces.arrivals import Arrivals
 from eval.traces.request import TraceError
 
-__all__ = ["Options"]
-
 
 @dataclass(frozen=True, slots=True)
 class Options:

@@ -13,8 +13,6 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.tokenizer import load_tokenizer
 from eval.traces.request import Path
 
-__all__ = ["BLOCK_TOKENS", "Blocks", "TextPrompts", "token_prompt"]
-
 BLOCK_TOKENS = 16
 """Tokens of a block; at twice it, up to 16 tokens more of every prompt count as new."""
 

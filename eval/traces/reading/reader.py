@@ -11,8 +11,6 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.request import Request
 
-__all__ = ["Reader"]
-
 
 @dataclass(frozen=True, slots=True)
 class Reader:

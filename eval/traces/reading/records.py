@@ -10,8 +10,6 @@ import msgspec
 
 from eval.traces.request import TraceError
 
-__all__ = ["Count", "Fields", "Name", "Number", "Record", "as_bytes", "bad_field", "decode", "fields_of"]
-
 T = TypeVar("T")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
@@ -104,13 +102,18 @@ def fields_of(record: Record) -> Mapping[str, Any]:
     return Fields(decode(record, dict[str, msgspec.Raw]))
 
 
+def as_count(value: Any) -> int | None:
+    """A number of tokens, or of milliseconds; None if it is no such number."""
+    return value if isinstance(value, int) and 0 <= value <= 2**53 else None
+
+
 def as_bytes(value: Any) -> bytes:
     """JSON that any reader takes: half a surrogate pair becomes a question mark."""
     return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def bad_field(record: Record, field: str, reason: str) -> TraceError:
-    """The error of a value that its schema allows and its place does not."""
+    """The error of a value that the schema allows, and that is wrong here."""
     return TraceError(f"{record.where}: {field}: {reason}")
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from eval.traces.reading.records import Record
 from eval.traces.request import TraceError
 
-__all__ = ["hub_rows", "is_hub_name", "parquet_rows"]
-
 
 def is_hub_name(name: str) -> bool:
     """Whether it has the form ``owner/name``."""

@@ -10,8 +10,6 @@ from itertools import pairwise
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.records import Record, bad_field
 
-__all__ = ["TOKEN_S", "any_seconds", "count_late", "iso_seconds", "per_second_of", "sorted_note"]
-
 TOKEN_S = 0.02
 """Seconds that a token of an answer is assumed to take where no end of an answer was recorded: 50 tokens a second."""
 

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from eval.traces.reading.options import Options
 from eval.traces.request import TraceError
 
-__all__ = ["TokenCount", "compared", "counted", "load_tokenizer", "token_count"]
-
 TokenCount = Callable[[str], int]
 
 _FAR = 2.0

@@ -84,7 +84,7 @@ def test_prompts_have_the_tokens_that_were_counted_for_them(tmp_path: Path) -> N
     assert (first.input, second.input) == ("user", "tool")
     # The answer took 3 s, the tool 5; the next call came with its result.
     assert (first.answer_s, second.arrival_s, second.wait_s) == (3.0, 8.0, 5.0)
-    assert (first.conversation, first.session, first.agent, first.model) == ("s/0", "s", "0", "claude-opus")
+    assert (first.conversation, first.session, first.model) == ("s/0", "s", "claude-opus")
 
 
 def test_what_the_provider_had_cached_of_a_first_prompt_is_shared(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_calls_of_a_session_keep_their_times_lengths_and_ends(tmp_path: Path) ->
     assert second.prompt.common(first.prompt) == 192
     assert (first.stop, second.stop) == ("tool_calls", "stop")
     assert (first.input, second.input) == ("user", "tool")
-    assert (first.session, first.agent, first.parent, first.model) == ("a", "0", None, "opus")
+    assert (first.session, first.parent, first.model) == ("a", None, "opus")
     # The answer ended at 2.5 s, so the tool took 7.5 s.
     assert (first.answer_s, first.wait_s, second.wait_s) == (2.5, None, 7.5)
 

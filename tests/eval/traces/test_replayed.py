@@ -20,7 +20,7 @@ def test_a_session_of_blocks_is_sent_with_the_tokens_of_the_trace(tmp_path: Path
     (conversation,) = load_from(open_trace(write_lines(tmp_path / "t.jsonl", *rows)).requests).conversations
     # Whole prompts: the answer of the first is not in the trace, so it cannot be continued.
     assert [turn.whole for turn in conversation.turns] == [True, True]
-    assert [turn.new_tokens for turn in conversation.turns] == [1200, 1700]
+    assert [sum(each.tokens for each in turn.segments) for turn in conversation.turns] == [1200, 1700]
 
 
 @pytest.mark.parametrize(
