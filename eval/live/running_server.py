@@ -12,7 +12,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from eval.command import RunError
 
-
 IDLE_S = 30.0
 """For which it is waited that requests are counted: a server that is paused, or has much to do, counts none."""
 
