@@ -7,10 +7,8 @@ in a request, and that no page has two owners. A server that finds otherwise rai
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import requests
@@ -65,20 +63,6 @@ def serve(
     shape = [*flags(model, pool, page_size, chunk), *REAL_WEIGHTS, *given]
     process = os.environ.get("PYTEST_XDIST_WORKER", "alone")  # each may have a server of this name
     return Server(shape, name=f"test-{name}-{process}", environment={**ALL_CHECKS, **environment}, grace_s=0)
-
-
-@contextlib.contextmanager
-def started(*servers: Server) -> Iterator[None]:
-    """They load at once, and end with the block; a server that complained of anything is an error."""
-    with contextlib.ExitStack() as stack:
-        for one in servers:
-            stack.callback(one.stop)
-            one.launch()
-        for one in servers:
-            one.wait_until_healthy()
-        yield
-        for one in servers:
-            assert complaints(one) == []
 
 
 def complaints(server: Server, start: int = 0) -> list[str]:

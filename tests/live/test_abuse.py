@@ -140,17 +140,20 @@ def test_clients_killed_in_the_middle_of_an_answer_leave_nothing_behind(to_both:
     clients, tokens = 3, POOL // 4
     assert clients * (300 + tokens) < POOL, "none waits for another"
 
+    def kill_one(command: Sequence[str]) -> None:
+        client = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert client.stdout is not None
+        assert int(client.stdout.readline()) < tokens
+        client.kill()
+        said, _ = client.communicate()
+        assert client.returncode == -signal.SIGKILL
+        assert all(int(line) < tokens for line in said.splitlines()), "killed before the last token came"
+
     def kill_all(server: Server) -> int:
         before = metric(server, "num_aborted_requests")
         command = [sys.executable, "-c", CLIENT, f"{server.base_url}/generate", str(tokens)]
-        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(clients)]
-        for client in running:
-            assert client.stdout is not None
-            assert int(client.stdout.readline()) < tokens
-            client.kill()
-            said, _ = client.communicate()
-            assert client.returncode == -signal.SIGKILL
-            assert all(int(line) < tokens for line in said.splitlines()), "killed before the last token came"
+        with ThreadPoolExecutor(clients) as pool:  # none waits until another has begun to be answered
+            list(pool.map(kill_one, [command] * clients))
         assert_all_is_given_back(server, POOL)
         return metric(server, "num_aborted_requests") - before
 
