@@ -26,12 +26,12 @@ from eval.live.server import Server, live_members
 from eval.terminal import Progress, show
 from eval.traces import open_trace
 
-REQUESTS, UNMEASURED = 400, 100
-"""Of a repeat, and the first of them, after which learning is under way."""
+UNMEASURED = 1 / 4
+"""The first of a repeat's requests, a share of them, after which learning is under way."""
 
 TRACE = (
     "chat-mix:conversations=150,arrival_span_s=200,first_prompt_median=200,first_prompt_range=50/800,"
-    "next_prompt_range=20/150,answer_range=4/12"
+    "next_prompt_range=20/150"
 )
 
 AT_ONCE = Manner(Pace("ordered", speed=1e6, users=1))
@@ -83,14 +83,25 @@ def run(args: argparse.Namespace) -> None:
     """
     found: list[Noticed] = []
     for repeat in range(args.repeats):
-        found += noticed(repeat, args.pool)
-    show(figure_table(f"One user, {args.pool:,} tokens, {REQUESTS - UNMEASURED} requests a repeat", found, FIGURES))
+        found += noticed(repeat, args.requests, args.answers, args.pool)
+    measured = len(found[0].ttft_ms)
+    answers = f"answers of {args.answers.replace('/', ' to ')} tokens"
+    show(figure_table(f"One user, {args.pool:,} tokens, {measured} requests a repeat, {answers}", found, FIGURES))
     show(f"Means, repeats: {args.repeats}; ratios to stock lru: geometric means ± 95 % intervals. Metrics are on.\n")
 
 
-def noticed(repeat: int, pool: int = POOL, requests: int = REQUESTS, unmeasured: int = UNMEASURED) -> list[Noticed]:
-    """What a client measures of a new server of each arm."""
-    load = load_from(open_trace(f"{TRACE},seed={repeat}").requests[:requests], seed=2 + repeat)
+def noticed(repeat: int, requests: int, answers: str, pool: int = POOL) -> list[Noticed]:
+    """What a client measures of a new server of each arm.
+
+    Args:
+        answers: their least and their greatest length in tokens, as ``4/12``.
+
+    Raises:
+        ServerError, ReplayError: as of :func:`run`.
+        TraceError: ``answers`` is no range of lengths.
+    """
+    load = load_from(open_trace(f"{TRACE},answer_range={answers},seed={repeat}").requests[:requests], seed=2 + repeat)
+    unmeasured = int(UNMEASURED * load.requests)
     lru, stock_tlru, _ = default_arms(THRESHOLD, NEXT_PROMPT)
     arms = [lru, stock_tlru, Arm("etlru", ("--radix-eviction", "etlru")), Arm(AGAIN, lru.flags)]
     flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]

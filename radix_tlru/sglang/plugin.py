@@ -159,7 +159,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
     from radix_tlru.sglang.cache.radix_cache import build_cache
     from radix_tlru.sglang.requests.tool_calls import call_tokens
-    from radix_tlru.sglang.scheduler import batches
+    from radix_tlru.sglang.scheduler import batches, ranks
 
     config = record.config_of(context.server_args)
     if config is None:
@@ -171,6 +171,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))
     cache.tail.breaker.is_armed = True
+    if not config.dry_run:  # where SGLang's lru evicts on every rank, whatever fails
+        ranks.install(cache.tail)
     tokenizer = getattr(context.tp_worker, "tokenizer", None)
     cache.tail.call_tokens = call_tokens(context.server_args.tool_call_parser, tokenizer)
     if hierarchical:  # as SGLang's own factory does

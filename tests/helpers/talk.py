@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -70,8 +71,11 @@ def body(tokens: Sequence[int], answer: int = ANSWER, **fields: Any) -> Fields:
     return {"input_ids": list(tokens), "sampling_params": sampling, **fields}
 
 
-async def ask_all(server: Server, bodies: Sequence[Fields]) -> list[Any]:
-    """The answers to requests that are sent at once, each on a connection of its own."""
+async def ask_all(server: Server, bodies: Sequence[Fields], begun: list[Fields] | None = None) -> list[Any]:
+    """The answers to requests that are sent at once, each on a connection of its own.
+
+    With `begun` they are streamed, and each is put there when the first piece of its answer comes.
+    """
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=300)) as session:
 
@@ -79,7 +83,23 @@ async def ask_all(server: Server, bodies: Sequence[Fields]) -> list[Any]:
             async with session.post(f"{server.base_url}/generate", json=body) as reply:
                 return await reply.json()
 
-        return await asyncio.gather(*map(ask, bodies))
+        async def stream(body: Fields, begun: list[Fields]) -> Any:
+            async with session.post(f"{server.base_url}/generate", json={**body, "stream": True}) as reply:
+                latest = None
+                async for line in reply.content:
+                    if line.startswith(b"data: {"):
+                        if latest is None:
+                            begun.append(body)
+                        latest = json.loads(line.removeprefix(b"data: "))
+                return latest
+
+        return await asyncio.gather(*(ask(body) if begun is None else stream(body, begun) for body in bodies))
+
+
+async def have_begun(begun: list[Fields], count: int, answers: asyncio.Future[Any]) -> None:
+    """Waits until so many requests have begun to be answered, or these answers are through."""
+    while len(begun) < count and not answers.done():
+        await asyncio.sleep(0.001)
 
 
 def ask(server: Server, bodies: Sequence[Fields]) -> list[Any]:
@@ -90,19 +110,6 @@ def ask(server: Server, bodies: Sequence[Fields]) -> list[Any]:
 def cached(reply: Any) -> int:
     found: int = reply["meta_info"]["cached_tokens"]
     return found
-
-
-def load_of(server: Server) -> dict[str, Any]:
-    """The scheduler's own account of what it runs and holds."""
-    (load,) = requests.get(f"{server.base_url}/v1/loads", timeout=30).json()["loads"]
-    return dict(load)
-
-
-async def until_running(server: Server, count: int, answers: asyncio.Future[Any]) -> None:
-    """Until so many of these requests run at once. Fails if all were answered and never did."""
-    while (await asyncio.to_thread(load_of, server))["num_running_reqs"] < count:
-        assert not answers.done(), f"never ran {count} at once"
-        await asyncio.sleep(0.01)
 
 
 Told = Callable[[int], list[tuple[int, ...]]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import time
@@ -122,14 +123,104 @@ def register():
 '''
 
 
+def wait_for_the_end(server: Server) -> None:
+    """Of a server that is asked for more than it will answer."""
+    with contextlib.suppress(AssertionError):  # a session that cannot be closed any more
+        asyncio.run(replay(server, 120))
+    deadline = time.monotonic() + 60
+    while server.alive() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    assert not server.alive()
+
+
 def test_a_rank_that_evicts_one_token_more_is_found_out(tmp_path: Path) -> None:
     with two_ranks("test-ranks-fault", PYTHONPATH=write_plugin(tmp_path, FAULT)) as server:
-        asyncio.run(replay(server, 120))
-        deadline = time.monotonic() + 60
-        while server.alive() and time.monotonic() < deadline:
-            time.sleep(0.5)
-        assert not server.alive(), "the checker of SGLang ends a server whose ranks differ"
+        wait_for_the_end(server)
     first, second = journals(server)
     differ = next(number for number, (one, other) in enumerate(zip(first, second, strict=False), 1) if one != other)
     assert differ >= 40
     assert "Found rank divergence" in server.log_path.read_text(errors="replace")
+
+
+NO_MEMORY = '''
+from radix_tlru.sglang.cache.component import TailComponent
+
+honest = TailComponent.take_victim
+
+
+def no_memory(_missing):
+    raise MemoryError("none left")
+
+
+def take_victim(self, order, *asked):
+    """The 40th victim cannot be chosen on the ranks in FAILING."""
+    import os
+    import torch
+
+    self.asked = getattr(self, "asked", 0) + 1
+    if self.asked == 40 and str(torch.distributed.get_rank()) in os.environ["FAILING"]:
+        order.choose_victim = no_memory
+    return honest(self, order, *asked)
+
+
+def register():
+    TailComponent.take_victim = take_victim
+'''
+
+UNCHECKED = {"SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "0"}
+"""As an operator's server, which waits or answers wrongly when its ranks differ."""
+
+
+def stages() -> tuple[str, ...]:
+    """Flags that make two stages of two ranks; of more than one layer."""
+    return ("--tp", "1", "--pp-size", "2", "--model-path", str(ensure_demo_model()))
+
+
+@pytest.mark.parametrize(
+    ("failing", "in_stages"),
+    [
+        ("1", False),
+        pytest.param("0", False, marks=pytest.mark.long),
+        pytest.param("0", True, marks=pytest.mark.long),
+        pytest.param("1", True, marks=pytest.mark.long),
+    ],
+)
+def test_a_fault_on_one_rank_alone_ends_the_server_with_a_line_that_names_both(
+    tmp_path: Path, failing: str, in_stages: bool
+) -> None:
+    environment = UNCHECKED | {"PYTHONPATH": write_plugin(tmp_path, NO_MEMORY), "FAILING": failing}
+    with two_ranks("test-ranks-alone", *(stages() if in_stages else ()), **environment) as server:
+        wait_for_the_end(server)
+    log = server.log_path.read_text(errors="replace")
+    assert f"radix_tlru: rank {failing} alone failed to choose what goes (MemoryError('none left'))" in log
+    assert "Received data size doesn't match" not in log, "no batches of two shapes met"
+
+
+@pytest.mark.parametrize("in_stages", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_fault_on_all_ranks_leaves_all_of_them_with_lru(tmp_path: Path, in_stages: bool) -> None:
+    environment = {"PYTHONPATH": write_plugin(tmp_path, NO_MEMORY), "FAILING": "01"}
+    with two_ranks("test-ranks-all", *(stages() if in_stages else ()), **environment) as server:
+        results = asyncio.run(replay(server, 120))
+        assert [result.error for result in results] == [None] * 120
+        first, second = settled(server)
+        assert server.alive()
+    assert first == second
+    assert len(first) > 40
+    log = server.log_path.read_text(errors="replace")
+    assert log.count("to choose what goes failed; from now on this cache evicts by lru") == 2
+    assert "Found rank divergence" not in log
+
+
+@pytest.mark.long
+def test_a_fault_on_a_rank_that_shares_its_replica_with_none_leaves_that_one_with_lru(tmp_path: Path) -> None:
+    model = write_weighted_model(tmp_path / "qwen", seed=0, **QWEN)
+    replicas = ("--model-path", str(model), "--dp-size", "2", "--enable-dp-attention")
+    environment = {"PYTHONPATH": write_plugin(tmp_path, NO_MEMORY), "FAILING": "1"}
+    with two_ranks("test-ranks-replica", *replicas, **environment) as server:
+        results = asyncio.run(replay(server, 240))
+        assert [result.error for result in results] == [None] * 240
+        assert server.alive()
+        first, second = journals(server)
+    assert min(len(first), len(second)) > 40
+    log = server.log_path.read_text(errors="replace")
+    assert log.count("to choose what goes failed; from now on this cache evicts by lru") == 1

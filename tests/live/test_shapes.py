@@ -47,8 +47,8 @@ from tests.helpers.talk import (
     body,
     cached,
     crowd,
+    have_begun,
     histories,
-    until_running,
 )
 
 pytestmark = pytest.mark.live
@@ -189,8 +189,9 @@ def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted:
     async def overtake(server: Server) -> tuple[list[Any], Any]:
         server.flush_cache()
         asked = [body(Conversation(40 + n).ask(100), SLOW, priority=0) for n in range(2 * SLOTS)]
-        slow = [asyncio.ensure_future(ask_all(server, [one])) for one in asked]
-        await until_running(server, SLOTS, slow[0])
+        begun: list[Any] = []
+        slow = [asyncio.ensure_future(ask_all(server, [one], begun)) for one in asked]
+        await have_begun(begun, SLOTS, slow[0])
         (first,) = await ask_all(server, [body(Conversation(39).ask(1_500), 20, priority=100)])
         assert not any(one.done() for one in slow), "no place was free, so one was stopped"
         return [reply["output_ids"] for (reply,) in await asyncio.gather(*slow)], first["output_ids"]

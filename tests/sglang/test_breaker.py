@@ -17,6 +17,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.policy.models import Recency
 from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
+from radix_tlru.sglang.scheduler.ranks import Rank
 from tests.helpers.caches import Driver, our_cache
 
 pytestmark = pytest.mark.usefixtures("tree_core")
@@ -192,3 +193,34 @@ def test_where_nobody_is_served_a_fault_is_raised(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
     with pytest.raises(BrokenError):
         driver.evict(10)
+
+
+def two_ranks(*failing: int) -> tuple[Driver, Driver]:
+    """Four steps of two ranks. In the second no victim can be chosen on some of them.
+
+    Raises:
+        RuntimeError: what a rank ends with.
+    """
+    first, second = learning(), learning()
+    one, other = Rank(0, first.cache.tail), Rank(1, second.cache.tail)
+    for step in range(4):
+        sent = one.share_requests(lambda _, received, own: [*received, *(own or ())], None, ["a request"])
+        assert sent[0] == "a request"
+        assert other.share_requests(lambda *_, sent=sent: sent, None, None) is sent
+        for number, driver in enumerate((first, second)):
+            if step == 1 and number in failing:
+                driver.cache.tail.order.choose_victim = broken
+            use(driver)
+    assert sent == ["a request"], "it is told once"
+    return first, second
+
+
+def test_a_fault_that_all_ranks_meet_leaves_all_of_them_with_lru() -> None:
+    for driver in two_ranks(0, 1):
+        check_lru(driver)
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_fault_that_one_rank_meets_alone_ends_another_before_their_batches_differ(failing: int) -> None:
+    with pytest.raises(RuntimeError, match=rf"^radix_tlru: rank {failing} alone failed to choose what goes \(Broken"):
+        two_ranks(failing)

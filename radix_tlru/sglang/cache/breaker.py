@@ -13,6 +13,8 @@ logger = logging.getLogger(__name__)
 class Breaker:
     """Of one cache. Ranks that are shown the same fail alike, and fall back at the same call.
 
+    A fault of one rank alone ends the server instead (:mod:`~radix_tlru.sglang.scheduler.ranks`).
+
     Args:
         fall_back: leaves the cache with stock lru.
     """
@@ -21,7 +23,13 @@ class Breaker:
         self._fall_back = fall_back
         self.is_armed = False
         """Whether faults are survived: on a server. Elsewhere, in a test or a study, they are raised."""
-        self.has_tripped = False
+        self.fault = ""
+        """What failed, once something has."""
+
+    @property
+    def has_tripped(self) -> bool:
+        """Whether the cache has fallen back."""
+        return bool(self.fault)
 
     def trip(self, doing: str, error: Exception) -> None:
         """Something of ours failed. Says so and falls back, once.
@@ -31,7 +39,7 @@ class Breaker:
         """
         if not self.is_armed or self.has_tripped:
             raise error
-        self.has_tripped = True
+        self.fault = f"{doing} ({error!r})"
         logger.error("radix_tlru: %s failed; from now on this cache evicts by lru, as stock", doing, exc_info=error)
         self._fall_back()
 

@@ -74,6 +74,8 @@ class TailComponent(LearningComponent):
         self.one_by_one = False
         """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
+        self.lru_since: tuple[int, int] | None = None
+        """When a fault put lru in force: matches and inserts, and what was evicted, until then."""
 
     # ---- the tree ----
 
@@ -126,6 +128,7 @@ class TailComponent(LearningComponent):
 
     def _fall_back(self) -> None:
         super()._fall_back()
+        self.lru_since = self.clock, self.counts.total()
         self.restart_order()
 
     @abstractmethod

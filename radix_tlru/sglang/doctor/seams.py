@@ -27,6 +27,7 @@ __all__ = ["COMMAND_LINES", "SEAMS", "examine", "tree_core", "try_eviction"]
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
 _STATE = f"{ANSWERS_QUESTIONS}:SchedulerInternalStateController"
+_RECEIVER = "sglang.srt.managers.scheduler_components.request_receiver:SchedulerRequestReceiver"
 _RECORD = "sglang.srt.server_args:ServerArgs"
 _CHATS = "sglang.srt.entrypoints.openai.serving_chat:OpenAIServingChat"
 
@@ -55,6 +56,7 @@ SEAMS = (
     ("sglang.srt.managers.scheduler:Scheduler.process_batch_result", "batch"),
     ("sglang.srt.managers.scheduler:Scheduler.on_idle", None),
     ("sglang.srt.managers.scheduler:Scheduler.maybe_sleep_on_idle", None),
+    (f"{_RECEIVER}._broadcast_reqs_across_ranks", "local_reqs"),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.check_decode_mem", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
