@@ -35,7 +35,7 @@ Call = tuple[str, Fields]  # the path and what is posted there
 LONG = POOL // 2
 """Tokens of an answer that is not to end by itself: it takes as many steps, and an abuse is over in a fraction."""
 
-AT_WORK = 800
+AT_WORK = 300
 """Tokens of each of four answers that all fit, and run at once for a while."""
 
 NUMBERS = itertools.count()
