@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -109,19 +108,25 @@ def _read(path: Path, *, asked_for: bool) -> list[Row]:
 
 
 def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:
-    known = {**record, "evicted": record.get("evicted") or {}}
-    try:
-        told = msgspec.convert(known, _Told)
-        return Row(msgspec.convert(known, Cell), msgspec.convert(known, Outcome), told.gap_closed, told.cell, asked_for)
-    except msgspec.ValidationError as error:
-        raise ReportError(f"{where}: {error}") from None
-
-
-class _Told(msgspec.Struct):
-    """What a line has beside its cell and its outcome."""
-
-    cell: str  # its name
-    gap_closed: float | None
+    record = {"forced": True, "replicas": 1, "routing": None, **record, "evicted": record.get("evicted") or {}}
+    text = {"trace", "policy", "cell", "routing"}
+    typed = {field.name: str(field.type) for kind in (Cell, Outcome) for field in fields(kind)}
+    absent = {"gap_closed", *(name for name, kind in typed.items() if kind.endswith("| None"))}
+    for name in [*typed, "cell", "gap_closed"]:
+        if name not in record:
+            raise ReportError(f"{where}: {name} is missing")
+        value = record[name]
+        if name == "evicted" or (name in absent and value is None):
+            continue
+        if not isinstance(value, str if name in text else int | float):
+            raise ReportError(f"{where}: {name} is {value!r}, not {'a text' if name in text else 'a number'}")
+    return Row(
+        cell=Cell(**{field.name: record[field.name] for field in fields(Cell)}),
+        outcome=Outcome(**{field.name: record[field.name] for field in fields(Outcome)}),
+        gap_closed=record["gap_closed"],
+        name=record["cell"],
+        asked_for=asked_for,
+    )
 
 
 def read_requests(folder: Path, row: Row) -> Requests | None:
