@@ -73,9 +73,10 @@ class RunningServer:
         return info
 
     def _load_published(self) -> list[float]:
-        """When each replica published its load last, s; of a release that does not tell, nothing."""
+        """When each replica published its load last, s; of a release or a router that does not tell, nothing."""
         reply = requests.get(f"{self.base_url}/v1/loads", timeout=30)
-        return [load["timestamp"] for load in reply.json()["loads"] if "timestamp" in load] if reply.ok else []
+        loads = reply.json().get("loads", []) if reply.ok else []
+        return [load["timestamp"] for load in loads if "timestamp" in load]
 
     def _get(self, path: str) -> requests.Response:
         reply = requests.get(self.base_url + path, timeout=30)

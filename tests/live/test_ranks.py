@@ -167,7 +167,7 @@ def register():
 '''
 
 UNCHECKED = {"SGLANG_ENABLE_RANK_CONSENSUS_CHECKER": "0"}
-"""As an operator's server, which waits or answers wrongly when its ranks differ."""
+"""As an operator's server, on which nobody looks whether its ranks differ."""
 
 
 def stages() -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 Each rank evicts from a tree of its own, and all have to evict the same. A fault that all meet, an error of ours, leaves
 all with lru at the same call, and the server goes on. One that a rank meets alone, as it has no memory left, leaves
-that rank alone with lru. Ranks that hold different prefixes form batches of different shapes. These end in a collective
-that waits for good, or in wrong answers. So the server ends instead, which an operator sees, and starts again.
+that rank alone with lru. Ranks that hold different prefixes form batches of different shapes, and a collective of two
+shapes fails, or waits for good. So the server ends before that, and says why. An operator sees it, and starts it again.
 
 To have the others follow to lru would be kinder, and cannot be done. Until they are told they evict by their policy,
 and a rank that failed cannot name their victims. Nor can it tell them: in each step SGLang sends what the first rank of
@@ -90,7 +90,7 @@ class Rank:
             if own is None or told is None or own.since != told.since:
                 raise RuntimeError(
                     f"radix_tlru: rank {alone.rank} alone failed {alone.fault} and evicts by lru; ranks that evict "
-                    "differently hang or answer wrongly, so this server ends"
+                    "differently form batches of different shapes, so this server ends"
                 )
             self._have_agreed = True
         return shared
