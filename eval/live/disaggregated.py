@@ -42,12 +42,10 @@ class Disaggregated(Router):
         name: str = "disaggregated",
         **limits: Any,
     ) -> None:
-        self._bootstrap_port = str(free_port())
         both = ("--disaggregation-transfer-backend", TRANSFER, "--disaggregation-mode")
-        meeting = ("--disaggregation-bootstrap-port", self._bootstrap_port)
-        super().__init__([*flags, *both, "prefill", *meeting], workers=1, name=name, **limits)
-        self.prefill = self.workers[0]
-        self.workers.append(Server([*decode_flags, *both, "decode"], name=f"{name}-decode", **limits))
+        super().__init__([], name=name, **limits)
+        self.prefill = _PrefillServer([*flags, *both, "prefill"], name=f"{name}-0", **limits)
+        self.workers = [self.prefill, Server([*decode_flags, *both, "decode"], name=f"{name}-decode", **limits)]
 
     def get_metrics(self) -> dict[str, float]:
         """Those of the prefill server."""
@@ -63,4 +61,14 @@ class Disaggregated(Router):
 
     def _destinations(self) -> list[str]:
         prefill, decode = (worker.base_url for worker in self.workers)
-        return ["--pd-disaggregation", "--prefill", prefill, self._bootstrap_port, "--decode", decode]
+        return ["--pd-disaggregation", "--prefill", prefill, self.prefill.bootstrap_port, "--decode", decode]
+
+
+class _PrefillServer(Server):
+    """Decode servers meet it at a port of its own."""
+
+    bootstrap_port = ""
+
+    def _more_ports(self) -> list[str]:
+        self.bootstrap_port = str(free_port())
+        return ["--disaggregation-bootstrap-port", self.bootstrap_port]

@@ -52,8 +52,15 @@ class Router(Server):
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers {workers}: must be 1 or more")
-        self._router_flags = ["--policy", policy, "--disable-retries", *router_flags]
-        super().__init__(self._router_flags, name=name, command=ROUTER_COMMAND, **limits)
+        flags_of_router = [
+            "--policy",
+            policy,
+            "--disable-retries",
+            *router_flags,
+            "--worker-startup-check-interval",
+            "1",
+        ]
+        super().__init__(flags_of_router, name=name, command=ROUTER_COMMAND, **limits)
         self.workers = [Server(flags, name=f"{name}-{n}", command=command, **limits) for n in range(workers)]
 
     @property
@@ -69,9 +76,6 @@ class Router(Server):
                 worker.launch()
             for worker in self.workers:
                 worker.wait_until_healthy()
-            # The router's own metrics need a port, too; its default is the same for every router.
-            ports = ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-            self.flags = [*self._router_flags, "--worker-startup-check-interval", "1", *ports, *self._destinations()]
             super().__enter__()
             self._wait_until_all_are_routed_to()
         except BaseException:
@@ -118,6 +122,10 @@ class Router(Server):
     def log_tail(self, lines: int = LOG_TAIL_LINES) -> str:
         """The last lines that the router printed, then those of each worker."""
         return "\n".join([super().log_tail(lines), *(f"{it.log_path}:\n{it.log_tail(lines)}" for it in self.workers)])
+
+    def _more_ports(self) -> list[str]:
+        # The router's own metrics need a port, too; its default is the same for every router.
+        return ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()), *self._destinations()]
 
     def _destinations(self) -> list[str]:
         """Flags of the router that name the running workers."""

@@ -83,7 +83,7 @@ def start_process(command: Sequence[str], environment: Mapping[str, str], log: P
 
 
 class PortTakenError(ServerError):
-    """Another process took the server's port while it loaded."""
+    """Another process took a port of the server while it loaded."""
 
 
 def cpu_flags(model: Path, pool_tokens: int, page_size: int = 1) -> list[str]:
@@ -165,19 +165,13 @@ class Server(RunningServer):
         return self._process.pid
 
     def __enter__(self) -> Self:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                self.launch()
-                self.wait_until_healthy()
-                return self
-            except PortTakenError:
-                self.stop()
-                if attempt == ATTEMPTS:
-                    raise
-            except BaseException:  # Python calls no __exit__ for a block that was never entered
-                self.stop()
-                raise
-        raise AssertionError("the last attempt returns or raises")
+        try:
+            self.launch()
+            self.wait_until_healthy()
+        except BaseException:  # Python calls no __exit__ for a block that was never entered
+            self.stop()
+            raise
+        return self
 
     def launch(self) -> None:
         """Start it without waiting, for several servers that load at once. The caller has to call `stop`."""
@@ -186,10 +180,14 @@ class Server(RunningServer):
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="server-", ignore_cleanup_errors=True)
         self.log_path.write_bytes(b"")
-        command = [*self._command, *self.flags, "--host", "127.0.0.1", "--port", str(port)]
+        command = [*self._command, *self.flags, *self._more_ports(), "--host", "127.0.0.1", "--port", str(port)]
         self._process = self.start_process(
             command, {**self._environment, "TMPDIR": self._temporary.name}, self.log_path
         )
+
+    def _more_ports(self) -> list[str]:
+        """Flags that name other ports, which are chosen at each start."""
+        return []
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -198,6 +196,9 @@ class Server(RunningServer):
 
     def stop(self) -> None:
         """End every process of the server. May be called again."""
+        self._end_processes()
+
+    def _end_processes(self) -> None:
         if self._process is None:
             return
         try:
@@ -218,12 +219,20 @@ class Server(RunningServer):
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def wait_until_healthy(self) -> None:
-        """Wait until `/health` answers with 200.
+        """Wait until `/health` answers with 200. If a port was taken while it loaded, start it again on another one.
 
         Raises:
             ServerError: the process ended, or it was not in time.
         """
-        assert self._process is not None
+        for _ in range(ATTEMPTS - 1):
+            with contextlib.suppress(PortTakenError):
+                self._wait_until_healthy()
+                return
+            self._end_processes()
+            self.launch()
+        self._wait_until_healthy()
+
+    def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + self._startup_s
         while time.monotonic() < deadline:
             self._raise_if_ended()
@@ -269,8 +278,8 @@ def _signal_group(process_group: int, signum: signal.Signals) -> None:
         os.killpg(process_group, signum)
 
 
-def free_port() -> int:
-    """A port of this machine that is free now.
+def free_port(count: int = 1) -> int:
+    """A port of this machine that is free now, the first of ``count`` in a row.
 
     It is below the ports that the system gives to connections, as a server takes it only half a minute later.
 
@@ -278,7 +287,8 @@ def free_port() -> int:
         ServerError: none was found.
     """
     for port in random.SystemRandom().sample(PORTS, 100):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with contextlib.ExitStack() as probes, contextlib.suppress(OSError):
+            for each in range(port, port + count):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
             return port
     raise ServerError(f"no free port was found from {PORTS.start} to {PORTS.stop - 1}")

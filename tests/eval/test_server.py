@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ from eval.live.replay.play import NOT_SENT, Manner, ReplayError, Sent, Target, p
 from eval.live.replay.schedule import Loop, Pace
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.running_server import ServerError
-from eval.live.server import Server, live_members
+from eval.live.server import Server, free_port, live_members
 
 # Stands in for SGLang: answers /health, has a child process, and does not care about SIGTERM.
 STUBBORN = """
@@ -115,15 +116,36 @@ def stand_in(script: str, *, startup_s: float = 300.0, grace_s: float = 2.0, nam
     return Server([], name=name, command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
 
 
+def late_at_first(late: str, then: str, mark: Path) -> str:
+    """A script that is ``late`` when it is run the first time."""
+    first = f"import pathlib\nmark = pathlib.Path({str(mark)!r})\nis_first = not mark.exists()\nmark.touch()"
+    return f"{first}\nexec({late!r} if is_first else {then!r})"
+
+
 @pytest.mark.parametrize("late", [LATE, NO_STORE], ids=["its own", "a store's"])
 def test_a_server_whose_port_was_taken_is_started_on_another(late: str, tmp_path: Path) -> None:
-    first = (
-        f"import pathlib\nmark = pathlib.Path({str(tmp_path / 'mark')!r})\nis_first = not mark.exists()\nmark.touch()"
-    )
-    script = f"{first}\nexec({late!r} if is_first else {SCRIPTED!r})"
-    with stand_in(script) as server:
+    with stand_in(late_at_first(late, SCRIPTED, tmp_path / "mark")) as server:
         assert requests.get(f"{server.base_url}/health", timeout=10).ok
     assert live_members(server.process_group) == []
+
+
+def test_so_is_one_of_several_and_the_others_are_left_alone(tmp_path: Path) -> None:
+    late = stand_in(late_at_first(LATE, SCRIPTED, tmp_path / "mark"), name="late")
+    with together({"other": stand_in(SCRIPTED, name="other"), "late": late}) as started:
+        with started["other"] as other:
+            url = other.base_url
+        with started["late"] as host:
+            assert requests.get(f"{host.base_url}/health", timeout=10).ok
+        assert other.alive()
+        assert other.base_url == url
+    assert live_members(late.process_group) == []
+
+
+def test_ports_in_a_row_are_all_free() -> None:
+    port = free_port(3)
+    with ExitStack() as taken:
+        for each in range(port, port + 3):
+            taken.enter_context(socket.create_server(("127.0.0.1", each)))
 
 
 def test_a_server_that_dies_at_start_shows_the_end_of_its_log_and_leaves_no_process() -> None:

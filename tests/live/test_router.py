@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,13 +18,14 @@ import openai
 import pytest
 import requests
 
+import eval.live.router
 import eval.live.server
 from eval.caches.prefix_aware import CacheAware, PrefixAware
 from eval.live.replay.arms import Arm
 from eval.live.replay.facts import facts
 from eval.live.router import Router
 from eval.live.running_server import ServerError
-from eval.live.server import live_members
+from eval.live.server import free_port, live_members
 from tests.helpers.random_traces import branching
 from tests.helpers.servers import CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
 
@@ -49,6 +51,7 @@ app = web.Application()
 app.add_routes([web.post("/generate", generate), web.post("/release", release), web.route("*", "/{any:.*}", anything)])
 web.run_app(app, host="127.0.0.1", port=port, print=None)
 """
+TAKEN = "import time; print('address already in use', flush=True); time.sleep(600)"
 DYING = "import sys; print('no such model', flush=True); sys.exit(3)"
 
 
@@ -185,6 +188,28 @@ def test_a_fleet_with_a_worker_that_dies_shows_its_log_and_leaves_no_process() -
     with pytest.raises(ServerError, match=r"ended with status 3 .*\n(.*\n)*no such model"), router:
         pytest.fail("the block must not be entered")
     assert live_members(router.workers[0].process_group) == []
+
+
+@pytest.mark.usefixtures("_logs_in_tmp")
+def test_a_part_whose_port_was_taken_is_started_on_another_and_routed_to(
+    tmp_path: File, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = tmp_path / "mark"
+    late = f"import pathlib\nif not (mark := pathlib.Path({str(mark)!r})).exists():\n  mark.touch()\n  {TAKEN}\n"
+    router = Router([], workers=2, command=[sys.executable, "-c", late + STAND_IN])
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = iter([taken.getsockname()[1]])  # the router's metrics at its first start
+
+        def port(count: int = 1) -> int:
+            return next(ports, None) or free_port(count)
+
+        monkeypatch.setattr(eval.live.router, "free_port", port)
+        with router:
+            workers = requests.get(f"{router.base_url}/workers", timeout=10).json()["workers"]
+            assert {each["url"] for each in workers} == {worker.base_url for worker in router.workers}
+        assert mark.exists()
+        assert next(ports, None) is None
+    assert [live_members(group) for group in router.process_groups] == [[], [], []]
 
 
 @pytest.mark.usefixtures("_logs_in_tmp")

@@ -266,7 +266,7 @@ def assert_follows(
 
 def two_replicas(model: Path, name: str, *given: str) -> list[tuple[int, ...]]:
     """What a crowd is told by two replicas, each of which keeps a cache, and tells its own subscriber of it."""
-    port = free_port()
+    port = free_port(2)
     given = (*given, *OURS, *publishing(f"tcp://127.0.0.1:{port}"))
     a_core_each = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
     with serve(model, name, *given, **a_core_each) as server, contextlib.ExitStack() as stack:
