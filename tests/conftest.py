@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import NodeManager, WorkerController
 
+import eval.live.server
 from eval.live import warm_start
 from eval.live.server import Server
 from radix_tlru.sglang.releases import rust_core_refusal
@@ -128,6 +129,12 @@ def no_log_outlives_its_test() -> Iterator[None]:
     for handler in logging.root.handlers[:]:
         if type(handler) is logging.StreamHandler and handler not in before:  # not pytest's own, which are subclasses
             logging.root.removeHandler(handler)
+
+
+@pytest.fixture
+def logs_in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that the test itself starts log into its folder."""
+    monkeypatch.setattr(eval.live.server, "LOG_DIRECTORY", tmp_path)
 
 
 @pytest.fixture(scope="module", params=["rust", "python"])

@@ -55,11 +55,6 @@ TAKEN = "import time; print('address already in use', flush=True); time.sleep(60
 DYING = "import sys; print('no such model', flush=True); sys.exit(3)"
 
 
-@pytest.fixture
-def _logs_in_tmp(tmp_path: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eval.live.server, "LOG_DIRECTORY", tmp_path)
-
-
 def until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -140,7 +135,7 @@ def letters(random: Random, longest: int) -> Iterator[str]:
         yield said[-1]
 
 
-@pytest.mark.usefixtures("_logs_in_tmp")
+@pytest.mark.usefixtures("logs_in_tmp")
 def test_the_simulated_rule_decides_as_the_real_router() -> None:
     settings = CacheAware(0.5, balance_abs_threshold=2, eviction_interval_s=math.inf, max_tree_tokens=12_000)
     given = ["--cache-threshold", "0.5", "--balance-abs-threshold", "2", "--max-tree-size", "12000"]
@@ -182,7 +177,7 @@ def test_the_simulated_rule_decides_as_the_real_router() -> None:
     assert [live_members(group) for group in groups] == [[]] * 4
 
 
-@pytest.mark.usefixtures("_logs_in_tmp")
+@pytest.mark.usefixtures("logs_in_tmp")
 def test_a_fleet_with_a_worker_that_dies_shows_its_log_and_leaves_no_process() -> None:
     router = Router([], workers=2, command=[sys.executable, "-c", DYING])
     with pytest.raises(ServerError, match=r"ended with status 3 .*\n(.*\n)*no such model"), router:
@@ -190,7 +185,7 @@ def test_a_fleet_with_a_worker_that_dies_shows_its_log_and_leaves_no_process() -
     assert live_members(router.workers[0].process_group) == []
 
 
-@pytest.mark.usefixtures("_logs_in_tmp")
+@pytest.mark.usefixtures("logs_in_tmp")
 def test_a_part_whose_port_was_taken_is_started_on_another_and_routed_to(
     tmp_path: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +207,7 @@ def test_a_part_whose_port_was_taken_is_started_on_another_and_routed_to(
     assert [live_members(group) for group in router.process_groups] == [[], [], []]
 
 
-@pytest.mark.usefixtures("_logs_in_tmp")
+@pytest.mark.usefixtures("logs_in_tmp")
 def test_a_router_that_cannot_start_takes_its_workers_with_it() -> None:
     router = Router([], workers=1, policy="crystal_ball", command=[sys.executable, "-c", STAND_IN])
     with pytest.raises(ServerError, match="crystal_ball"), router:
