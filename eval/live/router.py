@@ -52,15 +52,8 @@ class Router(Server):
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers {workers}: must be 1 or more")
-        flags_of_router = [
-            "--policy",
-            policy,
-            "--disable-retries",
-            *router_flags,
-            "--worker-startup-check-interval",
-            "1",
-        ]
-        super().__init__(flags_of_router, name=name, command=ROUTER_COMMAND, **limits)
+        given = ["--policy", policy, "--disable-retries", "--worker-startup-check-interval", "1", *router_flags]
+        super().__init__(given, name=name, command=ROUTER_COMMAND, **limits)
         self.workers = [Server(flags, name=f"{name}-{n}", command=command, **limits) for n in range(workers)]
 
     @property

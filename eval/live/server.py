@@ -199,6 +199,7 @@ class Server(RunningServer):
         self._end_processes()
 
     def _end_processes(self) -> None:
+        """Those of this server alone: a fleet that stops ends its workers, too."""
         if self._process is None:
             return
         try:

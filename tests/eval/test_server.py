@@ -15,7 +15,7 @@ import requests
 from eval.live.replay.hosts import together
 from eval.live.running_server import ServerError
 from eval.live.server import Server, free_port, live_members
-from tests.helpers.stand_ins import SCRIPTED, stand_in
+from tests.helpers.stand_ins import LATE, SCRIPTED, late_at_first, stand_in
 
 pytestmark = pytest.mark.usefixtures("logs_in_tmp")
 
@@ -37,12 +37,6 @@ subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("no such model: /nowhere", flush=True)
 sys.exit(3)
 """
-# As SGLang, which says so and never ends, as its scheduler goes on.
-LATE = """
-import time
-print("[Errno 98] error while attempting to bind on address ('127.0.0.1', 46821): address already in use", flush=True)
-time.sleep(600)
-"""
 NO_STORE = """
 import socket, torch.distributed
 with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -57,12 +51,6 @@ def bystander() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
-
-
-def late_at_first(late: str, then: str, mark: Path) -> str:
-    """A script that is ``late`` when it is run the first time."""
-    first = f"import pathlib\nmark = pathlib.Path({str(mark)!r})\nis_first = not mark.exists()\nmark.touch()"
-    return f"{first}\nexec({late!r} if is_first else {then!r})"
 
 
 @pytest.mark.parametrize("late", [LATE, NO_STORE], ids=["its own", "a store's"])

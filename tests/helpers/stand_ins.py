@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from eval.live.server import Server
 
@@ -50,5 +51,19 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[-1]), print=None)
 """
 
 
+# As SGLang, which says so and never ends, as its scheduler goes on.
+LATE = """
+import time
+print("[Errno 98] error while attempting to bind on address ('127.0.0.1', 46821): address already in use", flush=True)
+time.sleep(600)
+"""
+
+
 def stand_in(script: str, *, startup_s: float = 300.0, grace_s: float = 2.0, name: str = "server") -> Server:
     return Server([], name=name, command=[sys.executable, "-c", script], startup_s=startup_s, grace_s=grace_s)
+
+
+def late_at_first(late: str, then: str, mark: Path) -> str:
+    """A script that is ``late`` when it is run the first time."""
+    first = f"import pathlib\nmark = pathlib.Path({str(mark)!r})\nis_first = not mark.exists()\nmark.touch()"
+    return f"{first}\nexec({late!r} if is_first else {then!r})"

@@ -28,6 +28,7 @@ from eval.live.running_server import ServerError
 from eval.live.server import free_port, live_members
 from tests.helpers.random_traces import branching
 from tests.helpers.servers import CHUNK, NEXT_PROMPT, POOL, REAL_WEIGHTS, THRESHOLD, flags
+from tests.helpers.stand_ins import LATE, late_at_first
 
 # A worker that says which one it is; it keeps requests for one token until it is told to let them go.
 STAND_IN = """
@@ -51,7 +52,6 @@ app = web.Application()
 app.add_routes([web.post("/generate", generate), web.post("/release", release), web.route("*", "/{any:.*}", anything)])
 web.run_app(app, host="127.0.0.1", port=port, print=None)
 """
-TAKEN = "import time; print('address already in use', flush=True); time.sleep(600)"
 DYING = "import sys; print('no such model', flush=True); sys.exit(3)"
 
 
@@ -189,9 +189,8 @@ def test_a_fleet_with_a_worker_that_dies_shows_its_log_and_leaves_no_process() -
 def test_a_part_whose_port_was_taken_is_started_on_another_and_routed_to(
     tmp_path: File, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = tmp_path / "mark"
-    late = f"import pathlib\nif not (mark := pathlib.Path({str(mark)!r})).exists():\n  mark.touch()\n  {TAKEN}\n"
-    router = Router([], workers=2, command=[sys.executable, "-c", late + STAND_IN])
+    late = late_at_first(LATE, STAND_IN, tmp_path / "mark")
+    router = Router([], workers=2, command=[sys.executable, "-c", late])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         ports = iter([taken.getsockname()[1]])  # the router's metrics at its first start
 
@@ -202,7 +201,7 @@ def test_a_part_whose_port_was_taken_is_started_on_another_and_routed_to(
         with router:
             workers = requests.get(f"{router.base_url}/workers", timeout=10).json()["workers"]
             assert {each["url"] for each in workers} == {worker.base_url for worker in router.workers}
-        assert mark.exists()
+        assert (tmp_path / "mark").exists()
         assert next(ports, None) is None
     assert [live_members(group) for group in router.process_groups] == [[], [], []]
 
