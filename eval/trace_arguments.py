@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 from eval.arguments import number, one_of, whole
 from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, generator_of, open_trace
 from eval.traces.parameters import parse
+from eval.traces.variants import variant_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class TraceSource:
     tokenizer: str | None = None
     characters_per_token: float = 4.0
     arrivals: Arrivals = field(default_factory=Arrivals)
+    variant: str | None = None  # other traffic made of it; no flag names one
 
     @classmethod
     def several(cls, names: Sequence[str], args: argparse.Namespace) -> list[TraceSource]:
@@ -36,7 +38,7 @@ class TraceSource:
         if generated == list(names):
             for name in generated:
                 _check_generated(name, args)
-        flags = {field.name: getattr(args, field.name) for field in fields(cls) if field.name != "source"}
+        flags = {name: getattr(args, name) for name in _OPTIONS}
         return [cls(name, limit=args.limit) if name in generated else cls(name, **flags) for name in names]
 
     def open(self, *, texts: bool = False) -> Trace:
@@ -61,7 +63,12 @@ class TraceSource:
         Raises:
             TraceError: it cannot be read.
         """
-        return open_trace(**{field.name: getattr(self, field.name) for field in fields(self)}, texts=texts)
+        trace = open_trace(self.source, **{name: getattr(self, name) for name in _OPTIONS}, texts=texts)
+        return trace if self.variant is None else variant_of(trace, self.variant)
+
+
+_OPTIONS = tuple(each.name for each in fields(TraceSource) if each.name not in ("source", "variant"))
+"""Fields of a source that flags of the same names give, and that say how it is read."""
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,8 @@ A setting is one trace at one capacity under one ξ. Capacities are tokens, or s
 most tokens at one time that a later prompt has again (``eval trace`` prints it). ξ is given in tokens, or follows from
 a TTFT objective in ms and the line β + α·uncached. Each policy has the weight w of a server unless one is given.
 
+``--variants`` asks whether the verdict holds on other traffic of the same kind (``traces/variants.py``).
+
 Written into DIR: ``cells.jsonl``, ``losses.txt``, ``compare.html`` with its figures. A run that was cut off goes on
 with the same command. Cells that are there are not run again, even if the code of a policy has changed since.
 ``--quick`` takes fewer settings of the same traces: seed 0, 10 and 50 % of the working set, ξ = 8,192.
@@ -46,6 +48,7 @@ from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import add_reading_arguments, say_too_long
+from eval.traces.variants import VARIANTS
 
 ALL = "all"
 EVERY = tuple(name for name in EVICTIONS if not name.startswith("real-"))
@@ -74,6 +77,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER",
         help="every generated kind with two seeds, or every trace that lies in FOLDER",
     )
+    made = "also halves of its sessions, sessions at each other's times, four times as slow, first turns alone"
+    add("--variants", action="store_true", help=f"of each trace {made}: {', '.join(VARIANTS)}")
     add_reading_arguments(parser)
     shares, quick = " ".join(SHARES), " ".join(QUICK_SHARES)
     add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from eval.parallel import in_parallel
@@ -13,6 +13,7 @@ from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import GENERATORS, TraceError
+from eval.traces.variants import VARIANTS
 from eval.traces.working_set import working_set
 
 SUITE = (
@@ -66,7 +67,9 @@ def sources(args: argparse.Namespace) -> list[TraceSource]:
     seeded = [_with_seeds(name, seeds) for name in named]
     if args.seeds and all(each == [name] for each, name in zip(seeded, named, strict=True)):
         raise ValueError(f"--seeds {args.seeds[0]}: none of the traces is generated without a seed of its own")
-    return TraceSource.several(list(dict.fromkeys(name for each in seeded for name in each)), args)
+    named_ones = TraceSource.several(list(dict.fromkeys(name for each in seeded for name in each)), args)
+    made = (None, *VARIANTS) if args.variants else (None,)
+    return [replace(source, variant=variant) for source in named_ones for variant in made]
 
 
 def _entries(folder: Path) -> list[str]:
@@ -100,10 +103,13 @@ def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None =
         ValueError: a trace cannot be read, or two have the same name.
     """
     found: dict[str, Survey] = {}
+    left_out: set[str] = set()  # traces, with what would be made of them
     calls = [(source, folder is not None and Path(source.source).parent == Path(folder)) for source in wanted]
     for source, surveyed in zip(wanted, in_parallel(_survey, calls, jobs=jobs, title="traces read"), strict=True):
         if isinstance(surveyed, str):
-            print(f"left out: {surveyed}", file=sys.stderr)
+            if source.source not in left_out:
+                print(f"left out: {surveyed}", file=sys.stderr)
+            left_out.add(source.source)
             continue
         say_missing(surveyed.missing)
         if surveyed.name in found:
@@ -120,9 +126,10 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
     try:
         trace = trace_of(source)
     except TraceError as error:
-        if may_fail:
+        if may_fail or source.variant is not None:
             return str(error)
         raise
     known = digest_of(trace), len(trace.requests), working_set(trace.requests)
     longest = max(request.prompt_tokens for request in trace.requests)
-    return Survey(source, trace.name, *known, longest, tuple(trace.missing()))
+    missing = trace.missing() if source.variant is None else []
+    return Survey(source, trace.name, *known, longest, tuple(missing))

@@ -107,7 +107,7 @@ def open_trace(
     notes.add("sorted", sorted_note(late, len(requests)))
     for text in _ignored(reader, options, notes):
         notes.add("ignored", text)
-    trace = Trace(found.title, reader.name, _in_order(requests)[:limit])
+    trace = Trace(found.title, reader.name, in_order(requests)[:limit])
     return _checked(trace, source, notes)
 
 
@@ -143,7 +143,7 @@ def _checked(trace: Trace, source: str, notes: Notes) -> Trace:
     return replace(trace, skipped=notes.skipped, skip_reasons=tuple(notes.reasons), notes=notes.all())
 
 
-def _in_order(requests: list[Request]) -> list[Request]:
+def in_order(requests: list[Request]) -> list[Request]:
     """Requests in order of arrival, the first one at 0 s."""
     requests.sort(key=lambda request: request.arrival_s)
     if requests and (start_s := requests[0].arrival_s):

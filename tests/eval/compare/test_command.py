@@ -13,6 +13,7 @@ import pytest
 from eval.__main__ import main
 from eval.simulate.grid import EVICTIONS
 from eval.studies.unseen import KINDS
+from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
 
@@ -170,6 +171,35 @@ def test_a_folder_is_a_suite_of_the_traces_in_it(tmp_path: Path, capsys: pytest.
         (trace, size, threshold) for trace in "ab" for size in ("10 %", "50 %") for threshold in (4_000, 8_000)
     ]
     assert found[0]["capacity"] == round(0.1 * found[0]["working_set"])
+
+
+def test_variants_are_traces_of_their_own_and_one_without_requests_is_left_out(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compare(tmp_path / "out", trace, "--variants", "--policy", "lru") == 0
+    found = {row["trace"]: row["requests"] for row in rows(tmp_path / "out")}
+    whole = found["small"]
+    assert list(found) == ["small", *(f"small:{name}" for name in VARIANTS)]
+    assert found["small:half-1"] + found["small:half-2"] == whole == found["small:moved-1"] == found["small:slow"]
+    assert 0 < found["small:first-turns"] < whole
+    assert capsys.readouterr().err == ""
+    one = write_blocks(tmp_path / "one.jsonl", [[1, 2], [1, 2, 3]])
+    assert compare(tmp_path / "of-one", one, "--variants", "--policy", "lru") == 0
+    assert "one:half-1" not in {row["trace"] for row in rows(tmp_path / "of-one")}
+    assert capsys.readouterr().err == "left out: one:half-1: holds no request\n"
+
+
+def test_what_is_no_trace_is_left_out_once_with_its_variants(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    write_blocks(folder / "a.jsonl", block_lists(seed=1, requests=40))
+    (folder / "README.md").write_text("# Traces\n")
+    flags = ["--capacity", "10%", "--threshold", "4k", "--policy", "lru", "--jobs", "1"]
+    assert main(["compare", "--suite", str(folder), "--variants", "--out", str(tmp_path / "out"), *flags]) == 0
+    assert capsys.readouterr().err.count("left out: ") == 1
+    assert len({row["trace"] for row in rows(tmp_path / "out")}) == 7
 
 
 def test_a_threshold_follows_from_an_objective_and_a_line_of_ttft(

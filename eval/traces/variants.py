@@ -1,0 +1,117 @@
+"""Other traffic of the same kind, made of one trace: does a verdict hold there, too?
+
+==========================  ============================================================================================
+variant                     which requests, and when
+==========================  ============================================================================================
+``half-1``, ``half-2``      those of half of the sessions, which are drawn; those of the others
+``moved-1``, ``moved-2``    all; each session begins when another one did, which is drawn
+``slow``                    all; times, waits and answers take four times as long
+``first-turns``             those that continue no other: nobody comes back, so there is next to nothing to win
+==========================  ============================================================================================
+
+A session is that of the trace. Where the trace names none it is a conversation, with those of its subagents.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+from eval.traces.facts import facts
+from eval.traces.request import Request, TraceError
+from eval.traces.trace import Trace, in_order
+
+SLOWER = 4
+"""How many times as long everything takes in ``slow``."""
+
+
+def variant_of(trace: Trace, name: str) -> Trace:
+    """The variant of a trace. It is named as a generated trace is by its parameters: ``NAME:half-1``.
+
+    Args:
+        name: one of VARIANTS.
+
+    Raises:
+        TraceError: no request is left.
+    """
+    full_name = f"{trace.name}{',' if ':' in trace.name else ':'}{name}"
+    requests = in_order(VARIANTS[name](trace.requests))
+    if not requests:
+        raise TraceError(f"{full_name}: holds no request")
+    return replace(trace, name=full_name, requests=requests)
+
+
+def sessions_of(requests: Sequence[Request]) -> list[int]:
+    """By request, the number of its session, from 0 in order of first requests."""
+    numbers: dict[int | str, int] = {}
+    session_of: dict[str | None, int | str] = {}  # by the name of a conversation
+    found = []
+    for request, conversation in zip(requests, facts(requests).conversation_of, strict=True):
+        session = session_of.get(request.parent, conversation)
+        if request.session is not None:
+            session = request.session
+        if request.conversation is not None:
+            session_of.setdefault(request.conversation, session)
+        found.append(numbers.setdefault(session, len(numbers)))
+    return found
+
+
+def _half(second: bool, requests: Sequence[Request]) -> list[Request]:
+    """Requests of half of the sessions; the second half has one more if they are odd."""
+    session_of = sessions_of(requests)
+    sessions = sorted(set(session_of))
+    first = set(random.Random(0).sample(sessions, len(sessions) // 2))
+    return [request for request, session in zip(requests, session_of, strict=True) if (session in first) != second]
+
+
+def _moved(seed: int, requests: Sequence[Request]) -> list[Request]:
+    """All requests; starts of sessions are dealt out anew."""
+    session_of = sessions_of(requests)
+    starts: dict[int, float] = {}
+    for request, session in zip(requests, session_of, strict=True):
+        starts.setdefault(session, request.arrival_s)
+    dealt = random.Random(seed).sample([*starts.values()], len(starts))
+    later = {session: to - start for (session, start), to in zip(starts.items(), dealt, strict=True)}
+    return [
+        replace(request, arrival_s=request.arrival_s + later[session])
+        for request, session in zip(requests, session_of, strict=True)
+    ]
+
+
+def _slow(requests: Sequence[Request]) -> list[Request]:
+    def longer(seconds: float | None) -> float | None:
+        return None if seconds is None else SLOWER * seconds
+
+    return [
+        replace(
+            request,
+            arrival_s=SLOWER * request.arrival_s,
+            answer_s=longer(request.answer_s),
+            wait_s=longer(request.wait_s),
+            return_rate=None if request.return_rate is None else request.return_rate / SLOWER,
+        )
+        for request in requests
+    ]
+
+
+def _first_turns(requests: Sequence[Request]) -> list[Request]:
+    begun: set[int] = set()
+    found = []
+    for request, conversation in zip(requests, facts(requests).conversation_of, strict=True):
+        if conversation not in begun:
+            begun.add(conversation)
+            found.append(request)
+    return found
+
+
+VARIANTS: dict[str, Callable[[Sequence[Request]], list[Request]]] = {
+    "half-1": partial(_half, False),
+    "half-2": partial(_half, True),
+    "moved-1": partial(_moved, 1),
+    "moved-2": partial(_moved, 2),
+    "slow": _slow,
+    "first-turns": _first_turns,
+}
+"""What makes each variant of requests in order of arrival. What it returns need not be in order."""
