@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -34,7 +35,9 @@ def kinds(rows: Sequence[Row]) -> dict[str, str]:
     heads: dict[str, set[str]] = {}
     for name in names.values():
         heads.setdefault(name.partition(":")[0], set()).add(name)
-    return {trace: _shown(name, len(heads[name.partition(":")[0]]) == 1) for trace, name in names.items()}
+    shown = {name: _shown(name, len(heads[name.partition(":")[0]]) == 1) for name in set(names.values())}
+    alike = Counter(shown.values())
+    return {trace: shown[name] if alike[shown[name]] == 1 else name for trace, name in names.items()}
 
 
 def _without_seed(trace: str) -> str:
@@ -46,7 +49,7 @@ def _without_seed(trace: str) -> str:
 def _shown(name: str, is_only_one: bool) -> str:
     if is_only_one:
         return name.partition(":")[0]
-    return name if len(name) < 34 else name[:32] + "…"
+    return name if len(name) < 34 else f"{name[:15]}…{name[-17:]}"  # the end tells parameters and variants apart
 
 
 def worst_figures(found: Sequence[Verdict]) -> Figure:

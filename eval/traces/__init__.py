@@ -9,7 +9,7 @@
 | `generators/` | one module a kind of workload | parameters, seed → requests |
 | `arrivals.py` | when conversations start, for data without times | births, waits → arrivals |
 | `sessions.py` | for live replay: what each request waits for | requests → starts |
-| `variants.py` | other traffic of the same kind: halves of the sessions, sessions moved, slower, first turns | trace → trace |
+| `variants.py` | other traffic made of a trace: halves, other starts, slower, first turns | trace → trace |
 | `facts.py`, `working_set.py`, `command.py` | `eval trace`: what is in a trace | trace → figures |
 
 Nothing here knows a policy or a cache.
