@@ -126,6 +126,24 @@ def test_what_was_played_before_the_machine_went_is_written(
     assert "Not played." not in (tmp_path / "results.md").read_text()
 
 
+def test_what_would_take_longer_than_quick_may_is_left_out_and_the_same_command_goes_on(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded(tmp_path, *BOTH)
+    replayed: list[str] = []
+    monkeypatch.setattr(gpu, "_replay", lambda words: replayed.append(words[words.index("--out") + 1]) or 0)
+    usual = gpu.QUICK_S
+    monkeypatch.setattr(gpu, "QUICK_S", 0.0)  # whatever it took, that was longer
+    assert main([*flags(tmp_path), "--quick"]) == 0
+    assert replayed == [str(tmp_path / "tail")]
+    assert "saturation: left out, as --quick would take " in capsys.readouterr().out
+    assert main(flags(tmp_path)) == 0  # without it there is no limit
+    monkeypatch.setattr(gpu, "QUICK_S", usual)
+    assert main([*flags(tmp_path), "--quick"]) == 0
+    assert replayed[1:] == [str(tmp_path / "tail"), str(tmp_path / "decode")] * 2
+    assert "saturation: left out" not in capsys.readouterr().out
+
+
 def test_requests_are_grouped_by_half_octaves_of_what_was_prefilled() -> None:
     rows = [row(number, 0, 0, tokens, 0, float(number)) for number, tokens in enumerate((1, 64, 65, 90, 91, 128))]
     groups = by_size([*rows, row(9, 0, 0, 100, 100), row(10, 0, 0, 64, 0, ttft_ms=None)])
