@@ -13,7 +13,7 @@ from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import GENERATORS, TraceError
-from eval.traces.variants import VARIANTS
+from eval.traces.variants import FIRST_TURNS, VARIANTS
 from eval.traces.working_set import working_set
 
 SUITE = (
@@ -129,7 +129,9 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
         if may_fail or source.variant is not None:
             return str(error)
         raise
-    known = digest_of(trace), len(trace.requests), working_set(trace.requests)
+    # Of first turns alone next to nothing comes again: their caches are those of the trace that they are of.
+    sized_by = trace_of(replace(source, variant=None)) if source.variant == FIRST_TURNS else trace
+    known = digest_of(trace), len(trace.requests), working_set(sized_by.requests)
     longest = max(request.prompt_tokens for request in trace.requests)
     missing = trace.missing() if source.variant is None else []
     return Survey(source, trace.name, *known, longest, tuple(missing))

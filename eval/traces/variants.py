@@ -23,6 +23,8 @@ from eval.traces.facts import facts
 from eval.traces.request import Request, TraceError
 from eval.traces.trace import Trace, in_order
 
+FIRST_TURNS = "first-turns"
+
 SLOWER = 4
 """How many times as long everything takes in ``slow``."""
 
@@ -112,6 +114,6 @@ VARIANTS: dict[str, Callable[[Sequence[Request]], list[Request]]] = {
     "moved-1": partial(_moved, 1),
     "moved-2": partial(_moved, 2),
     "slow": _slow,
-    "first-turns": _first_turns,
+    FIRST_TURNS: _first_turns,
 }
 """What makes each variant of requests in order of arrival. What it returns need not be in order."""

@@ -182,6 +182,8 @@ def test_variants_are_traces_of_their_own_and_one_without_requests_is_left_out(
     assert list(found) == ["small", *(f"small:{name}" for name in VARIANTS)]
     assert found["small:half-1"] + found["small:half-2"] == whole == found["small:moved-1"] == found["small:slow"]
     assert 0 < found["small:first-turns"] < whole
+    sets = {row["trace"]: row["working_set"] for row in rows(tmp_path / "out")}
+    assert sets["small:first-turns"] == sets["small"] > sets["small:half-1"]  # nothing of first turns comes again
     assert capsys.readouterr().err == ""
     one = write_blocks(tmp_path / "one.jsonl", [[1, 2], [1, 2, 3]])
     assert compare(tmp_path / "of-one", one, "--variants", "--policy", "lru") == 0
