@@ -51,7 +51,8 @@ def sessions_of(requests: Sequence[Request]) -> list[int]:
     session_of: dict[str | None, int | str] = {}  # by the name of a conversation
     found = []
     for request, conversation in zip(requests, facts(requests).conversation_of, strict=True):
-        session = session_of.get(request.parent, conversation)
+        # A trace may name the parent of a subagent in its first request alone.
+        session = session_of.get(request.conversation, session_of.get(request.parent, conversation))
         if request.session is not None:
             session = request.session
         if request.conversation is not None:

@@ -37,6 +37,7 @@ def chats(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 def test_a_session_is_a_conversation_with_its_subagents_and_theirs_or_what_the_trace_names() -> None:
     turns = [request(0, "m"), request(1, "n"), request(2, "x", "m"), request(3, "y", "x"), request(4, "m")]
     assert sessions_of(turns) == [0, 1, 0, 0, 0]
+    assert sessions_of([*turns, request(5, "x"), request(6, "n")]) == [0, 1, 0, 0, 0, 0, 1]
     named = [request(0, "m", session="s"), request(1, "n", session="s"), request(2, "x", "m"), request(3, "o")]
     assert sessions_of(named) == [0, 0, 0, 1]
 
