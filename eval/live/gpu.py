@@ -5,9 +5,9 @@
 3. `decode/`: stock lru and radix-tlru at saturation. Throughput and inter-token latency may differ by 1 %.
 4. `results.md`: the tables, TTFT by uncached tokens, what evictions took, the machine and the commands.
 
-`--quick` is one repeat of some 45 s an arm: with the six servers it starts at most eight minutes of a GPU's time. Where
-servers start so slowly that the second replay would not end in time, it is left out, and the same command goes on with
-it.
+`--quick` is one repeat of some 45 s an arm, meant to take at most eight minutes of a GPU's time with the six servers it
+starts. Where servers start slowly, or `--trace` and `--load` are of another load, and saturation would not end in time,
+it is left out; the same command goes on with it. A replay that has begun is played to its end.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ POOL, QUICK_POOL = 100_000, 50_000
 """Tokens, of which the loads are several times as many."""
 
 QUICK_S = 480.0
-"""Seconds that ``--quick`` may take."""
+"""Seconds after which ``--quick`` begins nothing that would end later."""
 
 TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 """Variable by which SGLang is told the core of its radix tree: `rust`, its default, or `python`."""
@@ -82,7 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="flags of `eval replay` for what is played, such as '--shrink 16 --speed 7 --until 1890'",
     )
     add("--settle", type=number(least=0), default=0.0, metavar="S", help="of the load: sent sooner, in no figure (0)")
-    add("--quick", action="store_true", help="one repeat of a short load: at most 8 minutes of a GPU's time")
+    add("--quick", action="store_true", help="one repeat of a short load: meant for 8 minutes of a GPU's time")
     add("--users", type=whole(1), default=64, metavar="N", help="at once, at saturation (default: 64)")
     add("--repeats", type=whole(1), metavar="N", help="of every arm (default: 2; 1 with --quick)")
     add("--lengths", action=Several, type=whole(1), default=list(LENGTHS), metavar="TOKENS", help="to calibrate by")

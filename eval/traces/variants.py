@@ -100,13 +100,10 @@ def _slow(requests: Sequence[Request]) -> list[Request]:
 
 
 def _first_turns(requests: Sequence[Request]) -> list[Request]:
-    begun: set[int] = set()
-    found = []
+    first: dict[int, Request] = {}  # by conversation
     for request, conversation in zip(requests, facts(requests).conversation_of, strict=True):
-        if conversation not in begun:
-            begun.add(conversation)
-            found.append(request)
-    return found
+        first.setdefault(conversation, request)
+    return [*first.values()]
 
 
 VARIANTS: dict[str, Callable[[Sequence[Request]], list[Request]]] = {
