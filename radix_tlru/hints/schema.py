@@ -5,7 +5,7 @@ hint                       says                                          puts in
 =========================  ============================================  ===========================================
 ``conversation_ends``      nobody will come back (End-Aware, paper 5.3)  return rate 0: its tail goes first
 ``next_prompt_tokens``     length of the next prompt (Length-Aware)      P(Q > ·) a step at that length
-``returns_in_s``           an agent waits for a tool that long           return rate 1 / time left
+``returns_in_s``           an agent waits for a tool that long           return rate raised to 1 / time left
 ``retention``              ranges of tokens with a priority, for a time  return rate times a factor, 0 to 4
 =========================  ============================================  ===========================================
 

@@ -2,8 +2,8 @@
 
 A custom model is a :class:`~radix_tlru.policy.models.ReturnModel` that is also told of every turn, with the tokens of
 its prompt and answer. ``--tlru-return-model module:attribute`` names it, with ``etlru``. It takes the place of the
-learned rates. All else stays: lengths of next prompts are learned, and a custom model that does worse than T-LRU or LRU
-is not in force for long. ``eval/examples/tool_calls.py`` is a worked example.
+learned rates. All else stays: lengths of next prompts are learned, and a custom model that does worse than lru is not
+in force for long. ``eval/examples/tool_calls.py`` is a worked example.
 
 Each rank of a server has a model of its own, so it may depend on nothing but what it is told.
 """

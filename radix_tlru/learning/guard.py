@@ -7,11 +7,14 @@ in any of
 - turns beyond lru's own p25, p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
 - turns over ξ;
 
-To each difference a margin is added: half a standard error of the paired difference from lru, and none for the
-candidate in force. Only 20 of 2,000 turns are beyond p99, and chance alone moves their number. So the candidate in
-force has to be worse there by one standard error. A candidate with a threshold trades the median for the tail. So its
-margin stays when it is in force, and is wider while few turns were seen. The fewer turns the shadows served, and the
-less was evicted, the wider the margins are: what cannot be told is not risked.
+To each difference a margin is added, in standard errors of the paired difference from lru:
+
+- half a one, and none while the candidate is in force. Only 20 of 2,000 turns are beyond p99, and chance alone moves
+  their number. So the candidate in force has to be worse there by one standard error;
+- for a candidate with a threshold ½ · (1 + 1,000 / turns), in force or not: it trades the median for the tail.
+
+The fewer turns the shadows served, and the less was evicted, the wider the margins are: what cannot be told is not
+risked.
 
 Of those admitted the one with the least tail excess latency (TEL) takes over, if its TEL is lower than that of the one
 in force by 1 % of lru's. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. So lru

@@ -48,10 +48,10 @@ many as it can, because nobody waits then; decisions give the rest. From 8 to 12
 down by two points."""
 
 CORRECTED = 8
-"""Leaves that a decision corrects, at most: they came first by a price that was too low."""
+"""Leaves that a decision corrects, at most: they came first by a price that was too low. A leaf that was used since it was priced counts, but is always moved back."""
 
 CORRECTED_IN_A_TURN = 12
-"""Leaves that all decisions of a turn correct, at most. A decision may always correct one."""
+"""Leaves that the decisions of a turn correct. After so many each decision may still correct one."""
 
 _LOOKS = 64
 """Entries looked at to find leaves to reprice, at most. Old entries count against no other bound, or two caches with
@@ -140,7 +140,7 @@ class EvictionOrder:
         return self._pricings.in_force.tel_safe_tokens(leaf, self._page_size)
 
     def renew_prices(self) -> None:
-        """A turn was served, and nobody waits now: some leaves get the prices that are due."""
+        """A turn was learned from: some leaves get the prices that are due."""
         if self._pending:  # the newest pending leaf tells the time
             self._see(self._leaf(next(reversed(self._pending))))
         self._reprices = REPRICED
