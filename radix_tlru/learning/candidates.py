@@ -12,6 +12,7 @@ from dataclasses import replace
 from radix_tlru.config import Config
 from radix_tlru.hints.models import HintedPrompts, with_hints
 from radix_tlru.learning.return_model import RecentTurns
+from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.policy.models import AnyPrompt, PromptModel, ReturnModel
 from radix_tlru.policy.policy import Policy, policy_for
 
@@ -31,7 +32,10 @@ class Candidates(Mapping[str, Policy]):
 
     def __init__(self, config: Config, returns: ReturnModel) -> None:
         self._policies = _etlru(config, returns) if config.policy == "etlru" else _tlru(config)
-        self._wrappers: list[Callable[[Policy], Policy]] = []  # the first innermost
+        self.takes_hints = False
+        """Whether they believe what clients say."""
+        self.evicts_unreusable = False
+        """Whether they evict first what no next prompt repeats."""
         self.on_new_version: Callable[[str, Policy], None] | None = None
         """Called with each candidate that is another policy now."""
 
@@ -44,19 +48,17 @@ class Candidates(Mapping[str, Policy]):
     def __len__(self) -> int:
         return len(self._policies)
 
-    def is_wrapped_by(self, wrapper: Callable[[Policy], Policy]) -> bool:
-        """Whether :meth:`wrap` was called with it."""
-        return wrapper in self._wrappers
+    def take_hints(self) -> None:
+        """Have all of them believe clients, lru too. A server that never had a hint saves the calls."""
+        if not self.takes_hints:
+            self.takes_hints = True
+            self._replace({name: with_hints(policy) for name, policy in self.items()})
 
-    def wrap(self, wrapper: Callable[[Policy], Policy]) -> None:
-        """Wrap the models of the candidates from the first use on: a server that has none saves the calls.
-
-        What clients say is true under lru, too. What was learned of answers is not: lru is lru as it is.
-        """
-        if wrapper not in self._wrappers:
-            self._wrappers.append(wrapper)
-            is_said = wrapper is with_hints
-            self._replace({name: wrapper(policy) for name, policy in self.items() if is_said or name != "lru"})
+    def evict_unreusable(self) -> None:
+        """Have them evict first what no prompt repeats. lru does not: it is lru as it is."""
+        if not self.evicts_unreusable:
+            self.evicts_unreusable = True
+            self._replace({name: reusable_only(policy) for name, policy in self.items() if name != "lru"})
 
     def use_threshold(self, threshold: int) -> None:
         """Judge by another ξ (tokens) from now on."""
@@ -64,7 +66,7 @@ class Candidates(Mapping[str, Policy]):
 
     def expect_prompts(self, prompts: PromptModel) -> None:
         """Have those that look at the next prompt expect such lengths."""
-        model = HintedPrompts(prompts) if self.is_wrapped_by(with_hints) else prompts
+        model = HintedPrompts(prompts) if self.takes_hints else prompts
         self._replace(
             {
                 name: replace(policy, prompts=model)

@@ -51,4 +51,4 @@ def custom_model(name: str) -> CustomReturnModel:
     return found
 
 
-_METHODS = ("timeless", "version", "key", "stamp", "group", "rate", "floor", "observe")
+_METHODS = ("timeless", "key", "stamp", "group", "rate", "floor", "observe")

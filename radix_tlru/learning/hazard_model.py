@@ -3,7 +3,7 @@
 A conversation of age a (the time since its last turn) returns in the next moment dt with probability h(a) dt. In each
 band of ages the hazard is constant, and
 
-    log h(band, x) = log(0.3 / age) + base(band) + Σ_j effect_j(x_j, group of the band)
+    log h(band, x) = log(0.3 / age) + base(band) + Σ_j effect_j(x_j, span of the band)
 
 with x the categories of a turn (``turn_features``). The model is a piecewise exponential one with additive effects, a
 Poisson regression on returns and silence; conversations that have not returned yet count as silent so far. It is fitted
@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from radix_tlru.learning.age_bands import BANDS, GROUP_OF, GROUPS, MIDDLES
+from radix_tlru.learning.age_bands import BANDS, MIDDLES, SPAN_OF, SPANS
 from radix_tlru.learning.gittins import by_age_steps, gittins
 from radix_tlru.learning.turn_features import SIZES, Features
 from radix_tlru.learning.turn_log import Intervals
@@ -48,7 +48,7 @@ _TOO_FEW = 0.25
 
 _EDGES = np.array(BANDS)
 _ALL_EDGES = np.append(_EDGES, 1e9)  # s, beyond any age
-_GROUPS = len(GROUPS)
+_SPANS = len(SPANS)
 
 Array = NDArray[np.float64]
 
@@ -69,18 +69,18 @@ class HazardModel:
     def __init__(self, base: Array | None = None, effects: tuple[Array, ...] | None = None) -> None:
         self.base = np.zeros(len(BANDS)) if base is None else base
         """Log factor of each band."""
-        self.effects = tuple(np.zeros((size, _GROUPS)) for size in SIZES) if effects is None else effects
-        """Log factors of each feature, by category and group of bands."""
+        self.effects = tuple(np.zeros((size, _SPANS)) for size in SIZES) if effects is None else effects
+        """Log factors of each feature, by category and span of ages."""
         self._band_hazards = _RECENCY / MIDDLES * np.exp(self.base)
         self.indexes: dict[Features, list[float]] = {}
         """What :meth:`index` said, of those that were asked for."""
 
     def hazards(self, features: Features) -> Array:
         """By band, 1 / s."""
-        effect = np.zeros(_GROUPS)
+        effect = np.zeros(_SPANS)
         for values, category in zip(self.effects, features, strict=True):
             effect += values[category]
-        hazards: Array = self._band_hazards * np.exp(effect)[GROUP_OF]
+        hazards: Array = self._band_hazards * np.exp(effect)[SPAN_OF]
         return hazards
 
     def index(self, features: Features) -> list[float]:
@@ -91,14 +91,14 @@ class HazardModel:
         return found
 
     def predicted_returns(self, intervals: Intervals) -> Array:
-        """Returns that are expected in each interval, by group of bands: shape (groups, rows)."""
+        """Returns that are expected in each interval, by span of ages: shape (spans, rows)."""
         expected: Array = np.exp(self._effects_of(intervals.features))
-        expected *= _returns_by_group(self._band_hazards, _ages(intervals.start), _ages(intervals.end))
+        expected *= _returns_by_span(self._band_hazards, _ages(intervals.start), _ages(intervals.end))
         return expected
 
     def _effects_of(self, features: NDArray[np.uint8]) -> Array:
-        """By group and row: rows are many, and numpy is fast along the last axis."""
-        total = np.zeros((_GROUPS, len(features)))
+        """By span and row: rows are many, and numpy is fast along the last axis."""
+        total = np.zeros((_SPANS, len(features)))
         for position, values in enumerate(self.effects):
             total += _by_row(values, features[:, position])
         return total
@@ -121,15 +121,15 @@ class HazardModel:
             spent = _spent_before(end, expected)
             yield None
             spent -= _spent_before(start.of(late), np.take(expected, late, axis=1))
-            # What intervals and bands have in common, in each band by the weights of its group.
-            exposure = np.diff(spent, axis=1)[GROUP_OF, np.arange(len(BANDS))]
+            # What intervals and bands have in common, in each band by the weights of its span.
+            exposure = np.diff(spent, axis=1)[SPAN_OF, np.arange(len(BANDS))]
             base = _fit_base(seen_in_band, exposure * _RECENCY / MIDDLES)
             yield None
-            expected *= _returns_by_group(_RECENCY / MIDDLES * np.exp(base), start, end)
+            expected *= _returns_by_span(_RECENCY / MIDDLES * np.exp(base), start, end)
             for position, size in enumerate(SIZES):
                 yield None
                 before, categories = effects[position], features[:, position]
-                seen = _count(returned[:, position], GROUP_OF[bands], size)
+                seen = _count(returned[:, position], SPAN_OF[bands], size)
                 without = _sum(categories, expected, size) * np.exp(-before)
                 effects[position] = _shrink(seen, without)
                 step = effects[position] - before
@@ -149,7 +149,7 @@ def _fit_base(seen: Array, expected: Array) -> Array:
 
 
 def _shrink(seen: Array, expected: Array) -> Array:
-    """Log factors by category and group: seen over expected, centred, less what could be chance."""
+    """Log factors by category and span: seen over expected, centred, less what could be chance."""
     effect = np.log((seen + _EFFECT_PRIOR) / (expected + _EFFECT_PRIOR))
     total = np.maximum(expected.sum(axis=0), 1e-9)
     effect -= np.log(np.maximum((expected * np.exp(effect)).sum(axis=0), 1e-9) / total)
@@ -166,18 +166,18 @@ def _ages(times: Array) -> _Ages:
 
 
 def _spent_before(ages: _Ages, weights: Array) -> Array:
-    """Σ over rows of weight · min(age, edge), for each group and edge of a band."""
+    """Σ over rows of weight · min(age, edge), for each span and edge of a band."""
     size, times = len(_ALL_EDGES), ages.times
-    over = np.cumsum([np.bincount(ages.bands + 1, of_group * times, size) for of_group in weights], axis=1)
-    under = np.cumsum([np.bincount(ages.bands + 1, of_group, size) for of_group in weights], axis=1)
+    over = np.cumsum([np.bincount(ages.bands + 1, of_span * times, size) for of_span in weights], axis=1)
+    under = np.cumsum([np.bincount(ages.bands + 1, of_span, size) for of_span in weights], axis=1)
     spent: Array = over + (under[:, -1:] - under) * _ALL_EDGES
     return spent
 
 
-def _returns_by_group(band_hazards: Array, start: _Ages, end: _Ages) -> Array:
-    """The integral of the hazards over each interval: by group of bands and row."""
+def _returns_by_span(band_hazards: Array, start: _Ages, end: _Ages) -> Array:
+    """The integral of the hazards over each interval: by span of ages and row."""
     integral = np.append(0.0, np.cumsum(band_hazards * np.diff(_ALL_EDGES)))
-    begins = integral[[int(np.argmax(group == GROUP_OF)) for group in range(_GROUPS)]]
+    begins = integral[[int(np.argmax(span == SPAN_OF)) for span in range(_SPANS)]]
     bounds = np.append(begins, integral[-1])[:, None]
     since, until = (
         integral[ages.bands] + (ages.times - _EDGES[ages.bands]) * band_hazards[ages.bands] for ages in (start, end)
@@ -188,15 +188,15 @@ def _returns_by_group(band_hazards: Array, start: _Ages, end: _Ages) -> Array:
 
 
 def _by_row(values: Array, categories: NDArray[np.uint8]) -> Array:
-    """Values by category and group, to the rows that are of these categories: by group and row."""
+    """Values by category and span, to the rows that are of these categories: by span and row."""
     found: Array = np.take(values.T, categories, axis=1)
     return found
 
 
-def _count(categories: NDArray[np.uint8], groups: NDArray[np.intp], size: int) -> Array:
-    counts = np.bincount(categories.astype(np.intp) * _GROUPS + groups, minlength=size * _GROUPS)
-    return counts.reshape(size, _GROUPS).astype(float)
+def _count(categories: NDArray[np.uint8], spans: NDArray[np.intp], size: int) -> Array:
+    counts = np.bincount(categories.astype(np.intp) * _SPANS + spans, minlength=size * _SPANS)
+    return counts.reshape(size, _SPANS).astype(float)
 
 
 def _sum(categories: NDArray[np.uint8], values: Array, size: int) -> Array:
-    return np.stack([np.bincount(categories, of_group, size) for of_group in values], axis=1)
+    return np.stack([np.bincount(categories, of_span, size) for of_span in values], axis=1)

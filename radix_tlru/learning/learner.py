@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 from radix_tlru.config import Config
-from radix_tlru.hints.models import with_hints
 from radix_tlru.hints.quota import ClaimQuota
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.candidates import Candidates
@@ -30,7 +29,6 @@ from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns
-from radix_tlru.learning.reuse import reusable_only
 from radix_tlru.learning.selector import Rule, Selector, sparsity
 from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
@@ -117,10 +115,10 @@ class Learner:
         if self._custom is not None:
             self._custom.observe(turn, conversation)
         if turn.hints is not None and is_leaf:
-            self.candidates.wrap(with_hints)
+            self.candidates.take_hints()
         if conversation.reusable_len < turn.context_len and self._chooses:  # what is pinned stays as published
-            self.candidates.wrap(reusable_only)
-        if self.candidates.is_wrapped_by(with_hints):
+            self.candidates.evict_unreusable()
+        if self.candidates.takes_hints:
             self._take_hints(turn, conversation, is_leaf)
         self._turns += 1
         self._queued = 0
@@ -185,7 +183,7 @@ class Learner:
 
     def end_conversation(self, conversation: Conversation) -> None:
         """A client said that a conversation is over: nobody comes back for what it shares with none."""
-        self.candidates.wrap(with_hints)
+        self.candidates.take_hints()
         self._log.write_end(conversation.log_serial)
         ends, claimed = Hints(conversation_ends=True), conversation.context_len
         hints = self._quota.admit(ends, 0, self.now, conversation.number, repeated=claimed)
@@ -214,7 +212,7 @@ class Learner:
 
     @property
     def returns_by_age(self) -> list[ReturnsByAge]:
-        """Returns predicted and seen, by group of ages; nothing where returns are not learned."""
+        """Returns predicted and seen, by span of ages; nothing where returns are not learned."""
         return self._refits.reliability.by_age if self._refits is not None else []
 
     @property

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radix_tlru.learning.age_bands import GROUPS
+from radix_tlru.learning.age_bands import SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.turn_log import Intervals
 
@@ -22,7 +22,7 @@ _PARTS = 4  # slices in which returns are predicted
 
 
 class ReturnsByAge(NamedTuple):
-    """Of a group of ages: what was seen of conversations whose return was predicted."""
+    """Of a span of ages: what was seen of conversations whose return was predicted."""
 
     watched_s: float  # silent, all of them together
     predicted: float  # returns, within that time
@@ -33,8 +33,8 @@ class Reliability:
     """Adds up what is predicted and what is seen, once for each model."""
 
     def __init__(self) -> None:
-        self.by_age = [ReturnsByAge(0.0, 0.0, 0) for _ in GROUPS]
-        """Since the first model, by group of ages (``age_bands.GROUPS``)."""
+        self.by_age = [ReturnsByAge(0.0, 0.0, 0) for _ in SPANS]
+        """Since the first model, by span of ages (``age_bands.SPANS``)."""
         self._until = 0.0  # s, up to which it is counted
 
     def count(self, model: HazardModel, intervals: Intervals, now: float) -> Iterator[None]:
@@ -42,16 +42,16 @@ class Reliability:
         since, self._until = self._until, now
         lately = intervals.after(since)
         yield None
-        edges = np.array([*GROUPS, np.inf])
+        edges = np.array([*SPANS, np.inf])
         low, high = edges[:-1, None], edges[1:, None]
         watched = np.maximum(np.minimum(lately.end, high) - np.maximum(lately.start, low), 0.0).sum(axis=1)
         yield None
-        predicted = np.zeros(len(GROUPS))
+        predicted = np.zeros(len(SPANS))
         for part in lately.parts(_PARTS):
             predicted += model.predicted_returns(part).sum(axis=1)
             yield None
         seen = np.searchsorted(edges, lately.end[lately.returned], side="right") - 1
-        returns = np.bincount(seen, minlength=len(GROUPS))
+        returns = np.bincount(seen, minlength=len(SPANS))
         self.by_age = [
             ReturnsByAge(
                 before.watched_s + float(time), before.predicted + float(expected), before.returns + int(count)

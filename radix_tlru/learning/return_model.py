@@ -53,7 +53,6 @@ class LearnedReturns:
     """
 
     timeless = True
-    version = 0
     in_seconds = True
 
     def __init__(self) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from radix_tlru.learning.age_bands import BANDS, GROUPS
+from radix_tlru.learning.age_bands import BANDS, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.prompt_lengths import KINDS
 from radix_tlru.learning.reuse import AnswerShares
@@ -57,4 +57,4 @@ class LearnedState:
 
 def state_shape() -> dict[str, list[float]]:
     """What the numbers of a state are about, by name. A state of another shape says nothing here."""
-    return {"features": list(SIZES), "ages": list(BANDS), "groups of ages": list(GROUPS), "kinds of prompts": [KINDS]}
+    return {"features": list(SIZES), "ages": list(BANDS), "groups of ages": list(SPANS), "kinds of prompts": [KINDS]}

@@ -6,7 +6,7 @@ A NumPy archive (``.npz``) of numbers and text, read without pickle, so that not
 ``header``   JSON: the version, the model, the page size, the shape, the date, and what is small
 ``turns``    the turns that are remembered (``turn_log.TURN``)
 ``base``     log factors of the age bands
-``effects``  log factors of all categories of all features, by group of ages
+``effects``  log factors of all categories of all features, by span of ages
 ``lengths``  tokens that prompts added, and the kind of conversation
 ===========  ==================================================================================
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from radix_tlru.config import FLAGS, ConfigError
-from radix_tlru.learning.age_bands import BANDS, GROUPS
+from radix_tlru.learning.age_bands import BANDS, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.prompt_lengths import KINDS
 from radix_tlru.learning.reuse import AnswerShares
@@ -194,7 +194,7 @@ def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Sav
     for name, found, kind, shape in (
         ("turns", turns, TURN, (len(turns),)),
         ("base", base, np.dtype(float), (len(BANDS),)),
-        ("effects", effects, np.dtype(float), (sum(SIZES), len(GROUPS))),
+        ("effects", effects, np.dtype(float), (sum(SIZES), len(SPANS))),
         ("lengths", lengths, np.dtype(np.int64), (len(lengths), 2)),
     ):
         if found.dtype != kind or found.shape != shape:

@@ -47,10 +47,9 @@ def check_return_model(model: object, leaves: Sequence[Leaf] = LEAVES, twin: obj
         ModelError: an attribute is missing, an answer is not allowed, or the same question has two answers.
     """
     asked = AskedModel(model)
-    asked.must_have("timeless", "version")
+    asked.must_have("timeless")
     asked.must_have("key", "stamp", "group", "rate", "floor", methods=True)
     asked.attribute("timeless", lambda value: isinstance(value, bool), "True or False")
-    asked.attribute("version", is_whole, "a whole number")
     if hasattr(model, "in_seconds"):
         asked.attribute("in_seconds", lambda value: isinstance(value, bool), "True or False")
     _compare(asked, [_copy_of(asked), *([] if twin is None else [AskedModel(twin)])], leaves)

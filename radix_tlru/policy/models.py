@@ -68,14 +68,10 @@ class ReturnModel(Protocol):
 
     @property
     def timeless(self) -> bool:
-        """Whether all leaves of a group have one rate, which changes when ``version`` does and at no other time.
+        """Whether all leaves of a group have one rate, which never changes.
 
         If not, a decision compares the first leaf of every group, so there should be few.
         """
-
-    @property
-    def version(self) -> int:
-        """Counts the changes of timeless rates."""
 
     def key(self, leaf: Leaf) -> float:
         """Where the leaf stands in its group, whatever the time. While a leaf stays evictable its key may only grow."""
@@ -127,7 +123,6 @@ class SingleGroup:
 
     __slots__ = ()
     timeless: ClassVar[bool] = False
-    version: ClassVar[int] = 0
 
     def stamp(self, leaf: Leaf) -> float:
         return leaf.last_access
@@ -154,10 +149,6 @@ class ReturnModelWrapper:
     @property
     def timeless(self) -> bool:
         return self._returns.timeless
-
-    @property
-    def version(self) -> int:
-        return self._returns.version
 
     @property
     def in_seconds(self) -> bool:

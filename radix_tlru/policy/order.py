@@ -48,7 +48,8 @@ many as it can, because nobody waits then; decisions give the rest. From 8 to 12
 down by two points."""
 
 CORRECTED = 8
-"""Leaves that a decision corrects, at most: they came first by a price that was too low. A leaf that was used since it was priced counts, but is always moved back."""
+"""Leaves that a decision corrects, at most: they came first by a price that was too low. A leaf that was used since it
+was priced counts, too, but is moved back in any case."""
 
 CORRECTED_IN_A_TURN = 12
 """Leaves that the decisions of a turn correct. After so many each decision may still correct one."""
@@ -111,7 +112,6 @@ class EvictionOrder:
         self._reprices = REPRICED  # leaves that this turn may still reprice
         self._corrections = 0  # leaves that this decision may still correct
         self._corrections_left = CORRECTED_IN_A_TURN  # leaves that this turn may still correct
-        self._version = policy.returns.version
         self._victim: tuple[int, Bucket] | None = None  # id and bucket of the last victim, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
         self._timed_by = policy.returns  # the return model in whose time expiries are: the last whose groups expire
@@ -232,7 +232,7 @@ class EvictionOrder:
             self._price_buckets()
             return
         self._pricings.put_in_force(policy, self._now)
-        self._version, self._last_cost = policy.returns.version, 0.0
+        self._last_cost = 0.0
         if policy.returns != before.policy.returns:  # whose time may be another
             self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
         self._price_buckets()
@@ -282,9 +282,6 @@ class EvictionOrder:
         self._enter_pending()
         self._reprice_due()
         returns = self.policy.returns
-        if self._version != returns.version:
-            self._version = returns.version
-            self._price_buckets()
         self._corrections = granted = max(min(CORRECTED, self._corrections_left), 1)
         cheapest = self._cheapest_bucket if returns.timeless else self._cheapest_first_leaf
         while (found := cheapest()) is None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radix_tlru.learning.age_bands import BANDS, GROUP_OF, GROUPS, MIDDLES
+from radix_tlru.learning.age_bands import BANDS, MIDDLES, SPAN_OF, SPANS
 from radix_tlru.learning.turn_features import SIZES, Features
 from radix_tlru.learning.turn_log import Intervals
 
@@ -24,7 +24,7 @@ class TieError(ValueError):
 
 
 Effects = list[list[list[float]]]
-"""Log factors by feature, category and group of bands."""
+"""Log factors by feature, category and span of ages."""
 
 
 class Interval(NamedTuple):
@@ -39,18 +39,18 @@ class PlainModel(NamedTuple):
     effects: Effects
 
     def hazard(self, features: Features, band: int) -> float:
-        group = int(GROUP_OF[band])
-        effect = sum(values[category][group] for values, category in zip(self.effects, features, strict=True))
+        span = int(SPAN_OF[band])
+        effect = sum(values[category][span] for values, category in zip(self.effects, features, strict=True))
         return RECENCY / float(MIDDLES[band]) * math.exp(self.base[band] + effect)
 
-    def expected(self, interval: Interval, group: int) -> float:
-        """Returns within the interval, at ages of a group."""
-        bands = (band for band in range(len(BANDS)) if GROUP_OF[band] == group)
+    def expected(self, interval: Interval, span: int) -> float:
+        """Returns within the interval, at ages of a span."""
+        bands = (band for band in range(len(BANDS)) if SPAN_OF[band] == span)
         return sum(self.hazard(interval.features, band) * overlap(interval, band) for band in bands)
 
 
 def no_model() -> PlainModel:
-    return PlainModel([0.0] * len(BANDS), [[[0.0] * len(GROUPS) for _ in range(size)] for size in SIZES])
+    return PlainModel([0.0] * len(BANDS), [[[0.0] * len(SPANS) for _ in range(size)] for size in SIZES])
 
 
 def overlap(interval: Interval, band: int) -> float:
@@ -90,16 +90,16 @@ def _base(effects_alone: PlainModel, intervals: Sequence[Interval]) -> list[floa
 
 def _effect(model: PlainModel, intervals: Sequence[Interval], position: int) -> list[list[float]]:
     size, own = SIZES[position], model.effects[position]
-    found = [[0.0] * len(GROUPS) for _ in range(size)]
-    for group in range(len(GROUPS)):
+    found = [[0.0] * len(SPANS) for _ in range(size)]
+    for span in range(len(SPANS)):
         seen, expected = [0.0] * size, [0.0] * size
         for each in intervals:
             category = each.features[position]
-            expected[category] += model.expected(each, group) / math.exp(own[category][group])
-            if each.returned and GROUP_OF[band_of(each.end)] == group:
+            expected[category] += model.expected(each, span) / math.exp(own[category][span])
+            if each.returned and SPAN_OF[band_of(each.end)] == span:
                 seen[category] += 1
         for category, effect in enumerate(_shrunk(seen, expected)):
-            found[category][group] = effect
+            found[category][span] = effect
     return found
 
 

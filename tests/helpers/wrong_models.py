@@ -130,7 +130,7 @@ class Sometimes(Right):
 
 
 class Nothing:
-    timeless, version = True, 0
+    timeless = True
 
 
 # ---- prompt models ----

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radix_tlru.learning.age_bands import AGES, BANDS, age_step
+from radix_tlru.learning.age_bands import AGES, BANDS
 from radix_tlru.learning.gittins import by_age_steps, gittins
 
 LAST = len(BANDS) - 1
@@ -103,12 +103,6 @@ def test_there_is_a_step_of_age_for_each_price() -> None:
     assert AGES[0] == 0.0
     assert AGES[-1] == math.inf
     assert [later / earlier for earlier, later in pairwise(AGES[1:-1])] == pytest.approx([2**0.25] * (len(AGES) - 3))
-
-
-@given(st.floats(-10.0, 1e6))
-def test_the_step_of_an_age_is_the_last_that_has_begun(age_s: float) -> None:
-    step = age_step(age_s)
-    assert AGES[step] <= max(age_s, 0.0) < AGES[step + 1]
 
 
 @given(hazard_curves)

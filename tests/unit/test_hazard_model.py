@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from radix_tlru.learning.age_bands import BANDS, GROUPS, MIDDLES
+from radix_tlru.learning.age_bands import BANDS, MIDDLES, SPANS
 from radix_tlru.learning.gittins import gittins
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.records import Supersession
@@ -74,7 +74,7 @@ def test_hazards_and_predicted_returns_are_those_of_the_formula(seed: int) -> No
     for each, row in zip(others, predicted.T, strict=True):
         hazards = [plain(model).hazard(each.features, band) for band in range(len(BANDS))]
         assert model.hazards(each.features) == pytest.approx(np.array(hazards))
-        assert row == pytest.approx([plain(model).expected(each, group) for group in range(len(GROUPS))], abs=1e-9)
+        assert row == pytest.approx([plain(model).expected(each, span) for span in range(len(SPANS))], abs=1e-9)
 
 
 def test_a_fit_is_done_in_slices_the_last_of_which_is_the_model() -> None:
@@ -188,7 +188,7 @@ def test_an_effect_may_differ_between_groups_of_ages() -> None:
         row = (*NOTHING_KNOWN[:1], number % 2, *NOTHING_KNOWN[2:])
 
         def hazard(age: float, late: int = number % 2) -> float:
-            return 0.003 * ((1e-3 if age < GROUPS[1] else 10.0) if late else 1.0)
+            return 0.003 * ((1e-3 if age < SPANS[1] else 10.0) if late else 1.0)
 
         intervals.append(drawn(random, row, hazard, 128.0))
     effects = fit(intervals, times=2).effects[Feature.TURN]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.learning.age_bands import BANDS, GROUPS, MIDDLES
+from radix_tlru.learning.age_bands import BANDS, MIDDLES, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import Reliability, ReturnsByAge
@@ -74,9 +74,7 @@ def test_all_time_and_every_return_is_counted_once(steps_taken: list[tuple[float
     """However often it is counted, and whatever becomes of conversations between two counts."""
     log, reliability = TurnLog(), Reliability()
     random = np.random.default_rng(seed)
-    model = HazardModel(
-        random.normal(size=len(BANDS)), tuple(random.normal(size=(size, len(GROUPS))) for size in SIZES)
-    )
+    model = HazardModel(random.normal(size=len(BANDS)), tuple(random.normal(size=(size, len(SPANS))) for size in SIZES))
     open_rows: list[int] = []
     superseded: set[int] = set()
     at = 0.0
@@ -100,12 +98,12 @@ def test_all_time_and_every_return_is_counted_once(steps_taken: list[tuple[float
         Interval(tuple(row), *rest) for row, *rest in zip(*(c.tolist() for c in log.intervals()[:4]), strict=True)
     ]
     slow = PlainModel(model.base.tolist(), [values.tolist() for values in model.effects])
-    ends = [*GROUPS[1:], np.inf]
+    ends = [*SPANS[1:], np.inf]
     for group, found in enumerate(reliability.by_age):
-        watched = sum(max(min(each.end, ends[group]) - max(each.start, GROUPS[group]), 0.0) for each in intervals)
+        watched = sum(max(min(each.end, ends[group]) - max(each.start, SPANS[group]), 0.0) for each in intervals)
         assert found.watched_s == pytest.approx(watched)
         assert found.predicted == pytest.approx(sum(slow.expected(each, group) for each in intervals), rel=1e-6)
-        assert found.returns == sum(each.returned and GROUPS[group] <= each.end < ends[group] for each in intervals)
+        assert found.returns == sum(each.returned and SPANS[group] <= each.end < ends[group] for each in intervals)
     assert sum(each.returns for each in reliability.by_age) == log.returns
 
 

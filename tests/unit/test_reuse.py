@@ -256,7 +256,7 @@ def test_the_real_cache_finds_what_the_simulated_one_finds(policy: str, weight: 
     real = RealCache(policy, 60_000, **sizes)
     expected = simulate(simulated_cache(policy, 60_000, **sizes), requests)
     assert simulate(real, requests) == expected
-    assert real.cache.tail.learner.candidates.is_wrapped_by(reusable_only)
+    assert real.cache.tail.learner.candidates.evicts_unreusable
 
 
 def test_stock_may_cache_no_answer_that_was_thought_over() -> None:

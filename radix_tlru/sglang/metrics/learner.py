@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from radix_tlru.learning.age_bands import GROUPS
+from radix_tlru.learning.age_bands import SPANS
 from radix_tlru.learning.guard import FIGURES
 from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.sglang.metrics.maker import Maker, MirroredCounter
@@ -115,8 +115,8 @@ class _ReturnMetrics:
     """Returns of conversations, predicted and seen; and whether they repeated the last answer."""
 
     def __init__(self, make: Maker) -> None:
-        ends = (*(f"{end:g}" for end in GROUPS[1:]), "")
-        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(GROUPS, ends, strict=True)]
+        ends = (*(f"{end:g}" for end in SPANS[1:]), "")
+        spans = [f"{start:g}-{end}s" if end else f"{start:g}+s" for start, end in zip(SPANS, ends, strict=True)]
 
         def counters(name: str, documentation: str) -> dict[str, MirroredCounter]:
             return make.counters(name, documentation, "silent", spans)
