@@ -85,7 +85,8 @@ class Selector:
     def replay_turn(self, conversation: Conversation, turn: Turn, in_force: str) -> Iterator[None]:
         """A turn was served while that candidate was in force: so it is by the shadows, if they sample it.
 
-        That is a step for each, and one in which the rule is told what they found.
+        That is a step for each or, where much has to go for it, several; and one in which the rule is told what they
+        found.
         """
         self._count_context(turn.context_len)
         if conversation.family % self.one_in:
@@ -93,7 +94,8 @@ class Selector:
         self.prompt_tokens += turn.prompt_len
         uncached: list[int] = []
         for shadow in self._shadows.values():
-            uncached.append(turn.prompt_len - shadow.serve(conversation, turn))
+            cached = yield from shadow.serve_in_steps(conversation, turn)
+            uncached.append(turn.prompt_len - cached)
             yield
         threshold = next(iter(self._shadows.values())).order.policy.threshold
         for name, tokens in zip(self._shadows, uncached, strict=True):

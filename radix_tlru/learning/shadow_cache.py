@@ -1,63 +1,63 @@
 """What the same stream would have cost under another policy: a small cache of sampled conversations, without KV.
 
-A shadow serves one conversation in so many, with all of its branches, and what it holds of each counts for as many.
-Conversations are lines that begin with what they are known to share with others, whether or not the cache that is
-shadowed held it: this depends on the policy in force. They hold that part together; of two prefixes on one path the
-longer holds what it has beyond the shorter. So a turn costs some microseconds. The figures of shadows compare with each
-other, not quite with the cache that they shadow.
+A shadow serves one conversation in so many, with all of its branches, and what it holds of each counts for as many. It
+is a radix tree without tokens. A *prefix node* holds what a shared prefix adds to the next shorter one on its path. A
+*line* is the rest of a conversation's context. It begins below the prefixes that the conversation is known to share
+with others, whether or not the cache that is shadowed held them: this depends on the policy in force. So a turn costs
+some microseconds. The figures of shadows compare with each other, not quite with the cache that they shadow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 from radix_tlru.learning.records import Conversation, SharedPrefix, Turn
-from radix_tlru.learning.shared_prefixes import prefixes_of
+from radix_tlru.learning.shared_prefixes import MOST_ON_A_PATH, prefixes_of
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 
 __all__ = ["ShadowCache"]
 
-_MOST_ABOVE = 64  # shared prefixes that are looked at above one, at most
+_VICTIMS = 8
+"""Leaves that a step of a turn evicts, at most: some 0.3 ms. A long context may need the room of a thousand."""
 
 
-class _Front:
+class _PrefixNode:
     """What a shadow holds of a shared prefix beyond the next shorter one: its tokens ``start`` to ``end``.
 
-    Lines, and fronts of longer prefixes, are behind it and hold them together. While there are any, and while the front
-    holds tokens of its own, all that is above it is held.
+    While it has children, lines or nodes of longer prefixes, and holds tokens, all that is above it is held.
     """
 
-    __slots__ = ("above", "behind", "counts", "end", "history", "leaf_id", "number", "start")
+    __slots__ = ("children", "end", "history", "leaf_id", "number", "parent", "start", "weight")
 
-    def __init__(self, number: int, start: int, counts: int) -> None:
+    def __init__(self, number: int, start: int, weight: int) -> None:
         self.number = number
-        self.counts = counts  # fronts that it stands for
+        self.weight = weight  # nodes of the cache that is shadowed that this one stands for
         self.start = self.end = start
-        self.above: _Front | None = None
-        self.history = self.behind = 0
-        self.leaf_id = 0  # in the order, while nothing is behind it; 0: it is not there
+        self.parent: _PrefixNode | None = None
+        self.history = self.children = 0
+        self.leaf_id = 0  # in the order, while it has no children; 0: it is not there
 
-    def way_up(self) -> Iterator[_Front]:
-        """This front and those above it, the nearest first."""
-        front: _Front | None = self
-        for _ in range(_MOST_ABOVE):
-            if front is None:
+    def way_up(self) -> Iterator[_PrefixNode]:
+        """This node and those above it, the nearest first."""
+        node: _PrefixNode | None = self
+        for _ in range(MOST_ON_A_PATH):
+            if node is None:
                 return
-            yield front
-            front = front.above
+            yield node
+            node = node.parent
 
-    def missing(self, end: int) -> Iterator[tuple[_Front, int]]:
-        """Fronts that have to hold more, and down to where, so that all tokens down to ``end`` are held."""
-        for each in self.way_up():
-            is_held = each.end > each.start
-            if end > each.end:
-                yield each, end
+    def missing(self, end: int) -> Iterator[tuple[_PrefixNode, int]]:
+        """Nodes that have to hold more, and down to where, so that all tokens down to ``end`` are held."""
+        for node in self.way_up():
+            is_held = node.end > node.start
+            if end > node.end:
+                yield node, end
             if is_held:
                 return
-            end = min(end, each.start)
+            end = min(end, node.start)
 
 
 class ShadowCache:
@@ -74,34 +74,44 @@ class ShadowCache:
         self.order = EvictionOrder(policy, page_size, self._leaves.get)
         self.capacity, self._resident, self._one_in = capacity, 0, one_in
         self._page_size = page_size
-        self._ids: dict[int, int] = {}  # by conversation, of those that have a leaf
-        self._fronts: dict[int, _Front] = {}  # by number of the prefix
-        self._front_of: dict[int, _Front] = {}  # by conversation, of lines that begin with one
-        self._fronts_alone: dict[int, _Front] = {}  # fronts with nothing behind them, by id in the order
+        self._ids: dict[int, int] = {}  # of lines in the order, by conversation
+        self._nodes: dict[int, _PrefixNode] = {}  # by number of the prefix
+        self._node_above: dict[int, _PrefixNode] = {}  # by conversation, of lines that are below one
+        self._childless: dict[int, _PrefixNode] = {}  # nodes that can be evicted, by id in the order
         self._last_id = 0
         self._served = 0
 
     def serve(self, conversation: Conversation, turn: Turn) -> int:
         """Serve a turn. Returns the tokens of its prompt that were cached."""
+        steps = self.serve_in_steps(conversation, turn)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                cached: int = end.value
+                return cached
+
+    def serve_in_steps(self, conversation: Conversation, turn: Turn) -> Generator[None, None, int]:
+        """The same in steps, none of which takes long. Between them no other turn may be served."""
         self._served += 1
         start = held = min(conversation.common, turn.prompt_len) // self._page_size * self._page_size
-        leaf_id, front = self._ids.pop(conversation.number, 0), None
+        leaf_id, node = self._ids.pop(conversation.number, 0), None
         if leaf_id:
             leaf = self._withdraw(leaf_id)
             start = leaf.start
             held = min(leaf.end, leaf.conversation.reusable_len)
             self._resident -= (leaf.end - max(held, start)) * self._one_in  # what no prompt repeats goes with it
         elif conversation.prefix is not None and start:
-            front = self._take_up(conversation, start)
-            if front is not None:
-                held = min(next((each.end for each in front.way_up() if each.end > each.start), 0), start)
+            node = self._begin_below(conversation, start)
+            if node is not None:
+                held = min(next((each.end for each in node.way_up() if each.end > each.start), 0), start)
         context = max(min(turn.context_len, start + self.capacity // self._one_in), start, held)
         alone = (context - max(start, held)) * self._one_in
-        missing = 0 if front is None else sum((end - each.end) * each.counts for each, end in front.missing(start))
-        self._make_room(missing + alone)
+        missing = 0 if node is None else sum((end - each.end) * each.weight for each, end in node.missing(start))
+        yield from self._make_room(missing + alone)
         self._resident += alone
-        if front is not None:
-            self._hold(front, start)
+        if node is not None:
+            self._fill(node, start)
         leaf = Leaf(start, context, max(turn.context_len, context), float(self._served), conversation)
         if context > start:
             self._ids[conversation.number] = self._offer(leaf)
@@ -129,27 +139,31 @@ class ShadowCache:
         self.order.remove_leaf(leaf_id)
         return self._leaves.pop(leaf_id)
 
-    def _make_room(self, tokens: int) -> None:
+    def _make_room(self, tokens: int) -> Iterator[None]:
         missing = self._resident + tokens - self.capacity
         if missing <= 0:
             return
         aim = self._resident - max(missing, self.order.policy.trim_chunk * self._one_in)
+        victims = 0
         while self._resident > aim:
             victim = self.order.choose_victim(-((aim - self._resident) // self._one_in))
             if victim is None:
                 return
             self._evict(victim.leaf_id, victim.keep)
+            victims += 1
+            if victims % _VICTIMS == 0:
+                yield
 
     def _evict(self, leaf_id: int, keep: int) -> None:
-        leaf, front = self._withdraw(leaf_id), self._fronts_alone.pop(leaf_id, None)
-        if front is not None:
-            self._resident -= (leaf.end - keep) * front.counts
-            front.end, front.leaf_id = keep, 0
-            if keep > front.start:
-                self._offer_front(front, leaf)
+        leaf, node = self._withdraw(leaf_id), self._childless.pop(leaf_id, None)
+        if node is not None:
+            self._resident -= (leaf.end - keep) * node.weight
+            node.end, node.leaf_id = keep, 0
+            if keep > node.start:
+                self._offer_node(node, leaf)
             else:
-                del self._fronts[front.number]
-                self._leave(front.above, leaf)
+                del self._nodes[node.number]
+                self._drop_child(node.parent, leaf)
             return
         self._resident -= (leaf.end - keep) * self._one_in
         if keep > leaf.start:
@@ -161,122 +175,127 @@ class ShadowCache:
 
     def _end_line(self, leaf: Leaf) -> None:
         """Nothing is left of a line but what it shares with others."""
-        self._leave(self._front_of.pop(leaf.conversation.number, None), leaf)
+        self._drop_child(self._node_above.pop(leaf.conversation.number, None), leaf)
 
     # ---- what lines share ----
 
-    def _take_up(self, conversation: Conversation, start: int) -> _Front | None:
-        """The front behind which the conversation's line begins, after ``start`` tokens; None: none is so short."""
-        path: list[tuple[SharedPrefix, int]] = []  # from the root: a prefix, and where its front ends
+    def _prefix_path(self, conversation: Conversation, start: int) -> list[tuple[SharedPrefix, int]]:
+        """Prefixes on the path of a conversation, and where the node of each ends; the last one ends at ``start``."""
+        path: list[tuple[SharedPrefix, int]] = []
         for prefix in reversed([*prefixes_of(conversation)]):
             end = start if prefix is conversation.prefix else prefix.depth // self._page_size * self._page_size
-            found = self._fronts.get(prefix.number)
+            found = self._nodes.get(prefix.number)
             if (path[-1][1] if path else 0) < end <= start and (found is None or found.start < end):
                 path.append((prefix, end))
+        return path
+
+    def _begin_below(self, conversation: Conversation, start: int) -> _PrefixNode | None:
+        """The node below which the conversation's line begins, after ``start`` tokens; None: no prefix is so short."""
+        path = self._prefix_path(conversation, start)
         if not path:
             return None
         last = Leaf(0, start, start, float(self._served), conversation)
         first = len(path) - 1
-        while first and self._is_behind(path[first][0].number, path[first - 1][0].number, path[first - 1][1]):
+        while first and self._is_below(path[first][0].number, path[first - 1][0].number, path[first - 1][1]):
             first -= 1
         above, begin = None, 0
         for prefix, end in path[first:]:
-            counts = 1 if prefix.is_common else self._one_in
-            front = self._fronts.get(prefix.number)
-            if front is None:
-                front = self._fronts[prefix.number] = _Front(prefix.number, begin, counts)
-                self._put_behind(front, above)
+            weight = 1 if prefix.is_common else self._one_in
+            node = self._nodes.get(prefix.number)
+            if node is None:
+                node = self._nodes[prefix.number] = _PrefixNode(prefix.number, begin, weight)
+                self._put_below(node, above)
                 if end == start:
-                    self._share_line(conversation.left, front, start)
-            elif above is not None and front.above is not above:
-                self._move_behind(front, above, begin, last)
-            self._resident += (front.end - front.start) * (counts - front.counts)
-            front.counts = counts
-            above, begin = front, end
-        assert above is not None, "a path has a front"
+                    self._split_line(conversation.left, node, start)
+            elif above is not None and node.parent is not above:
+                self._move_below(node, above, begin, last)
+            self._resident += (node.end - node.start) * (weight - node.weight)
+            node.weight = weight
+            above, begin = node, end
+        assert above is not None, "a path has a node"
         self._begin_line(conversation.number, above)
         return above
 
-    def _is_behind(self, number: int, above: int, end: int) -> bool:
-        """Whether the front of a prefix is, or has to be, behind that of a shorter one."""
-        front = self._fronts.get(number)
-        return front is None or front.start < end or (front.above is not None and front.above.number == above)
+    def _is_below(self, number: int, above: int, end: int) -> bool:
+        """Whether the node of a prefix is, or has to be, below that of a shorter one."""
+        node = self._nodes.get(number)
+        return node is None or node.start < end or (node.parent is not None and node.parent.number == above)
 
-    def _begin_line(self, number: int, front: _Front) -> None:
-        self._front_of[number] = front
-        self._use(front)
+    def _begin_line(self, number: int, node: _PrefixNode) -> None:
+        self._node_above[number] = node
+        self._add_child(node)
 
-    def _put_behind(self, front: _Front, above: _Front | None) -> None:
-        front.above = above
-        if above is not None:
-            self._use(above)
+    def _put_below(self, node: _PrefixNode, parent: _PrefixNode | None) -> None:
+        node.parent = parent
+        if parent is not None:
+            self._add_child(parent)
 
-    def _use(self, front: _Front) -> None:
-        """One more is behind it. Meanwhile it cannot be evicted."""
-        front.behind += 1
-        if front.leaf_id:
-            self._withdraw(front.leaf_id)
-            del self._fronts_alone[front.leaf_id]
-            front.leaf_id = 0
+    def _add_child(self, node: _PrefixNode) -> None:
+        """While it has one, the node cannot be evicted."""
+        node.children += 1
+        if node.leaf_id:
+            self._withdraw(node.leaf_id)
+            del self._childless[node.leaf_id]
+            node.leaf_id = 0
 
-    def _leave(self, front: _Front | None, last: Leaf) -> None:
-        """One less is behind it. Where ``last`` was the last one, it can be evicted, and was used when that was."""
-        while front is not None:
-            front.behind -= 1
-            front.history = max(front.history, last.history)
-            if front.behind:
+    def _drop_child(self, node: _PrefixNode | None, last: Leaf) -> None:
+        """A child is gone. If ``last`` was the last one, the node can be evicted, and was used when that was."""
+        while node is not None:
+            node.children -= 1
+            node.history = max(node.history, last.history)
+            if node.children:
                 return
-            if front.end > front.start:
-                self._offer_front(front, last)
+            if node.end > node.start:
+                self._offer_node(node, last)
                 return
-            del self._fronts[front.number]
-            front = front.above
+            del self._nodes[node.number]
+            node = node.parent
 
-    def _offer_front(self, front: _Front, last: Leaf) -> None:
-        history = max(front.history, front.end)
-        front.leaf_id = self._offer(last._replace(start=front.start, end=front.end, history=history))
-        self._fronts_alone[front.leaf_id] = front
+    def _offer_node(self, node: _PrefixNode, last: Leaf) -> None:
+        history = max(node.history, node.end)
+        node.leaf_id = self._offer(last._replace(start=node.start, end=node.end, history=history))
+        self._childless[node.leaf_id] = node
 
-    def _hold(self, front: _Front, end: int) -> None:
-        """Hold all tokens down to ``end``, which is within a front or above it."""
-        for each, to in front.missing(end):
-            self._resident += (to - each.end) * each.counts
+    def _fill(self, node: _PrefixNode, end: int) -> None:
+        """Hold all tokens down to ``end``, which is within a node or above it."""
+        for each, to in node.missing(end):
+            self._resident += (to - each.end) * each.weight
             each.end = to
 
-    def _share_line(self, number: int, front: _Front, start: int) -> None:
-        """Another conversation left the path of this one after ``start`` tokens: both go on behind the new front."""
+    def _split_line(self, number: int, node: _PrefixNode, start: int) -> None:
+        """Another conversation left the path of this one after ``start`` tokens: both go on below the new node."""
         leaf = self._leaves.get(self._ids.get(number, 0))
         if leaf is None:
             return
-        before = self._front_of.get(number)
+        before = self._node_above.get(number)
         if leaf.start >= start:
             for each in before.way_up() if before is not None else ():
-                if each.above is front.above and each.start == front.start and start <= each.end:
-                    front.end = each.start = start
-                    self._resident += (start - front.start) * (front.counts - each.counts)
-                    self._put_behind(each, front)
-                    if front.above is not None:
-                        front.above.behind -= 1
+                if each.parent is node.parent and each.start == node.start and start <= each.end:
+                    node.end = each.start = start
+                    self._resident += (start - node.start) * (node.weight - each.weight)
+                    self._put_below(each, node)
+                    if node.parent is not None:
+                        node.parent.children -= 1
                     return
             return
         self._withdraw(self._ids.pop(number))
-        self._hold(front, min(leaf.end, start))
+        self._fill(node, min(leaf.end, start))
         alone = max(leaf.end - start, 0)
         self._resident += (alone - (leaf.end - leaf.start)) * self._one_in
         if alone:
-            self._begin_line(number, front)
+            self._begin_line(number, node)
             self._ids[number] = self._offer(leaf._replace(start=start))
         else:
-            self._front_of.pop(number, None)
-        self._leave(before, leaf)
+            self._node_above.pop(number, None)
+        self._drop_child(before, leaf)
 
-    def _move_behind(self, front: _Front, above: _Front, start: int, last: Leaf) -> None:
-        """A shorter prefix was found on the path of a front, since that was made: it holds all down to ``start``."""
-        before, held = front.above, min(front.end, start)
-        if any(each is front for each in above.way_up()):
+    def _move_below(self, node: _PrefixNode, parent: _PrefixNode, start: int, last: Leaf) -> None:
+        """A shorter prefix was found on the path of a node, since that was made: it holds all down to ``start``."""
+        before, held = node.parent, min(node.end, start)
+        if any(each is node for each in parent.way_up()):
             return
-        self._resident -= (held - front.start) * front.counts
-        front.start, front.end = start, max(front.end, start)
-        self._put_behind(front, above)
-        self._hold(above, held)
-        self._leave(before, last)
+        self._resident -= (held - node.start) * node.weight
+        node.start, node.end = start, max(node.end, start)
+        self._put_below(node, parent)
+        self._fill(parent, held)
+        self._drop_child(before, last)

@@ -14,16 +14,18 @@ from radix_tlru.learning.prefix_index import PrefixIndex
 from radix_tlru.learning.records import Conversation, SharedPrefix
 from radix_tlru.policy.sharded_dict import ShardedDict
 
-__all__ = ["SharedPrefixes", "prefixes_of", "reuse_rate"]
+__all__ = ["MOST_ON_A_PATH", "SharedPrefixes", "prefixes_of", "reuse_rate"]
+
+MOST_ON_A_PATH = 64
+"""Prefixes of one conversation that are looked at. Most conversations have a few."""
 
 _MOST_REMEMBERED = 20_000  # prefixes that are recognised when they are used again
-_MOST_ON_A_PATH = 64  # prefixes of one conversation that are looked at; most conversations have a few
 _MEMORY = 0.7  # share of the mean wait that each new wait leaves
 _RATE = 0.5  # times 1 / the mean wait: most waits are shorter than their mean, a few much longer
 
 
 def reuse_rate(prefix: SharedPrefix, at: float) -> float:
-    """The rate (1 / s) at which other conversations use the prefix, at a time (s). Of one use half is believed."""
+    """The rate (1 / s) at which other conversations use the prefix, at a time (s), scaled by uses / (uses + 1)."""
     if not prefix.uses:
         return 0.0
     return _RATE * prefix.uses / (prefix.uses + 1) / max(prefix.wait, at - prefix.last_use, 1e-3)
@@ -32,7 +34,7 @@ def reuse_rate(prefix: SharedPrefix, at: float) -> float:
 def prefixes_of(conversation: Conversation) -> Iterator[SharedPrefix]:
     """The shared prefixes that a conversation began with, the longest first: 64 of them, if there are more."""
     prefix = conversation.prefix
-    for _ in range(_MOST_ON_A_PATH):
+    for _ in range(MOST_ON_A_PATH):
         if prefix is None:
             return
         yield prefix

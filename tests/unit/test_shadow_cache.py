@@ -16,8 +16,8 @@ LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
 
 def held(shadow: ShadowCache) -> int:
     """Tokens of its prefixes, and of its lines, each of which stands for several."""
-    lines = sum(leaf.end - leaf.start for number, leaf in shadow._leaves.items() if number not in shadow._fronts_alone)
-    return sum((front.end - front.start) * front.counts for front in shadow._fronts.values()) + lines * shadow._one_in
+    lines = sum(leaf.end - leaf.start for number, leaf in shadow._leaves.items() if number not in shadow._childless)
+    return sum((node.end - node.start) * node.weight for node in shadow._nodes.values()) + lines * shadow._one_in
 
 
 def test_a_conversation_that_forks_within_a_shared_prefix_leaves_it_to_the_others() -> None:
@@ -37,6 +37,20 @@ def test_a_conversation_that_forks_within_a_shared_prefix_leaves_it_to_the_other
         resident.append(shadow._resident)
         assert shadow._resident == held(shadow)
     assert resident == [4 * 1_024, 4 * 1_200, 4 * (1_024 + 176 + 176), 4 * (1_024 + 176)]
+
+
+def test_a_long_context_gets_its_room_in_steps_of_eight_leaves() -> None:
+    """Of 1,000 leaves of 64 tokens 500 have to go for a context of 32,000, before which as many tokens were served."""
+    shadow, conversations, words = ShadowCache(LRU, 64_000, 1), new_conversations(), Words()
+    for at in range(1_000):
+        served = told(float(at), words.fresh(60), words.fresh(4))
+        assert shadow.serve(conversations.record_turn(served, is_leaf=True), served) == 0
+    long = told(1_000.0, words.fresh(31_000), words.fresh(1_000))
+    leaves = [len(shadow.order)]
+    leaves += [len(shadow.order) for _ in shadow.serve_in_steps(conversations.record_turn(long, is_leaf=True), long)]
+    assert leaves == [1_000 - 8 * step for step in range(500 // 8 + 1)]
+    assert len(shadow.order) == 1_000 - 500 + 1
+    assert shadow._resident == held(shadow) == 64_000
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 5])

@@ -241,10 +241,10 @@ def test_a_shadow_evicts_a_shared_prefix_with_its_last_branch() -> None:
     first = [run(float(name), name, cached=1_024 if name else 0) for name in range(3)]
     others = [run(10.0 + name, 100 + name, cached=0, template=2 + name) for name in range(9)]
     served(shadow, conversations, first)
-    assert len(shadow._fronts) == 1
+    assert len(shadow._nodes) == 1
     served(shadow, conversations, others)
-    assert not shadow._fronts, "nine others of 2,024 tokens each leave nothing of it"
-    assert not shadow._fronts_alone
+    assert not shadow._nodes, "nine others of 2,024 tokens each leave nothing of it"
+    assert not shadow._childless
     (found,) = served(shadow, conversations, [run(30.0, 200, cached=1_024)])
     assert found == 0
     assert shadow._resident <= shadow.capacity
