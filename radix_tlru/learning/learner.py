@@ -50,6 +50,9 @@ _PROMPTS_EVERY = 256
 _SLICES = 128
 """A slice is 1 / _SLICES of the steps of learning that wait, and at least one step."""
 
+_MOST_STEPS = 8
+"""Steps of a slice, at most, some 0.4 ms; or those of the turns that were recorded since the last one."""
+
 _OVER = object()
 
 
@@ -94,6 +97,7 @@ class Learner:
         self._quota = ClaimQuota(capacity)
         self._capacity, self._page_size = capacity, page_size
         self._turns = self._tokens = 0
+        self._turns_at_slice = 0  # turns that were recorded when it was last learned from some
         self._learned = 0  # turns of those
         self._unlearned: deque[tuple[Conversation, Turn]] = deque()
         self._lesson: Iterator[None] | None = None  # what is left of the turn that is being learned from
@@ -150,12 +154,15 @@ class Learner:
         answers of others wait meanwhile.
 
         Args:
-            a_slice: a step of a turn, or a 128th of the steps that wait, if those are more.
+            a_slice: a step of a turn, or a 128th of the steps that wait, if those are more; 8 steps at most, or those
+                of as many turns as were recorded since the last slice.
         """
         steps, turns = math.inf, 0
         if a_slice:
             a_turn = 2 + len(self.candidates)  # each candidate's shadow, the verdict, the end
-            steps = max(math.ceil(len(self._unlearned) * a_turn / _SLICES), 1)
+            most = max(_MOST_STEPS, a_turn * (self._turns - self._turns_at_slice))
+            steps = min(max(math.ceil(len(self._unlearned) * a_turn / _SLICES), 1), most)
+        self._turns_at_slice = self._turns
         while steps > 0:
             if self._lesson is None:
                 if not self._unlearned:

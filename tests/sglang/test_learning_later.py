@@ -307,10 +307,11 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     learner, replayed = driver.cache.tail.learner, list[float]()
     shadows = learner.selector._shadows.values()
     for shadow in shadows:
-        serve = shadow.serve
-        shadow.serve = lambda conversation, turn, serve=serve: (replayed.append(turn.stamp), serve(conversation, turn))[
-            1
-        ]
+        serve = shadow.serve_in_steps
+        shadow.serve_in_steps = lambda conversation, turn, serve=serve: (
+            replayed.append(turn.stamp),
+            serve(conversation, turn),
+        )[1]
     recorded = [learner.served.requests]
     process(driver, lambda: serve_others(TURNS, 40))
     counts = [0, len(replayed)]
@@ -330,6 +331,42 @@ def test_from_many_that_end_at_once_it_is_learned_slice_by_slice_and_in_their_or
     process(driver, lambda: serve_others(TURNS + 40, 9))
     turn(driver, draw, TURNS + 49)  # outside of a batch: nothing is left over
     assert replayed == [float(number) for number in range(TURNS, TURNS + 50) for _ in shadows]
+
+
+def test_however_many_end_at_once_a_later_step_records_four_and_learns_eight_steps() -> None:
+    driver = learning()
+    learner = driver.cache.tail.learner
+    for number in range(TURNS):
+        driver.request(driver.fresh(20), prompt=15, stamp=float(number))
+
+    def serve(first: int, count: int) -> None:
+        for number in range(first, first + count):
+            driver.request(driver.fresh(20), prompt=15, stamp=float(number))
+
+    recorded = [learner.served.requests]
+    for count in (400, *[0] * 120):
+        process(driver, lambda count=count: serve(TURNS, count))
+        recorded.append(learner.served.requests)
+    steps = [after - before for before, after in pairwise(recorded)]
+    assert steps[0] == 400 / 16, "the step in which they end does more"
+    assert set(steps[1:20]) == {4}
+    assert sum(steps) == 400
+    left = learner.unlearned
+    process(driver, lambda: None)
+    assert left - learner.unlearned <= 8 // 5 + 1, "a turn takes five steps: three shadows, the verdict, the end"
+
+
+def test_turns_never_pile_up_where_five_end_in_each_step() -> None:
+    """Of 2,500 turns. Until a 16th of those that wait is five, more come than are recorded; so with a 128th."""
+    driver, waiting, left = learning(), list[int](), list[int]()
+    tail = driver.cache.tail
+    for step in range(500):
+        stamps = range(5 * step, 5 * step + 5)
+        process(driver, lambda stamps=stamps: [driver.request(driver.fresh(20), stamp=float(at)) for at in stamps])
+        waiting.append(len(tail._unrecorded))
+        left.append(tail.learner.unlearned)
+    assert 8 <= max(waiting) <= 16 * 5
+    assert 8 <= max(left) <= 128 * 5
 
 
 def test_a_batch_that_cannot_be_processed_leaves_learning_as_it_was() -> None:

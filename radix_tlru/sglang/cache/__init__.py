@@ -5,6 +5,7 @@ file                its job
 ==================  ====================================================================================
 learning_cache      SGLang's cache with a component that learns: ξ, metrics, what ranks agree on
 learning_component  turns, and the policy in force; whoever evicts
+unrecorded          turns that wait to be recorded
 dry_run             SGLang's own eviction, beside a learner that watches
 radix_cache         ``build_cache``: the real ``UnifiedRadixCache``, evicting tails
 component           what does not depend on the tree: victims

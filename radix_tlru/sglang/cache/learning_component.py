@@ -8,11 +8,9 @@ go on from here: :class:`~radix_tlru.sglang.cache.component.TailComponent` evict
 from __future__ import annotations
 
 import logging
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,6 +21,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import is_known
 from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.breaker import Breaker
+from radix_tlru.sglang.cache.unrecorded import LEAST_RECORDED, ServedTurn, UnrecordedTurns
 from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.sglang.requests.metadata import metadata_of
 from radix_tlru.sglang.requests.turns import is_turn, turn_of
@@ -42,22 +41,8 @@ __all__ = ["LearningComponent", "component_for"]
 
 logger = logging.getLogger(__name__)
 
-_RECORDED = 2
-"""Turns that a step records, or a 16th of those that wait if that is more. One takes as long as to cache it."""
-
 _MOST_UNLEARNED = 8
 """Turns that wait for an idle moment to be learned from. If more do, every step learns a slice."""
-
-
-@dataclass(slots=True)
-class _Served:
-    """A turn that was served, and is not recorded yet."""
-
-    node_id: NodeId  # at which its context ends
-    turn: Turn
-    rid: str
-    is_leaf: bool  # whether nothing that was cached then continued it
-    is_back: bool = False  # whether a request that continues it has come
 
 
 class LearningComponent(FullComponent):
@@ -95,7 +80,7 @@ class LearningComponent(FullComponent):
         self.learns_when_idle = True
         """Whether all ranks are idle at the same steps: stages of a pipeline are not."""
         self._has_steps = False  # of a scheduler: without one there is no later
-        self._unrecorded: list[_Served] = []
+        self._unrecorded = UnrecordedTurns()
 
     # ---- the tree ----
 
@@ -141,9 +126,7 @@ class LearningComponent(FullComponent):
         """A leaf was looked up, for a request that is queued or about to be served: so its conversation is back."""
         if self.learner is None:
             return
-        for served in self._unrecorded:
-            if served.node_id == node_id:
-                served.is_back = True
+        self._unrecorded.mark_back(node_id)
         try:
             conversation = self.conversation_at(node_id)
             if conversation is not None and self.learner is not None:
@@ -210,8 +193,8 @@ class LearningComponent(FullComponent):
         if self.learner is None:
             return
         try:
-            self._unrecorded.append(_Served(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
-            if len(self._unrecorded) > _RECORDED:  # it may be a later step that records it
+            self._unrecorded.add(ServedTurn(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
+            if len(self._unrecorded) > LEAST_RECORDED:  # it may be a later step that records it
                 self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
@@ -220,15 +203,11 @@ class LearningComponent(FullComponent):
             self.learn()
 
     def record_served(self, most: int | None = None) -> None:
-        """Record the turns that were served, or the earliest of them, and put in force what their clients say.
-
-        To find whose turn one is takes as long as to cache it.
-        """
-        recorded, self._unrecorded = self._unrecorded[:most], self._unrecorded[most:] if most is not None else []
-        for served in recorded:
+        """Record the turns that were served, or the earliest of them, and put in force what their clients say."""
+        for served in self._unrecorded.take(most):
             learner = self.learner
             if learner is None:
-                return
+                continue
             try:
                 conversation = learner.record_turn(served.turn, served.is_leaf, learns_later=True)
                 if served.is_back:
@@ -244,9 +223,7 @@ class LearningComponent(FullComponent):
 
     def leave_uses(self, node_id: NodeId, left_id: NodeId) -> None:
         """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""
-        for served in self._unrecorded:
-            if served.node_id == node_id:
-                served.node_id = left_id
+        self._unrecorded.leave(node_id, left_id)
 
     def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
         """What a conversation will go on with was prefilled, and ends at that node."""
@@ -277,7 +254,7 @@ class LearningComponent(FullComponent):
         finally:
             self.learns_later = False
             if self._unrecorded:
-                self.record_served(self._recorded_in_a_step if a_slice else None)
+                self.record_served(self._unrecorded.in_a_step if a_slice else None)
         if not a_slice or self._cannot_wait:
             self.learn(a_slice=a_slice)
 
@@ -290,13 +267,9 @@ class LearningComponent(FullComponent):
     def work_when_idle(self) -> None:
         """No batch is there to run: record some turns that wait, or else learn from a slice of them."""
         if self._unrecorded:
-            self.record_served(self._recorded_in_a_step)
+            self.record_served(self._unrecorded.in_a_step)
         else:
             self.learn(a_slice=True)
-
-    @property
-    def _recorded_in_a_step(self) -> int:
-        return max(_RECORDED, math.ceil(len(self._unrecorded) / 16))
 
     @property
     def _cannot_wait(self) -> bool:

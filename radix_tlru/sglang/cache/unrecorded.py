@@ -1,0 +1,84 @@
+"""Turns that were served and wait to be recorded: in their order, and by the node at which their contexts end.
+
+To find whose turn one is takes as long as to cache it. So a step of the scheduler records a few, however many wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
+
+    from radix_tlru.learning.records import Turn
+
+__all__ = ["LEAST_RECORDED", "ServedTurn", "UnrecordedTurns"]
+
+LEAST_RECORDED = 2
+"""Turns that a step records at least. If a 16th of those that wait is more, it records that many."""
+
+_MOST_RECORDED = 4
+"""Turns that a step records at most, some 0.4 ms, or as many as it added itself: so they never pile up."""
+
+
+@dataclass(slots=True, eq=False)
+class ServedTurn:
+    """A turn that was served, and is not recorded yet."""
+
+    node_id: NodeId  # at which its context ends
+    turn: Turn
+    rid: str
+    is_leaf: bool  # whether nothing that was cached then continued it
+    is_back: bool = False  # whether a request that continues it has come
+
+
+class UnrecordedTurns:
+    """The turns that wait, the earliest first."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[ServedTurn] = deque()
+        self._at: dict[NodeId, list[ServedTurn]] = {}  # the same, by node
+        self._added = 0  # since a step last took some
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, served: ServedTurn) -> None:
+        """One more waits."""
+        self._waiting.append(served)
+        self._at.setdefault(served.node_id, []).append(served)
+        self._added += 1
+
+    def mark_back(self, node_id: NodeId) -> None:
+        """A request has come that continues the contexts which end at a node."""
+        for served in self._at.get(node_id, ()):
+            served.is_back = True
+
+    def leave(self, node_id: NodeId, left_id: NodeId) -> None:
+        """A node, or its tail, is evicted: contexts that ended there end at ``left_id`` now."""
+        moved = self._at.pop(node_id, None)
+        if moved is not None:
+            for served in moved:
+                served.node_id = left_id
+            self._at.setdefault(left_id, []).extend(moved)
+
+    @property
+    def in_a_step(self) -> int:
+        """How many of them a step records. Ranks that served the same turns count alike."""
+        return min(max(LEAST_RECORDED, math.ceil(len(self) / 16)), max(_MOST_RECORDED, self._added))
+
+    def take(self, most: int | None = None) -> Iterator[ServedTurn]:
+        """Take turns off, the earliest first: ``most`` at most, or all that wait now."""
+        self._added = 0
+        for _ in range(len(self) if most is None else min(most, len(self))):
+            served = self._waiting.popleft()
+            others = self._at[served.node_id]
+            others.remove(served)
+            if not others:
+                del self._at[served.node_id]
+            yield served
