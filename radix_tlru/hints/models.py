@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from radix_tlru.hints.schema import HIGHEST, NEUTRAL, Hints
 from radix_tlru.policy.models import Group, Leaf, PromptModel, ReturnModel, ReturnModelWrapper
@@ -34,8 +35,29 @@ _ENDED = _RETURNS + len(_LEFT_S)
 _KINDS = _ENDED + 1
 
 
+class HintedConversation(Protocol):
+    """What hints need of ``leaf.conversation``."""
+
+    stamp: float
+    """When its last turn arrived, s."""
+    hints: Hints | None
+    """What is believed of what was said with that turn."""
+
+    @property
+    def common(self) -> int:
+        """Tokens that it shares with others, of whom it says nothing."""
+
+
+def _conversation_of(leaf: Leaf) -> HintedConversation | None:
+    conversation: HintedConversation | None = leaf.conversation
+    return conversation
+
+
 class HintedReturns(ReturnModelWrapper):
-    """A return model that takes hints. ``leaf.conversation`` is a Conversation; time is its stamps, in s."""
+    """A return model that takes hints. Time is that of stamps, in s.
+
+    Where the time of the model inside is another one, its pace is followed as leaves are stamped.
+    """
 
     def __init__(self, returns: ReturnModel) -> None:
         super().__init__(returns)
@@ -48,9 +70,10 @@ class HintedReturns(ReturnModelWrapper):
         if self.in_seconds:
             return time
         self._now = max(self._now, time)
-        if leaf.conversation is None:
+        conversation = _conversation_of(leaf)
+        if conversation is None:
             return 0.0
-        stamp: float = leaf.conversation.stamp
+        stamp = conversation.stamp
         if self._first is None:
             self._first = stamp, time
         elif stamp > self._first[0] and time > self._first[1]:
@@ -87,12 +110,11 @@ class HintedReturns(ReturnModelWrapper):
 
     def floor(self, leaf: Leaf) -> int:
         floor = super().floor(leaf)
-        hints: Hints | None = leaf.conversation.hints if leaf.conversation is not None else None
-        if hints is None:
+        conversation = _conversation_of(leaf)
+        if conversation is None or conversation.hints is None:
             return floor
-        cuts = (cut for each in hints.retention for cut in (each.start, each.end) if cut is not None)
-        common: int = leaf.conversation.common
-        return max(depth for depth in (0, floor, common, *cuts) if depth < leaf.end)
+        cuts = (cut for each in conversation.hints.retention for cut in (each.start, each.end) if cut is not None)
+        return max(depth for depth in (0, floor, conversation.common, *cuts) if depth < leaf.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +129,11 @@ class HintedPrompts:
 
     def next_prompt(self, leaf: Leaf, level: int) -> int | None:
         tokens = self.prompts.next_prompt(leaf, level)
-        hints = leaf.conversation.hints if leaf.conversation is not None else None
+        conversation = _conversation_of(leaf)
+        hints = None if conversation is None else conversation.hints
         if tokens is None or hints is None or hints.next_prompt_tokens is None:
             return tokens
-        stated: int = hints.next_prompt_tokens
-        return stated
+        return hints.next_prompt_tokens
 
 
 def with_hints(policy: Policy) -> Policy:
@@ -141,10 +163,10 @@ _BAND_OF = tuple(
 
 def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
     """Of which kind the last token of a leaf is, and when that expires (s)."""
-    conversation = leaf.conversation
-    hints: Hints | None = conversation.hints if conversation is not None else None
-    if hints is None or leaf.end <= conversation.common:
+    conversation = _conversation_of(leaf)
+    if conversation is None or conversation.hints is None or leaf.end <= conversation.common:
         return _PLAIN, math.inf
+    hints = conversation.hints
     if hints.conversation_ends:
         return _ENDED, math.inf
     if hints.returns_in_s is not None:

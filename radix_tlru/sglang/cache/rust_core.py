@@ -31,7 +31,7 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
-from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, parent_of
+from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, parent_of, parent_of_new
 from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class RustTailCore(RustUnifiedTreeCore):
         self._tail.advance_clock()
         result = super().match_prefix(params)
         if result.device_prefix_len:
-            self._use(result.last_device_node)
+            self._note_match(result.last_device_node)
             row = self._nodes.rows[result.last_device_node]
             if not self._nodes.children[row]:
                 self._tail.mark_queued(result.last_device_node)
@@ -146,25 +146,29 @@ class RustTailCore(RustUnifiedTreeCore):
     def _inserted(self, step: InsertStepResult) -> InsertStepResult:
         result: InsertResult | None = step.result
         if result is not None and not result.rotation_tail_declined:
-            self._use(result.last_device_node, self._inserting, result.prefix_len)
+            self._note_insert(result.last_device_node, result.prefix_len, self._inserting)
         return step
 
-    def _use(self, node_id: NodeId, end: int = 0, start: int = 0) -> None:
-        """A node is used; it may be new, and after an insert is nearly always a leaf from ``start`` to ``end``."""
+    def _note_match(self, node_id: NodeId) -> None:
+        """A node was looked up; it may be new, as the core splits where a prompt ends within a node."""
         row = self._nodes.rows.get(node_id)
         if row is not None:
             self._nodes.access[row] = self._tail.clock
-        elif start == end or not self._add_new_leaf(node_id, start, end):
+        else:
             self._add_new_path(node_id)
+
+    def _note_insert(self, node_id: NodeId, start: int, end: int) -> None:
+        """Tokens were inserted down to a node. If that is new it is nearly always a leaf from ``start`` to ``end``."""
+        if node_id in self._nodes.rows or start == end or not self._add_new_leaf(node_id, start, end):
+            self._note_match(node_id)
 
     def _add_new_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
         """Add a new node if it is a leaf of these tokens below a known node. Returns whether it is."""
-        found = self._binding.validate_buffer_backup(node_id, end - start)
-        nodes = self._nodes
-        parent = nodes.rows.get(found.parent_node_id) if found is not None else None
-        if found is None or parent is None:
+        nodes, parent_id = self._nodes, parent_of_new(self._binding, node_id, end - start)
+        parent = None if parent_id is None else nodes.rows.get(parent_id)
+        if parent_id is None or parent is None:
             return False
-        self._remove_from_order(found.parent_node_id, parent)
+        self._remove_from_order(parent_id, parent)
         nodes.children[parent] += 1
         row = nodes.add_node(node_id, end, children=0)
         nodes.access[row] = self._tail.clock

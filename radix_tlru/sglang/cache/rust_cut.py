@@ -1,8 +1,9 @@
 """How a leaf is cut in SGLang's Rust tree core, which has no call for it.
 
-The core splits a node when somebody looks for a part of its tokens, so it is asked for those that stay. Which tokens a
-node has, the core tells only of one with a copy on the host. So the leaf is given a copy, for as long as that takes.
-Subscribers to the cache's events hear nothing of it.
+``insert_host()`` splits a node when it finds a part of its tokens there, so it is given those that stay. Which tokens a
+node has, ``build_storage_backup_spec()`` tells, but only of one with a host value. ``commit_backup()`` sets one, for
+which the slots of the device serve. Under write-back ``finish_load_back()`` and ``drive_host_eviction()`` remove it
+again. No KV moves, and subscribers to the cache's events hear nothing of it.
 """
 
 from __future__ import annotations
@@ -19,18 +20,23 @@ if TYPE_CHECKING:
     from sglang.srt.disaggregation.kv_events import KVCacheEvent
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
-__all__ = ["cut_leaf", "device_events", "parent_of"]
+__all__ = ["cut_leaf", "device_events", "parent_of", "parent_of_new"]
 
 FULL = ComponentType.FULL
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
 
 
+def parent_of_new(binding: Any, node_id: NodeId, length: int) -> NodeId | None:
+    """The node above one, if that has ``length`` tokens. No other call of the core names a parent."""
+    found = binding.validate_buffer_backup(node_id, length)
+    return None if found is None else found.parent_node_id
+
+
 def parent_of(binding: Any, node_id: NodeId, length: int) -> NodeId:
     """The node above one of ``length`` tokens."""
-    state = binding.validate_buffer_backup(node_id, length)
-    assert state is not None, f"node {node_id} is not one of {length} tokens"
-    parent_id: NodeId = state.parent_node_id
+    parent_id = parent_of_new(binding, node_id, length)
+    assert parent_id is not None, f"node {node_id} is not one of {length} tokens"
     return parent_id
 
 
@@ -47,7 +53,7 @@ def cut_leaf(binding: Any, leaf_id: NodeId, parent_id: NodeId, length: int, kept
     """
     extra_key, cache_salt = binding.prefetch_anchor_info(leaf_id)
     front = _tokens_of(binding, leaf_id, length)[: kept + is_eagle]  # k pairs are k + 1 tokens
-    # To find on the device what was read from the host ends in a split, no more, in a tree that is written back.
+    # Under write-back an insert that is found on the device ends in a split, and sets no host value.
     with _written_back(binding):
         found = binding.insert_host(parent_id, extra_key, front, _NOTHING, [], cache_salt)
     assert found.prefix_len == kept, f"a cut after {kept} tokens came out at {found.prefix_len}"
@@ -55,14 +61,13 @@ def cut_leaf(binding: Any, leaf_id: NodeId, parent_id: NodeId, length: int, kept
 
 
 def _tokens_of(binding: Any, node_id: NodeId, length: int) -> memoryview:
-    """The tokens of a node, which is given a copy on the host, and has none any more afterwards."""
-    # Nobody asks where the copy is: the device's own slots will do.
+    """The tokens of a node, which has a host value for as long as that takes."""
     binding.commit_backup(node_id, binding.get_component_device_value(node_id, int(FULL)), {})
     try:
         tokens = binding.build_storage_backup_spec(node_id, False).token_ids
     finally:
-        binding.finish_load_back(node_id)  # the copy is there, and can be given up:
-        with _written_back(binding):  # where the device has it too, for the asking
+        binding.finish_load_back(node_id)
+        with _written_back(binding):  # else it stays as the backup of what the device has
             binding.drive_host_eviction(int(FULL), length, False)
     return memoryview(tokens).cast("q")
 
