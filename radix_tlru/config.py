@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 __all__ = [
+    "CHUNKS_IN_POOL",
     "DEFAULT_NEXT_PROMPT",
     "DEFAULT_TTFT_SLO_MS",
-    "EXACT_BELOW",
+    "ETLRU_ONLY",
     "FLAGS",
-    "MOST_TRIM",
-    "OF_ETLRU",
+    "MAX_CHUNK",
+    "MIN_POOL_FOR_CHUNKS",
     "REMOVED_WEIGHTS",
     "START_THRESHOLD",
-    "TRIMS",
     "Config",
     "ConfigError",
     "PolicyName",
@@ -43,7 +43,7 @@ FLAGS = {
     "prefill_ahead": "--tlru-prefill-ahead",
 }
 
-OF_ETLRU = ("return_model", "state")
+ETLRU_ONLY = ("return_model", "state")
 """Fields that ``etlru`` alone has a use for."""
 
 REMOVED_WEIGHTS = ("auto", "load")
@@ -59,20 +59,20 @@ DEFAULT_TTFT_SLO_MS = 200.0
 DEFAULT_NEXT_PROMPT = 200
 """Q̂ (tokens) if none is given: the WildChat mean (paper, section 5)."""
 
-TRIMS = 100
-"""By default a trim chunk is 1/100 of the pool."""
+CHUNKS_IN_POOL = 100
+"""Trim chunks of a pool: by default one is 1/100 of it."""
 
-MOST_TRIM = 1_024
+MAX_CHUNK = 1_024
 """Tokens of a default trim chunk, at most: each of its victims is a decision, and all are made in one call."""
 
-EXACT_BELOW = 8_192
-"""Tokens of a pool. Smaller pools, as in tests that account for every token, are trimmed page by page by default."""
+MIN_POOL_FOR_CHUNKS = 8_192
+"""Tokens. Smaller pools, as in tests that account for every token, are trimmed page by page by default."""
 
-FEWEST_TRIMS = 16
+FEWEST_CHUNKS_IN_POOL = 16
 """A chunk that is given may be 1/16 of the pool at most. 1/32 already costs 0.4 % of TEL on Mooncake, and saves nothing
 that 1/100 does not (``eval bench --only trim``, ``--only decode``)."""
 
-LEAST_LIMIT = 512
+MIN_CHUNK_LIMIT = 512
 """Tokens that a chunk may have in any pool, however small."""
 
 _MOST_TOKENS = 2**31 - 1  # of a flag: no pool has more, and what learns counts in 64 bits
@@ -195,7 +195,7 @@ class Config:
 
     def _check_combinations(self) -> None:
         """Raise ConfigError for fields that contradict each other, or leave nothing to do."""
-        for field in OF_ETLRU:
+        for field in ETLRU_ONLY:
             if getattr(self, field) is not None and self.policy != "etlru":
                 raise _error(field, getattr(self, field), f"left out without {FLAGS['policy']} etlru")
         if self.policy == "lru":
@@ -238,11 +238,13 @@ class Config:
             ConfigError: the given chunk is a large part of the pool: what is freed beyond need would lie idle.
         """
         if self.trim_chunk is not None:
-            largest = max(tokens // FEWEST_TRIMS, LEAST_LIMIT)
+            largest = max(tokens // FEWEST_CHUNKS_IN_POOL, MIN_CHUNK_LIMIT)
             if self.trim_chunk > largest:
                 raise _error("trim_chunk", self.trim_chunk, f"at most {largest} tokens in a pool of {tokens}")
             return self
-        return replace(self, trim_chunk=min(tokens // TRIMS, MOST_TRIM) if tokens >= EXACT_BELOW else 1)
+        return replace(
+            self, trim_chunk=min(tokens // CHUNKS_IN_POOL, MAX_CHUNK) if tokens >= MIN_POOL_FOR_CHUNKS else 1
+        )
 
     @property
     def next_prompt(self) -> int:
@@ -284,7 +286,7 @@ class Config:
             objective = f"ttft_slo={self.objective_ms:g} ms"
         estimate = "learned" if self.next_prompt_estimate is None else f"{self.next_prompt} tokens"
         chunk = (
-            f"1/{TRIMS} of the pool, {MOST_TRIM:,} tokens at most"
+            f"1/{CHUNKS_IN_POOL} of the pool, {MAX_CHUNK:,} tokens at most"
             if self.trim_chunk is None
             else f"{self.trim_chunk} tokens"
         )

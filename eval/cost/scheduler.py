@@ -36,7 +36,7 @@ from eval.live.replay.turns import Load
 from eval.live.running_server import RunningServer
 from eval.terminal import show, table, track
 from eval.traces import open_trace
-from radix_tlru.config import TRIMS
+from radix_tlru.config import CHUNKS_IN_POOL
 
 OUTPUT = Path(".out/bench/scheduler.jsonl")
 AGAIN = "stock lru, again"
@@ -163,7 +163,14 @@ def arms(chunks: Sequence[int]) -> list[Arm]:
     pinned = ("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT))
     tlru = ("--radix-eviction", "tlru", *pinned)
     trimming = [Arm(f"trim chunk {chunk}", (*tlru, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    return [lru, stock_tlru, Arm(f"radix-tlru, 1/{TRIMS} of the pool", tlru), *trimming, etlru, Arm(AGAIN, lru.flags)]
+    return [
+        lru,
+        stock_tlru,
+        Arm(f"radix-tlru, 1/{CHUNKS_IN_POOL} of the pool", tlru),
+        *trimming,
+        etlru,
+        Arm(AGAIN, lru.flags),
+    ]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

@@ -18,7 +18,7 @@ from eval.simulate.cells import outcome
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
-from radix_tlru.config import TRIMS
+from radix_tlru.config import CHUNKS_IN_POOL
 
 NEXT_PROMPT = 200
 
@@ -26,7 +26,7 @@ NEXT_PROMPT = 200
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
 TOKENS = (16, (8_192, 16_384, 33_000, 66_000, 100_000, 200_000, 400_000), (512, 1024, 2048))
 
-SHARES = (1024, 512, 256, TRIMS, 64, 32)
+SHARES = (1024, 512, 256, CHUNKS_IN_POOL, 64, 32)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     for share, found in rows.items():
         mean, worst = np.mean(found, axis=0), np.max(found, axis=0)
         values = (mean[0], worst[0], *mean[1:], worst[-1])
-        name = f"1/{share} of the pool" + (", the default" if share == TRIMS else "")
+        name = f"1/{share} of the pool" + (", the default" if share == CHUNKS_IN_POOL else "")
         result.add_row(name, *(f"{value:+.2%}" for value in values))
     show(result)
 

@@ -148,7 +148,7 @@ class Learner:
         return self._conversations.prefilled(turn)
 
     def learn(self, *, a_slice: bool = False) -> int:
-        """Learn from the turns that were recorded and not learned from yet, in their order. Returns how many that ends.
+        """Learn from the turns that were recorded and not learned from yet, in their order. Returns those finished.
 
         Learning takes longer than recording. So a server learns when the answers are out, and slice by slice, as the
         answers of others wait meanwhile.

@@ -176,7 +176,7 @@ def is_known(conversation: Conversation | None) -> bool:
 def is_later(one: Conversation | None, other: Conversation | None) -> bool:
     """Whether the last turn of ``one`` was not before that of ``other``, as far as known: the one to be remembered.
 
-    When it was says the conversation, and no node on its path: a look-up uses a node, too, and is nobody's turn.
+    The turns of conversations are compared, and not the last access of nodes: a look-up uses a node, and is no turn.
     """
     if one is None or other is None:
         return other is None

@@ -100,13 +100,13 @@ class Pricing:
         if leaf.usable_without is not None:
             depth = leaf.usable_without + max(leaf.end - leaf.usable_without, 0) // 2
             depth = depth // page_size * page_size
-        # The level keeps ⌈(L + Q - ξ)⁺⌉ whole pages. It ends above this depth if and only if Q is at most this.
-        longest = self.policy.threshold - leaf.history + depth
+        # A level reaches from the tail to ⌈(L + Q - ξ)⁺⌉ whole pages. The page at this depth is in it if Q ≤ ξ - L + depth.
+        largest_prompt = self.policy.threshold - leaf.history + depth
         if self.first_level is not None:
-            return self.first_level(leaf, longest)
+            return self.first_level(leaf, largest_prompt)
         for level in range(self.levels):
             tokens = self.level_end(leaf, level)
-            if tokens is None or tokens <= longest:
+            if tokens is None or tokens <= largest_prompt:
                 return level
         raise AssertionError(f"the last level of a prompt model must end at the root, above {leaf}")
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any, get_args
 
 from radix_tlru.config import (
+    CHUNKS_IN_POOL,
     DEFAULT_NEXT_PROMPT,
     DEFAULT_TTFT_SLO_MS,
-    EXACT_BELOW,
+    ETLRU_ONLY,
     FLAGS,
-    MOST_TRIM,
-    OF_ETLRU,
+    MAX_CHUNK,
+    MIN_POOL_FOR_CHUNKS,
     START_THRESHOLD,
-    TRIMS,
     Config,
     ConfigError,
     PolicyName,
@@ -71,8 +71,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "trim_chunk",
         "Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
-        f"(default: 1/{TRIMS} of the pool, {MOST_TRIM:,} at most; 1, no more than asked for, in pools of fewer than "
-        f"{EXACT_BELOW:,}).",
+        f"(default: 1/{CHUNKS_IN_POOL} of the pool, {MAX_CHUNK:,} at most; 1, no more than asked for, in pools of fewer than "
+        f"{MIN_POOL_FOR_CHUNKS:,}).",
         metavar="TOKENS",
     )
     flag(
@@ -150,7 +150,7 @@ def config_from(given: Mapping[str, Any]) -> Config | None:
         for field, value in values.items():
             if value is not None and value is not False:
                 given_flag = FLAGS[field] if value is True else f"{FLAGS[field]} {value}"
-                policies = "etlru" if field in OF_ETLRU else "etlru (or tlru)"
+                policies = "etlru" if field in ETLRU_ONLY else "etlru (or tlru)"
                 raise ConfigError(f"{given_flag}: needs {FLAGS['policy']} {policies}")
         return None
     return Config(**{field: _number(field, value) for field, value in values.items() if value is not None})

@@ -26,7 +26,7 @@ from eval.live.replay.load import load_from
 from eval.live.replay.schedule import in_order
 from eval.traces import open_trace
 from radix_tlru import Config
-from radix_tlru.config import MOST_TRIM, TRIMS
+from radix_tlru.config import CHUNKS_IN_POOL, MAX_CHUNK
 
 COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20.0, 30.0), 0.5)
 
@@ -34,7 +34,7 @@ COST = Cost("stock lru", 0, 1000, 100, 50, 2000, None, 0.01, 1.0, 4.0, (10.0, 20
 def test_every_arm_goes_first_in_some_repeat_and_all_of_them_run_in_each() -> None:
     compared = arms([1, 64])
     names = [arm.name for arm in compared]
-    ours = f"radix-tlru, 1/{TRIMS} of the pool"
+    ours = f"radix-tlru, 1/{CHUNKS_IN_POOL} of the pool"
     assert names == ["stock lru", "stock tlru", ours, "trim chunk 1", "trim chunk 64", "etlru", AGAIN]
     parts = list(order(compared, repeats=7))
     assert [part[1].name for part in parts[::7]] == names
@@ -125,7 +125,7 @@ def test_earlier_conversations_fill_the_pool_and_the_default_trim_is_a_share_of_
         turns = [turn for conversation in filling(pool).conversations for turn in conversation.turns]
         tokens = sum(turn.output_tokens + sum(segment.tokens for segment in turn.segments) for turn in turns)
         assert pool < tokens < 2 * pool
-        assert Config().for_pool(pool) == Config(trim_chunk=min(pool // TRIMS, MOST_TRIM))
+        assert Config().for_pool(pool) == Config(trim_chunk=min(pool // CHUNKS_IN_POOL, MAX_CHUNK))
 
 
 def test_a_cache_whose_decisions_are_timed_decides_as_it_would_and_each_turn_is_counted() -> None:

@@ -62,9 +62,9 @@ CONSTANTS = (
     Constant("config", "START_THRESHOLD", "tokens", "ξ before enough prefills were seen", unmeasured=_LIVE),
     Constant("config", "DEFAULT_TTFT_SLO_MS", "ms", "the TTFT objective if none is given", unmeasured=_LIVE),
     Constant("config", "DEFAULT_NEXT_PROMPT", "tokens", "Q̂ before enough prompts were seen", policy="tlru"),
-    Constant("config", "MOST_TRIM", "tokens", "of the default trim chunk, at most"),
-    Constant("config", "TRIMS", "chunks", "trim chunks of a pool: a chunk is 1/TRIMS of it"),
-    Constant("config", "EXACT_BELOW", "tokens", "a smaller pool is trimmed page by page"),
+    Constant("config", "MAX_CHUNK", "tokens", "of the default trim chunk, at most"),
+    Constant("config", "CHUNKS_IN_POOL", "chunks", "trim chunks of a pool: a chunk is 1/CHUNKS_IN_POOL of it"),
+    Constant("config", "MIN_POOL_FOR_CHUNKS", "tokens", "a smaller pool is trimmed page by page"),
     Constant("policy.monotone_queue", "_COMPACT_AFTER", "entries", "taken off a queue before its memory is reused"),
     Constant("policy.entries", "_ADDED", "entries", "added from one look for old ones to the next"),
     Constant("policy.entries", "_SWEPT", "entries", "that are looked at then"),
@@ -153,8 +153,8 @@ _SENTINEL = "stands for 'none' or 'all': no value lies beyond it"
 _LABEL = "a number that stands for a kind, and is compared for equality only"
 
 FORMATS = {
-    "config.FEWEST_TRIMS": "limit of a flag: a larger trim chunk is refused",
-    "config.LEAST_LIMIT": "limit of a flag: a larger trim chunk is refused",
+    "config.FEWEST_CHUNKS_IN_POOL": "limit of a flag: a larger trim chunk is refused",
+    "config.MIN_CHUNK_LIMIT": "limit of a flag: a larger trim chunk is refused",
     "config._MOST_TOKENS": "limit of a flag: more tokens are refused",
     "policy.asked_model.LATER": "times that the check of a model asks about: no decision depends on them",
     "policy.models._FOREVER": _SENTINEL,

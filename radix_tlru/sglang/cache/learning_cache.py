@@ -114,8 +114,8 @@ class LearningCache(UnifiedRadixCache):
     def agree_on_maximum(self, values: torch.Tensor) -> None:
         """Replace each value by the largest of all ranks, in place: a collective. Of stages, those of the first count.
 
-        Not by SGLang's ``_all_reduce``: before each batch a host tier waits until all that was sent so is received. The
-        next stage receives this with a result that the first sends only afterwards.
+        Not by SGLang's ``_all_reduce``: with a host tier the scheduler waits, before each batch, until what was sent so
+        is received. The next stage receives this only after a result that the first one sends later.
         """
         if self.pp_rank == 0:
             self._all_reduce_attn_groups(values, torch.distributed.ReduceOp.MAX)
