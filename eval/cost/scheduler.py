@@ -163,14 +163,8 @@ def arms(chunks: Sequence[int]) -> list[Arm]:
     pinned = ("--tlru-threshold", str(THRESHOLD), "--tlru-next-prompt-estimate", str(NEXT_PROMPT))
     tlru = ("--radix-eviction", "tlru", *pinned)
     trimming = [Arm(f"trim chunk {chunk}", (*tlru, "--tlru-trim-chunk", str(chunk))) for chunk in chunks]
-    return [
-        lru,
-        stock_tlru,
-        Arm(f"radix-tlru, 1/{CHUNKS_IN_POOL} of the pool", tlru),
-        *trimming,
-        etlru,
-        Arm(AGAIN, lru.flags),
-    ]
+    ours = Arm(f"radix-tlru, 1/{CHUNKS_IN_POOL} of the pool", tlru)
+    return [lru, stock_tlru, ours, *trimming, etlru, Arm(AGAIN, lru.flags)]
 
 
 def order(among: Sequence[Arm], repeats: int) -> Iterator[tuple[int, Arm]]:

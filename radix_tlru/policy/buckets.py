@@ -100,7 +100,7 @@ class Pricing:
         if leaf.usable_without is not None:
             depth = leaf.usable_without + max(leaf.end - leaf.usable_without, 0) // 2
             depth = depth // page_size * page_size
-        # A level reaches from the tail to ⌈(L + Q - ξ)⁺⌉ whole pages. The page at this depth is in it if Q ≤ ξ - L + depth.
+        # A level reaches from the tail to ⌈(L + Q - ξ)⁺⌉ whole pages. This page is in it if Q ≤ ξ - L + its depth.
         largest_prompt = self.policy.threshold - leaf.history + depth
         if self.first_level is not None:
             return self.first_level(leaf, largest_prompt)

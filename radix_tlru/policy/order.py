@@ -5,8 +5,8 @@ The order knows nothing of SGLang. A cache tells it when a leaf appears (:meth:`
 and the simulator ask the same object.
 
 Nothing is rebuilt for an eviction. Leaves lie in *buckets*: one for each group of the return model and each price level
-of the prompt model. T-LRU as published has two levels: TEL-safe, and not. Within a bucket the least key goes first, so a decision
-compares the buckets by their first leaf. What keeps that right:
+of the prompt model. T-LRU as published has two levels: TEL-safe, and not. Within a bucket the least key goes first, so
+a decision compares the buckets by their first leaf. What keeps that right:
 
 - *Expiry.* A leaf whose group expires gets a new price, because its price may have fallen. Each turn does so for a few
   leaves, at its end or at decisions. A leaf far from being next may be in a group that lasts, at a price too low.

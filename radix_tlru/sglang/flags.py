@@ -71,8 +71,8 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     flag(
         "trim_chunk",
         "Tokens to make room for at least, and to take from a leaf at a time if as many cost the same "
-        f"(default: 1/{CHUNKS_IN_POOL} of the pool, {MAX_CHUNK:,} at most; 1, no more than asked for, in pools of fewer than "
-        f"{MIN_POOL_FOR_CHUNKS:,}).",
+        f"(default: 1/{CHUNKS_IN_POOL} of the pool, {MAX_CHUNK:,} at most; 1, no more than asked for, in pools of "
+        f"fewer than {MIN_POOL_FOR_CHUNKS:,}).",
         metavar="TOKENS",
     )
     flag(

@@ -109,6 +109,7 @@ CONSTANTS = (
     Constant("learning.learner", "_ENOUGH", "turns", "before which no shadow caches are set up"),
     Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
     Constant("learning.learner", "_PROMPTS_EVERY", "turns", "from one look at the lengths of prompts to the next"),
+    Constant("learning.learner", "_MOST_STEPS", "steps", "of learning that a slice is, at most"),
     Constant("learning.learner", "_SLICES", "parts", "of the steps of learning that wait, of which a slice is one"),
     Constant("learning.candidates", "_TAIL_WEIGHT", "share", "w of the candidate that sees a threshold", "odds"),
     Constant("learning.least_tel", "_HALF_LIFE", "turns", "after which what a turn cost counts half", policy="tlru"),
