@@ -14,6 +14,7 @@ import pytest
 from sglang.srt.runtime_context import get_parallel
 
 from radix_tlru import Config
+from radix_tlru.learning.records import is_known
 from radix_tlru.sglang.offline import WritePolicy
 from radix_tlru.sglang.releases import host_tier_refusal
 from tests.helpers.tiers import NEXT_PROMPT, THRESHOLD, TieredDriver, page_names
@@ -160,7 +161,7 @@ def test_a_tail_comes_back_behind_a_front_that_never_left(build: Build, write_po
     driver.audit()
 
 
-def test_a_tail_that_comes_back_is_known_for_whose_it_was(build: Build) -> None:
+def test_a_path_whose_tail_comes_back_and_goes_again_is_known_for_whose_it_was(build: Build) -> None:
     """It may go again before anybody has used it: then the path must not know less than before."""
     driver = build(2_000, 2_000, ours=Config("etlru", THRESHOLD, NEXT_PROMPT))
     driver.histories["A"] = driver.fresh(1_600)
@@ -177,8 +178,36 @@ def test_a_tail_that_comes_back_is_known_for_whose_it_was(build: Build) -> None:
         driver.wait_until(lambda asked=asked: driver.answered(asked))
         (node,) = driver.cache.tree_core.evictable_host_leaves
         tail = driver.cache.tail.leaf(node)
-        assert (tail.start, tail.end, tail.history, tail.conversation) == (900, 1_600, 1_600, whose)
+        assert (tail.start, tail.end, tail.history) == (900, 1_600, 1_600)
         assert tail.last_access == driver.cache.tail.clock
+
+
+@pytest.mark.parametrize("shared", [0, 400])
+def test_a_path_that_comes_back_is_not_taken_for_the_last_one_that_went_there(build: Build, shared: int) -> None:
+    """Of three paths behind what they share, or behind the root, the node above remembers the last conversation.
+
+    What its client claimed is not for the others, and a request for one of those does not say that it is back.
+    """
+    driver = build(5_000, 5_000, ours=Config("etlru", THRESHOLD, NEXT_PROMPT))
+    tail, template = driver.cache.tail, driver.fresh(shared)
+    for number, name in enumerate("ABC"):
+        driver.histories[name] = template + driver.fresh(1_600 - shared)
+        driver.request(driver.histories[name], prompt=1_500, stamp=1_000.0 + 10 * number)
+        driver.settle()
+    last = driver.leaf_of("C").conversation
+    is_back_until, own = last.queued_until, 3 * (1_600 - shared)
+    assert (last.number, driver.evict(own)) == (3, own)
+    driver.settle()
+    assert driver.cache.evict_host(own) == own
+    assert tail.conversation_at(driver.cache.tree_core.root_node.id) is None, "a root is on the path of everybody"
+    for name in "AB":
+        asked = driver.ask_storage(driver.histories[name])
+        driver.wait_until(lambda asked=asked: driver.answered(asked))
+        assert driver.cached(name) == shared
+        back = driver.leaf_of(name)
+        assert (back.end, back.history, back.last_access) == (1_600, 1_600, tail.clock)
+        assert (is_known(back.conversation), back.conversation.stamp) == (False, 1_020.0)
+    assert last.queued_until == is_back_until
 
 
 def test_what_was_used_once_is_not_in_storage_where_the_second_use_copies_it(build: Build) -> None:

@@ -9,7 +9,7 @@ cores, tell the order of the leaves and take the tails.
 
 Recency is counted in matches and inserts of this cache. A use is written on the node that it ends at, with the
 conversation whose use it was. When that node is evicted, its parent takes over both, and the history: the parent may be
-a leaf now, and only leaves are priced.
+a leaf now, and only leaves are priced. A root is none, and takes over nothing.
 """
 
 from __future__ import annotations

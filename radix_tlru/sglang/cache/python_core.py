@@ -131,13 +131,14 @@ class PythonTailComponent(TailComponent):
     def _insert_host(self, *args: Any, **kwargs: Any) -> InsertResult:
         """Storage gives back what the tree had dropped, for a request that waits for it.
 
-        The paths that lead there have been as deep. Its conversation was left with the node above when it was dropped.
+        The paths that lead there have been as deep. Whose it was is not known: the node above has the last conversation
+        of all that were dropped below it, and what that one's client claims is not for others.
         """
         result = self._stock.insert_host(*args, **kwargs)
         if result.inserted_host_node is not None:
             node = self._core._node_arena[result.inserted_host_node]
-            conversation = conversation_of(node) if conversation_of(node) is not None else conversation_of(node.parent)
-            self._write(node, tel_access=self.clock, tel_conversation=conversation)
+            self._write(node, tel_access=self.clock)
+            self._write_first_use(node.id)
             history = history_of(node)
             while (node := node.parent) is not None and history_of(node) < history:
                 self._write(node, tel_history=history)
@@ -235,11 +236,14 @@ class PythonTailComponent(TailComponent):
         target: EvictLayer = EvictLayer.DEVICE,
         **kwargs: Any,
     ) -> tuple[int, int]:
-        """The history of a path survives its tail: the parent remembers how deep it was, and its last use."""
+        """The history of a path survives its tail: the parent remembers how deep it was, and its last use.
+
+        A root is on the path of everybody and remembers nobody.
+        """
         parent = node.parent
         # What is dropped from the host was demoted before. A parent on the device took its history over then.
         has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
-        if not has_taken_over:
+        if not has_taken_over and parent.parent is not None:
             parent.tel_history = max(history_of(parent), history_of(node))
             if is_later(conversation_of(node), conversation_of(parent)):
                 parent.tel_conversation = conversation_of(node)
