@@ -63,7 +63,7 @@ class Request(NamedTuple):
     """What SGLang knows of a request."""
 
     prompt_len: int = 0  # tokens
-    priority: int | None = None  # as SGLang read it
+    priority: int | None = None  # that the client gave, as SGLang read it
 
 
 def read_hints(given: Mapping[str, Any], request: Request, highest: int | None = None) -> Hints | None:

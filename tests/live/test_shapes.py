@@ -31,6 +31,7 @@ from tests.helpers.servers import (
     PAGE_SIZE,
     PAGED_POOL,
     POOL,
+    PRIORITY,
     THRESHOLD,
     UNCHECKED,
     assert_unharmed,
@@ -99,12 +100,13 @@ def adapted(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     paths = [f"{name}={write_adapter(weighted_model, folder / name, seed)}" for seed, name in enumerate(ADAPTERS)]
     given = (
         *("--enable-lora", "--lora-backend", "torch_native", "--lora-paths", *paths),
-        *("--enable-priority-scheduling", "--max-running-requests", str(SLOTS)),
+        *("--enable-priority-scheduling", "--default-priority-value", str(PRIORITY // 2)),
+        *("--max-running-requests", str(SLOTS)),
     )
     shape = {"pool": PAGED_POOL, "page_size": PAGE_SIZE}
     with contextlib.ExitStack() as stack:
         servers = (
-            serve(weighted_model, "adapted", *given, *OURS, **shape),
+            serve(weighted_model, "adapted", *given, *OURS, "--tlru-priority", str(PRIORITY), **shape),
             serve(weighted_model, "adapted-stock", *given, **shape, **UNCHECKED),
         )
         yield [stack.enter_context(server) for server in servers]
@@ -203,6 +205,28 @@ def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted:
     assert evicted(adapted[0]) > before
     for server in adapted:
         assert_unharmed(server, PAGED_POOL)
+
+
+@pytest.mark.parametrize("endpoint", ["generate", "generate, a batch", "v1/completions", "v1/chat/completions"])
+def test_a_priority_that_the_server_fills_in_is_no_hint(adapted: list[Server], endpoint: str) -> None:
+    """It would count before what one of three long prompts says, which goes first of them."""
+    server, older, least, newer = adapted[0], *(Conversation(50 + n).ask(PAGED_POOL * 2 // 5) for n in range(3))
+    server.flush_cache()
+    said = {
+        "generate": body(least),
+        "generate, a batch": body(least, input_ids=[list(least)]),
+        "v1/completions": {"model": "default", "prompt": list(least), "max_tokens": ANSWER},
+        "v1/chat/completions": {
+            "model": "default",
+            "messages": [{"role": "user", "content": "".join("abcdefgh"[token % 8] for token in least)}],
+            "max_tokens": ANSWER,
+        },
+    }[endpoint] | {"nvext": {"agent_hints": {"priority": -PRIORITY}}}
+    ask(server, [body(older)])
+    url = f"{server.base_url}/{endpoint.partition(',')[0]}"
+    requests.post(url, json=said, timeout=60).raise_for_status()
+    ask(server, [body(newer)])
+    assert cached(ask(server, [body(older)])[0]) >= len(older) - PAGE_SIZE
 
 
 # ---- KV events, however batches are made ----

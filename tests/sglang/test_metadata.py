@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,8 @@ from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from sglang.srt.entrypoints.http_server import ORJSONRequest
 from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
-from sglang.srt.managers.io_struct import TokenizedEmbeddingReqInput
+from sglang.srt.managers.io_struct import GenerateReqInput, TokenizedEmbeddingReqInput
+from sglang.srt.managers.tokenizer_manager import TokenizerManager
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru import Config
@@ -76,6 +78,48 @@ def test_a_plain_priority_is_a_hint_where_the_server_says_so(highest: int | None
     metadata.add_metadata(asked, manager(config=Config(highest_priority=highest)))
     hints = metadata.metadata_of(asked).hints
     assert (hints and hints.retention) == kept
+
+
+async def retention_of(asked: GenerateReqInput) -> AsyncIterator[Any]:
+    """What each request of a batch claims, as SGLang takes one in where a silent one has priority 5, and P is 10."""
+    taking = manager(config=Config(threshold=600, highest_priority=10))
+    taking.enable_priority_scheduling, taking.default_priority_value = True, 5
+    asked.normalize_batch_and_arguments()
+    metadata.note_priority(TokenizerManager._set_default_priority, taking, asked)
+    for each in [asked] if asked.is_single else [asked[number] for number in range(asked.batch_size)]:
+        assert each.priority is not None, "a scheduler is told one all the same"
+        tokens = tokenized(**each.sampling_params, priority=each.priority, input_ids=each.input_ids, stream=True)
+        metadata.add_metadata(tokens, taking)
+        hints = metadata.metadata_of(tokens).hints
+        yield hints and hints.retention
+
+
+@pytest.mark.parametrize(("ids", "count"), [([7], 1), ([[7], [8], [9]], 3)], ids=["one request", "a batch"])
+def test_a_priority_that_the_server_fills_in_is_not_the_clients(ids: Any, count: int) -> None:
+    def claimed(priority: int | None = None, **said: Any) -> list[Any]:
+        async def taken_in() -> list[Any]:
+            params: Any = {"custom_params": said}
+            asked = GenerateReqInput(input_ids=ids, sampling_params=params, priority=priority)
+            return [each async for each in retention_of(asked)]
+
+        return asyncio.run(taken_in())
+
+    least = {"nvext": {"agent_hints": {"priority": -10}}}
+    assert claimed() == [None] * count
+    assert claimed(**least) == [(Range(0, None, 0, LONGEST_S),)] * count
+    assert claimed(retention_seconds=60) == [(Range(0, None, HIGHEST, 60.0),)] * count
+    assert claimed(5, retention_seconds=60) == [(Range(0, None, 68, 60.0),)] * count, "35 + 65 · 5 / 10, rounded"
+    assert claimed(10, **least) == [(Range(0, None, HIGHEST, LONGEST_S),)] * count
+
+
+def test_of_two_requests_that_were_made_before_either_was_taken_in_each_has_its_own_priority() -> None:
+    """As a program may that streams from an Engine."""
+
+    async def taken_in() -> list[Any]:
+        said, silent = (retention_of(GenerateReqInput(input_ids=[7], priority=priority)) for priority in (10, None))
+        return [await anext(said), await anext(silent)]
+
+    assert asyncio.run(taken_in()) == [(Range(0, None, HIGHEST, LONGEST_S),), None]
 
 
 def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told() -> None:

@@ -43,20 +43,23 @@ __all__ = [
     "made_ahead",
     "metadata_of",
     "note_hints",
+    "note_priority",
     "tokenizer_worker_class",
 ]
 
 HOOKED = (
     "sglang.srt.managers.tokenizer_manager.TokenizerManager._create_tokenized_object",
     "sglang.srt.managers.tokenizer_manager.TokenizerManager.generate_request",
+    "sglang.srt.managers.tokenizer_manager.TokenizerManager._set_default_priority",
     "sglang.srt.entrypoints.openai.serving_responses.OpenAIServingResponses.create_responses",
     "sglang.srt.entrypoints.anthropic.serving.AnthropicServing.handle_messages",
     "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_chat",
     "sglang.srt.entrypoints.ollama.serving.OllamaServing.handle_generate",
 )
 """Functions of SGLang that are hooked. The first turns a client's request into what schedulers get. The second is given
-all requests as they came. At the others an error of the first comes too late to be an answer: a stream has begun, or
-SGLang does not take errors for the client's (Ollama)."""
+all requests as they came, and calls the third, which gives one without a priority that of ``--default-priority-value``.
+At the others an error of the first comes too late to be an answer: a stream has begun, or SGLang does not take errors
+for the client's (Ollama)."""
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +91,9 @@ _NOTHING = _Beside()
 _beside: ContextVar[_Beside] = ContextVar("radix_tlru_beside", default=_NOTHING)
 """Those of the request that this task serves."""
 
+_has_priority: ContextVar[bool] = ContextVar("radix_tlru_has_priority", default=True)
+"""Whether the client of that request gave its priority. If not, SGLang may have."""
+
 made_ahead: ContextVar[bool] = ContextVar("radix_tlru_made_ahead", default=False)
 """Whether the request that this task makes is no client's, but prefilled ahead of one (``ahead``)."""
 
@@ -100,7 +106,8 @@ def install() -> None:
     """
     hook(HOOKED[0], add_metadata, f"{FLAGS['policy']}: requests cannot be stamped")
     hook(HOOKED[1], note_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
-    for target in HOOKED[2:]:
+    hook(HOOKED[2], note_priority, f"{FLAGS['policy']}: priorities of clients cannot be told", "around")
+    for target in HOOKED[3:]:
         hook(target, check_hints, f"{FLAGS['policy']}: hints cannot be taken", "around")
 
 
@@ -153,7 +160,8 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
         given = _fields_of(custom)
         for field in FIELDS:
             custom.pop(field, None)
-        request = Request(len(getattr(tokenized, "input_ids", None) or ()), getattr(tokenized, "priority", None))
+        priority = getattr(tokenized, "priority", None) if _has_priority.get() else None
+        request = Request(len(getattr(tokenized, "input_ids", None) or ()), priority)
         hints = _read_hints(given, _beside.get(), request, config, manager.server_args)
         metadata["hints"] = hints and hints.dumps()  # as one string: what SGLang lets travel there may not be nested
     # Of several such processes none knows which requests are uncontended.
@@ -241,6 +249,16 @@ def note_hints(original: Callable[..., Any], manager: Any, obj: Any, request: An
     """
     _beside.set(_beside_of(request))
     return original(manager, obj, request)
+
+
+def note_priority(original: Callable[..., Any], manager: Any, obj: Any) -> Any:
+    """Note whether the client gave a priority, before SGLang fills in its default; a batch has one of either.
+
+    Around ``TokenizerManager._set_default_priority``, which is called when the answers are first asked for: whoever
+    asks may have made several requests by then, and so :func:`note_hints` comes too early.
+    """
+    _has_priority.set(obj.priority is not None)
+    return original(manager, obj)
 
 
 def hints_of(custom_params: Mapping[str, Any], request: Any) -> Mapping[str, Any]:
