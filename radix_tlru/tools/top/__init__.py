@@ -5,7 +5,7 @@ file       its job                               in → out
 =========  ====================================  ===========================================
 live       looks again and again                 a URL → a screen that follows the server
 screen     where each panel stands               two snapshots → a screen
-state      the policy in force, what it evicted  two snapshots → a column for each rank
+status     the policy in force, what it evicted  two snapshots → a column for each rank
 shadows    the same requests by other policies   a rank → TEL of each candidate
 returns    were returns predicted well?          a rank → predicted and seen, by age
 victims    what goes next, and why               a rank → the next leaves

@@ -10,7 +10,7 @@ from radix_tlru.tools.scrape import Rank, Snapshot
 from radix_tlru.tools.top.prefilled import ahead_text, warm_table
 from radix_tlru.tools.top.returns import returns_table
 from radix_tlru.tools.top.shadows import dry_run_text, shadow_table
-from radix_tlru.tools.top.state import state_table
+from radix_tlru.tools.top.status import status_table
 from radix_tlru.tools.top.victims import victim_table
 
 __all__ = ["frame"]
@@ -31,7 +31,7 @@ def frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
     panels: list[RenderableType] = [_title(now)]
     if first.is_dry_run:
         panels.append(dry_run_text(first))
-    panels.append(state_table(now, before, width))
+    panels.append(status_table(now, before, width))
     panels += _learned(first, width)
     if not first.is_dry_run:
         panels.append(victim_table(first))

@@ -12,7 +12,7 @@ from radix_tlru.policy.order import Phase
 from radix_tlru.tools.scrape import Rank, Snapshot
 from radix_tlru.tools.top.cells import NONE, percent, whole
 
-__all__ = ["state_table"]
+__all__ = ["status_table"]
 
 _MOST_RANKS = 6
 """Ranks that have a column on the screen."""
@@ -30,7 +30,7 @@ class _Row(NamedTuple):
     must_agree: bool = False  # all ranks have to say the same
 
 
-def state_table(now: Snapshot, before: Snapshot | None, width: int) -> Table:
+def status_table(now: Snapshot, before: Snapshot | None, width: int) -> Table:
     """The policy in force, what was served by it and what it evicted.
 
     Args:
