@@ -23,6 +23,7 @@ gittins              what that is worth                   hazards → index
 return_model         rates for the order                  a leaf's conversation → λ
 prompt_lengths       how long the next prompt is          what prompts added → a distribution of Q
 custom_model         a return model of one's own          its name → the model
+model_check          is such a model sound?               its name → nothing, or the first fault
 *by which policy to evict*
 candidates           the policies that are compared       what is learned and said → versions of each
 shadow_cache         what another policy would have cost  the same turns → uncached tokens

@@ -22,10 +22,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
+from radix_tlru.learning.model_check import check_custom_model
 from radix_tlru.sglang import explain_hooks, flags, record, support, warming
 from radix_tlru.sglang.requests import ahead, metadata
 from radix_tlru.sglang.state import StateKeeper, check_state, state_file_of
-from radix_tlru.tools.model_check import check_custom_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the console script ``radix-tlru`` does without SGLang, and what runs before a server starts.
+"""What the console script ``radix-tlru`` does without SGLang.
 
 ============  ============================================  ======================================
 file          its job                                       in → out
@@ -12,7 +12,6 @@ dashboard     a Grafana dashboard                           names of metrics →
 alerts        Prometheus' alerting rules                    – → YAML
 prompts       what is to be warm                            a file or folder → prompts
 warm          prompts that are prefilled and kept warm      a server's URL, prompts → what was cached of them
-model_check   is a return model of one's own sound?         its name → nothing, or the first fault
 state_text    what a server has learned                     its file of --tlru-state → a few lines
 ============  ============================================  ======================================
 """

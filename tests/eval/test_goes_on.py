@@ -16,9 +16,9 @@ from eval.traces.request import Request
 from radix_tlru import Config, ConfigError, EvictionOrder, Leaf
 from radix_tlru.learning.custom_model import custom_model
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.model_check import check_custom_model
 from radix_tlru.learning.records import Turn
 from radix_tlru.tools.demo_model import write_demo_model
-from radix_tlru.tools.model_check import check_custom_model
 from tests.helpers.chat_files import START, message, milliseconds, row, write_jsonl
 
 NAME = "eval.examples.goes_on:GoesOn"

@@ -14,13 +14,13 @@ from radix_tlru import Config, ConfigError, Leaf, ModelError, check_prompt_model
 from radix_tlru.hints.models import HintedPrompts, HintedReturns
 from radix_tlru.hints.schema import Hints, Range
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.model_check import check_custom_model
 from radix_tlru.learning.prompt_lengths import PromptLengths
 from radix_tlru.learning.records import Turn
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import ReusableOnly
 from radix_tlru.policy.checks import LEAVES
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Recency
-from radix_tlru.tools.model_check import check_custom_model
 from tests.helpers.wrong_models import (
     Counts,
     Endless,
