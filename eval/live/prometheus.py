@@ -15,7 +15,7 @@ import requests
 from eval.command import RunError
 from eval.live.running_server import RunningServer, ServerError
 from eval.live.server import free_port
-from radix_tlru.tools.dashboard import rules
+from radix_tlru.tools.alerts import rules
 
 COMMAND = "prometheus"
 

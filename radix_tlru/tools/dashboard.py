@@ -23,9 +23,8 @@ from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefre
 from grafana_foundation_sdk.models.units import Milliseconds, PercentUnit, Seconds, Short
 
 from radix_tlru.learning.guard import FIGURES
-from radix_tlru.tools.alerts import rules
 
-__all__ = ["PANELS", "Panel", "Query", "dashboard", "rules"]
+__all__ = ["PANELS", "Panel", "Query", "dashboard"]
 
 _SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 

@@ -13,7 +13,8 @@ import yaml
 
 from eval.live.dashboard import draw
 from eval.live.prometheus import COMMAND, Prometheus
-from radix_tlru.tools.dashboard import PANELS, Query, rules
+from radix_tlru.tools.alerts import rules
+from radix_tlru.tools.dashboard import PANELS, Query
 from tests.helpers.plugins import slow, write_plugin
 from tests.helpers.servers import complaints, serve
 from tests.helpers.talk import Conversation

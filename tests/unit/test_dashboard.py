@@ -18,7 +18,8 @@ import yaml
 
 from radix_tlru.cli import main
 from radix_tlru.sglang.releases import SUPPORTED
-from radix_tlru.tools.dashboard import PANELS, dashboard, rules
+from radix_tlru.tools.alerts import rules
+from radix_tlru.tools.dashboard import PANELS, dashboard
 from tests.helpers.paths import REPOSITORY
 
 CONTAINERS = REPOSITORY / ".container"
