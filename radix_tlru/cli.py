@@ -78,7 +78,11 @@ def _parser() -> argparse.ArgumentParser:
         default="tiny",
         help="tiny, for any machine, or llama-7b, for a GPU (default: %(default)s)",
     )
-    command("doctor", _doctor, "say what is installed, which seams of SGLang fit and what a server would accept")
+    command(
+        "doctor",
+        _doctor,
+        "say what is installed, whether SGLang has the functions that the plugin needs, and what a server would accept",
+    )
     top = command(
         "top",
         _top,

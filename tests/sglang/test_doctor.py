@@ -55,6 +55,11 @@ def test_a_working_installation_is_healthy(report: subprocess.CompletedProcess[s
     assert report.stdout.endswith("everything needed is in place\n")
 
 
+def test_it_says_in_words_of_sglang_what_it_looks_for(report: subprocess.CompletedProcess[str]) -> None:
+    assert "\nfunctions of SGLang that the plugin needs\n" in report.stdout
+    assert "seam" not in report.stdout
+
+
 def test_a_reader_who_has_seen_enough_may_go() -> None:
     command = [sys.executable, "-m", "radix_tlru.cli", "doctor"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:

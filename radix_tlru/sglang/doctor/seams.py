@@ -140,7 +140,7 @@ def _seams() -> Section:
     checks += [_explanations(), tree_core(), try_eviction()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
-    return Section("seams", tuple(checks))
+    return Section("functions of SGLang that the plugin needs", tuple(checks))
 
 
 def _explanations() -> Check:
