@@ -17,8 +17,9 @@ from typing import Any
 from radix_tlru.config import FLAGS, Config, ConfigError
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.record import config_of
+from radix_tlru.tools.http import ServerError
 from radix_tlru.tools.prompts import read_prompts
-from radix_tlru.tools.warm import Warmed, Warmer, WarmError
+from radix_tlru.tools.warm import Warmed, Warmer
 
 __all__ = ["EVERY_S", "HOOKED", "install", "start"]
 
@@ -67,7 +68,7 @@ def _keep_warm(server_args: Any, file: Path) -> None:
     try:
         prompts = read_prompts(file)
         warmer = Warmer(server_args.url(), prompts, server_args.api_key, ssl_verify_of(server_args))
-    except (ConfigError, WarmError) as error:
+    except (ConfigError, ServerError) as error:
         logger.error("radix_tlru: %s: nothing is warmed: %s", FLAGS["warm"], error)
         return
     logger.info(
@@ -79,7 +80,7 @@ def _keep_warm(server_args: Any, file: Path) -> None:
     while not drains():
         try:
             found = warmer.warm(drains)
-        except WarmError as error:
+        except ServerError as error:
             logger.warning("radix_tlru: %s: %s", FLAGS["warm"], error)
         else:
             if metrics is not None:

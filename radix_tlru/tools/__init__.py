@@ -4,6 +4,7 @@
 file          its job                                       in → out
 ============  ============================================  ======================================
 demo_model    a model to try                                a folder → a model without training
+http          asking a server                               a URL, a path → an answer, or a refusal
 scrape        what a server says of itself                  its URL → a snapshot of its metrics
 top/          a live view                                   snapshots → a screen
 explain       why a request prefilled what it did           its id → five lines

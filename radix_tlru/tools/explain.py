@@ -8,7 +8,7 @@ import requests
 
 from radix_tlru.config import FLAGS
 from radix_tlru.tools.explanation import ROUTE, Explanation, explanation_of, lines
-from radix_tlru.tools.scrape import OF_ROUTER, ScrapeError, base_url, get
+from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, bearer, request
 
 __all__ = ["explain"]
 
@@ -17,14 +17,14 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
     """Print the lines of a request; returns an exit status: 0, or 2 after one line on standard error.
 
     Args:
-        url: of the server; ``http://`` may be left out.
+        url: of the server; ``http://`` and ``/metrics`` may be left out.
         rid: of a request that the server has answered.
         api_key: of the server, if it asks for one.
     """
     try:
         for line in lines(_ask(base_url(url), rid, api_key)):
             print(line)
-    except ScrapeError as error:
+    except ServerError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -32,10 +32,9 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
 
 def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
     where = f"{base}{ROUTE}"
-    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-    reply = get(base, ROUTE, params={"rid": rid}, headers=headers)
+    reply = request(base, ROUTE, params={"rid": rid}, headers=bearer(api_key))
     if reply.status_code == requests.codes.unauthorized:
-        raise ScrapeError(f"{where}: the server wants its key (its --admin-api-key, if it has one); give --api-key")
+        raise ServerError(f"{where}: the server wants its key (its --admin-api-key, if it has one); give --api-key")
     try:
         answer = reply.json()
     except requests.JSONDecodeError:
@@ -43,8 +42,8 @@ def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
     if not reply.ok:
         said = answer.get("error") if isinstance(answer, dict) else None
         status = f"{where}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}{OF_ROUTER}"
-        raise ScrapeError(said if isinstance(said, str) else status)
+        raise ServerError(said if isinstance(said, str) else status)
     try:
         return explanation_of(answer)
     except (KeyError, TypeError):
-        raise ScrapeError(f"{where}: is no SGLang server that was started with {FLAGS['explain']}") from None
+        raise ServerError(f"{where}: is no SGLang server that was started with {FLAGS['explain']}") from None

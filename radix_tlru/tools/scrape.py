@@ -9,31 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from radix_tlru.config import one_line
+from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, request
 
-__all__ = ["OF_ROUTER", "Ahead", "Rank", "ScrapeError", "Snapshot", "WarmPrompt", "base_url", "get", "read", "scrape"]
+__all__ = ["Ahead", "Rank", "Snapshot", "WarmPrompt", "read", "scrape"]
 
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
 
-OF_ROUTER = "; of a router, give the URL of each worker"
-"""What may be the matter where a path is not known."""
-
 _WARM, _AHEAD = f"{OURS}warm_", f"{OURS}ahead_"  # of what is prefilled for no request, which is no rank's
-
-_PATIENCE_S = 10.0
-
-
-class ScrapeError(RuntimeError):
-    """There is nothing to show; the message is one line with the URL and what to do."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +98,6 @@ class Snapshot:
     ahead: Ahead | None = None  # if anything was to be prefilled ahead
 
 
-def base_url(url: str) -> str:
-    """The URL of a server, with ``http://`` and without ``/metrics``."""
-    base = url.rstrip("/").removesuffix("/metrics")
-    return base if "://" in base else f"http://{base}"
-
-
 def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
     """Ask a server for its metrics. It has 10 s to answer.
 
@@ -124,33 +106,17 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
         session: to ask through, for one that asks again and again; by default a connection is made and closed.
 
     Raises:
-        ScrapeError: nobody answers, the server has no metrics, or none of ours.
+        ServerError: nobody answers, the server has no metrics, or none of ours.
     """
     base = base_url(url)
-    reply = get(base, "/metrics", session)
+    reply = request(base, "/metrics", session)
     if reply.status_code == requests.codes.not_found:
-        raise ScrapeError(f"{base}/metrics: not found; start the server with --enable-metrics{OF_ROUTER}")
+        raise ServerError(f"{base}/metrics: not found; start the server with --enable-metrics{OF_ROUTER}")
     if reply.status_code == requests.codes.unauthorized:
-        raise ScrapeError(f"{base}/metrics: wants a key; give --api-key")
+        raise ServerError(f"{base}/metrics: wants a key; give --api-key")
     if not reply.ok:
-        raise ScrapeError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
+        raise ServerError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
     return read(reply.text, base)
-
-
-def get(base: str, path: str, session: requests.Session | None = None, **options: Any) -> requests.Response:
-    """What a server answers at a path, whatever its status. It has 10 s; ``options`` are those of ``requests.get``.
-
-    Raises:
-        ScrapeError: nobody answers.
-    """
-    try:
-        return (session or requests).get(f"{base}{path}", timeout=_PATIENCE_S, **options)
-    except requests.exceptions.SSLError as error:
-        raise ScrapeError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
-    except requests.ConnectionError:
-        raise ScrapeError(f"no server answers at {base}") from None
-    except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
-        raise ScrapeError(f"{base}{path}: {error}") from None
 
 
 def read(text: str, url: str) -> Snapshot:
@@ -161,12 +127,12 @@ def read(text: str, url: str) -> Snapshot:
         url: of the server, for the snapshot and for messages.
 
     Raises:
-        ScrapeError: the text is of another format, or of a server that evicts as stock does.
+        ServerError: the text is of another format, or of a server that evicts as stock does.
     """
     try:
         families = list(text_string_to_metric_families(text))
     except ValueError:
-        raise ScrapeError(f"{url}/metrics: is not in the format of Prometheus") from None
+        raise ServerError(f"{url}/metrics: is not in the format of Prometheus") from None
     samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
     ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}
     for sample in samples:
@@ -175,7 +141,7 @@ def read(text: str, url: str) -> Snapshot:
             ranks.setdefault(key, []).append(sample)
     if not ranks:
         server = "stock eviction" if any(each.name.startswith("sglang:") for each in samples) else "no SGLang server"
-        raise ScrapeError(f"{url}/metrics: {server}; start one with --radix-eviction etlru --enable-metrics")
+        raise ServerError(f"{url}/metrics: {server}; start one with --radix-eviction etlru --enable-metrics")
 
     def total(name: str) -> float:
         return sum(sample.value for sample in samples if sample.name == f"sglang:{name}")

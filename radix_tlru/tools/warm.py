@@ -16,10 +16,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import requests
 
-from radix_tlru.config import ConfigError, one_line
+from radix_tlru.config import ConfigError
+from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, bearer, request
 from radix_tlru.tools.prompts import Prompt, read_prompts
 
-__all__ = ["SHARE", "WarmError", "Warmed", "Warmer", "warm"]
+__all__ = ["SHARE", "Warmed", "Warmer", "warm"]
 
 SHARE = 1 / 4
 """Of the pool, that warm prompts may fill: as much as the claims of clients."""
@@ -28,16 +29,7 @@ _PATIENCE_S = 600.0  # for an answer, until a first round is done
 _LATER_PATIENCE_S = 60.0  # then: so long a server that is going down may wait for a prompt that it does not answer
 _MOST_SAID = 1_000  # characters of what a server says is wrong
 
-_OF_ROUTER = "; of a router, give the URL of each worker"
-
 _Read = TypeVar("_Read")
-
-
-class WarmError(RuntimeError):
-    """The server does not do it; the message is one line."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(one_line(message))
 
 
 class Warmed(NamedTuple):
@@ -60,14 +52,14 @@ class Warmer:
     """Keeps prompts warm on a server.
 
     Args:
-        url: of the server; ``http://`` may be left out.
+        url: of the server; ``http://`` and ``/metrics`` may be left out.
         prompts: at least one.
         api_key: of the server, if it has one.
         verify: as ``requests`` takes it, for a server with a certificate of its own.
 
     Raises:
-        WarmError: the server does not answer, does not know an adapter, or cannot make tokens of a prompt; a prompt is
-            too long for it; all of them are more than a quarter of its pool. No prompt was asked for by then.
+        ServerError: the server does not answer, does not know an adapter, or cannot make tokens of a prompt; a prompt
+            is too long for it; all of them are more than a quarter of its pool. No prompt was asked for by then.
 
     Attributes:
         pool: of each replica, tokens.
@@ -77,12 +69,11 @@ class Warmer:
     def __init__(
         self, url: str, prompts: Sequence[Prompt], api_key: str | None = None, verify: bool | str = True
     ) -> None:
-        self._url = (url if "://" in url else f"http://{url}").rstrip("/")
+        self._url = base_url(url)
         self._patience_s = _PATIENCE_S
         self._session = requests.Session()
         self._verify = verify  # given with each request, or an environment that has REQUESTS_CA_BUNDLE has its own way
-        if api_key is not None:
-            self._session.headers["Authorization"] = f"Bearer {api_key}"
+        self._session.headers.update(bearer(api_key))
         asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
         told = self._ask("server_info", lambda info: [int(info[field]) for field in asked] + [_attention_groups(info)])
         self.pool, longest, replicas, self._page_size, groups = told
@@ -93,12 +84,12 @@ class Warmer:
         for prompt in prompts:
             ready = _Ready(prompt.name, *self._body(prompt))
             if ready.tokens > longest:
-                raise WarmError(f"{prompt.where}: {ready.tokens:,} tokens: must be at most {longest:,}")
+                raise ServerError(f"{prompt.where}: {ready.tokens:,} tokens: must be at most {longest:,}")
             self._ready.append(ready)
             self.tokens += ready.tokens
             if self.tokens > SHARE * self.pool:
-                most = f"{int(SHARE * self.pool):,}, {SHARE:.0%} of the pool"
-                raise WarmError(f"{prompt.where}: {self.tokens:,} tokens of prompts up to here: must be at most {most}")
+                allowed = f"must be at most {int(SHARE * self.pool):,}, {SHARE:.0%} of the pool"
+                raise ServerError(f"{prompt.where}: {self.tokens:,} tokens of prompts up to here: {allowed}")
 
     def warm(self, is_over: Callable[[], bool] = lambda: False) -> list[Warmed]:
         """Ask for each prompt, one after the other, on each replica.
@@ -107,7 +98,7 @@ class Warmer:
             is_over: once it is true, no further prompt is asked for.
 
         Raises:
-            WarmError: the server does not answer as asked, within 600 s in the first round and 60 s in later ones.
+            ServerError: the server does not answer as asked, within 600 s in the first round and 60 s in later ones.
         """
         wanted = takewhile(lambda _: not is_over(), self._ready)
         found = [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in wanted]
@@ -134,7 +125,7 @@ class Warmer:
         for prompt in named:
             if prompt.lora_path not in known:
                 allowed = f"one of {', '.join(sorted(known))}" if known else "left out: the server has no adapters"
-                raise WarmError(f"{prompt.where}: lora_path {prompt.lora_path}: must be {allowed}")
+                raise ServerError(f"{prompt.where}: lora_path {prompt.lora_path}: must be {allowed}")
 
     def _body(self, prompt: Prompt) -> tuple[dict[str, Any], int]:
         """The request for a prompt, and its tokens."""
@@ -166,27 +157,18 @@ class Warmer:
         self, path: str, read: Callable[[Any], _Read], body: dict[str, Any] | None = None, about: str = ""
     ) -> _Read:
         """What ``read`` takes out of the server's answer; ``about``: what a refusal begins with."""
-        url = f"{self._url}/{path}"
-        try:
-            method = "GET" if body is None else "POST"
-            reply = self._session.request(method, url, json=body, timeout=self._patience_s, verify=self._verify)
-        except requests.exceptions.SSLError as error:
-            told = f"{self._url}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust"
-            raise WarmError(told) from None
-        except requests.ConnectionError:
-            raise WarmError(f"no server answers at {self._url}") from None
-        except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
-            raise WarmError(f"{url}: {error}") from None
+        url, patience_s = f"{self._url}/{path}", self._patience_s
+        reply = request(self._url, f"/{path}", self._session, patience_s=patience_s, json=body, verify=self._verify)
         if reply.status_code == requests.codes.unauthorized:
-            raise WarmError(f"{url}: the server wants its key; give --api-key")
+            raise ServerError(f"{url}: the server wants its key; give --api-key")
         if reply.status_code == requests.codes.not_found and body is None:
-            raise WarmError(f"{url}: not found{_OF_ROUTER}")
+            raise ServerError(f"{url}: not found{OF_ROUTER}")
         if not reply.ok:
-            raise WarmError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
+            raise ServerError(f"{about}{url}: HTTP {reply.status_code}: {_message_of(reply)}")
         try:
             return read(reply.json())
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise WarmError(f"{url}: is no SGLang server{_OF_ROUTER}") from None
+            raise ServerError(f"{url}: is no SGLang server{OF_ROUTER}") from None
 
 
 def _attention_groups(info: Mapping[str, Any]) -> int:
@@ -219,7 +201,7 @@ def warm(url: str, file: Path, *, every_s: float | None = None, api_key: str | N
     try:
         warmer = Warmer(url, read_prompts(file), api_key)
         _print(warmer.warm(), warmer)
-    except (ConfigError, WarmError) as error:
+    except (ConfigError, ServerError) as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
     try:
@@ -235,7 +217,7 @@ def _again(warmer: Warmer) -> str:
     """What there is to say of a further round. A server that is restarted may answer the next one."""
     try:
         gone = warmer.gone(warmer.warm())
-    except WarmError as error:
+    except ServerError as error:
         return f"radix-tlru: error: {error}"
     return f"{gone:,} of {warmer.tokens:,} tokens were gone and are prefilled again"
 

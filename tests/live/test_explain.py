@@ -7,7 +7,7 @@ import requests
 
 from eval.live.server import Server
 from radix_tlru.cli import main
-from radix_tlru.tools.scrape import OF_ROUTER
+from radix_tlru.tools.http import OF_ROUTER
 from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD, assert_unharmed
 from tests.helpers.talk import ANSWER, A, B, C, Conversation, body
 

@@ -20,7 +20,8 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from radix_tlru.cli import main
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.support import METRIC_LABELS
-from radix_tlru.tools.scrape import OF_ROUTER, Rank, ScrapeError, Snapshot, read, scrape
+from radix_tlru.tools.http import OF_ROUTER, ServerError
+from radix_tlru.tools.scrape import Rank, Snapshot, read, scrape
 from radix_tlru.tools.top import frame, watch
 from tests.helpers.watched import PAGE, THRESHOLD, Watched
 
@@ -295,7 +296,7 @@ def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) ->
         threading.Thread(target=server.serve_forever).start()
         try:
             with pytest.raises(
-                ScrapeError, match=f"/metrics: not found; start the server with --enable-metrics{OF_ROUTER}$"
+                ServerError, match=f"/metrics: not found; start the server with --enable-metrics{OF_ROUTER}$"
             ):
                 scrape(f"127.0.0.1:{server.server_port}")
         finally:
@@ -380,7 +381,7 @@ def test_a_screen_that_is_too_low_says_so(served: str, monkeypatch: pytest.Monke
     ],
 )
 def test_a_server_that_is_none_of_ours_is_told_what_it_lacks(text: str, said: str) -> None:
-    with pytest.raises(ScrapeError, match=r"^http://server/metrics: ") as caught:
+    with pytest.raises(ServerError, match=r"^http://server/metrics: ") as caught:
         read(text, "http://server")
     assert str(caught.value).endswith(said)
 

@@ -23,8 +23,8 @@ import trustme
 
 from radix_tlru.cli import main
 from radix_tlru.tools import warm
+from radix_tlru.tools.http import OF_ROUTER, ServerError
 from radix_tlru.tools.prompts import Prompt
-from radix_tlru.tools.scrape import OF_ROUTER
 
 HTML = "<html>nothing here</html>"
 
@@ -166,6 +166,28 @@ def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) 
     assert warming.returncode == 128 + signal.SIGINT
 
 
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        (("top",), "/metrics"),
+        (("explain", "r"), "/tlru/explain?rid=r"),
+        (("warm", "prompts.jsonl"), "/server_info"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("written", ["{}", "{}/", "{}/metrics", "{}/metrics/"])
+def test_each_command_takes_a_url_as_the_others_do(
+    command: tuple[str, ...], path: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    heard: list[tuple[str, bytes]] = []
+    with answering({}, heard=heard) as url:
+        assert main([name, written.format(url.removeprefix("http://")), *others]) == 2
+    assert [asked for asked, _ in heard] == [path]
+
+
 @pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
 def test_who_gives_the_url_of_a_router_is_told_to_give_a_workers(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -189,7 +211,7 @@ def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: py
     with answering(answers, takes_s=0.5) as url:
         warmer = warm.Warmer(url, [Prompt("row 1", "once", text="Once")])
         assert warmer.warm() == [warm.Warmed("once", 2, 0)]
-        with pytest.raises(warm.WarmError, match=r"/generate: .*timed out"):
+        with pytest.raises(ServerError, match=r"/generate: .*timed out"):
             warmer.warm()
 
 

@@ -12,7 +12,8 @@ from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.text import Text
 
-from radix_tlru.tools.scrape import ScrapeError, scrape
+from radix_tlru.tools.http import ServerError, bearer
+from radix_tlru.tools.scrape import scrape
 from radix_tlru.tools.top.screen import frame
 
 __all__ = ["watch"]
@@ -38,8 +39,7 @@ def watch(
     """
     console = console or Console()
     session = requests.Session()
-    if api_key is not None:
-        session.headers["Authorization"] = f"Bearer {api_key}"
+    session.headers.update(bearer(api_key))
     try:
         before = scrape(url, session)
         if once or not console.is_terminal:
@@ -51,14 +51,14 @@ def watch(
                 time.sleep(interval_s)
                 try:
                     now = scrape(url, session)
-                except ScrapeError as error:
+                except ServerError as error:
                     silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
                     last = Group(Text(silent, "bold red"), frame(before, None, console.width))
                     live.update(_fitted(last, console), refresh=True)
                     continue
                 live.update(_fitted(frame(now, before, console.width), console), refresh=True)
                 before = now
-    except ScrapeError as error:
+    except ServerError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

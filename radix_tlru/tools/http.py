@@ -1,0 +1,67 @@
+"""Asking a server over HTTP: how its URL may be written, and what there is to say if nobody answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import requests
+
+from radix_tlru.config import one_line
+
+__all__ = ["OF_ROUTER", "ServerError", "base_url", "bearer", "request"]
+
+OF_ROUTER = "; of a router, give the URL of each worker"
+"""What may be the matter where a path is not known."""
+
+_PATIENCE_S = 10.0
+
+
+class ServerError(RuntimeError):
+    """A server cannot be asked, or does not do what it was asked for; the message is one line."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+def base_url(url: str) -> str:
+    """The URL of a server, with ``http://`` and without ``/metrics``."""
+    base = url.rstrip("/").removesuffix("/metrics")
+    return base if "://" in base else f"http://{base}"
+
+
+def bearer(api_key: str | None) -> dict[str, str]:
+    """The headers that a server with that key wants; None: it has none."""
+    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+
+
+def request(
+    base: str,
+    path: str,
+    session: requests.Session | None = None,
+    *,
+    patience_s: float = _PATIENCE_S,
+    json: Any = None,
+    **options: Any,
+) -> requests.Response:
+    """What a server answers at a path, whatever its status.
+
+    Args:
+        base: its URL, as of :func:`base_url`.
+        path: with a slash in front.
+        session: to ask through, for who asks again and again; by default a connection is made and closed.
+        patience_s: seconds that it has to answer.
+        json: the body of a POST; None: it is a GET.
+        options: others of ``requests.request``.
+
+    Raises:
+        ServerError: nobody answers.
+    """
+    method = "GET" if json is None else "POST"
+    try:
+        return (session or requests).request(method, f"{base}{path}", json=json, timeout=patience_s, **options)
+    except requests.exceptions.SSLError as error:
+        raise ServerError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
+    except requests.ConnectionError:
+        raise ServerError(f"no server answers at {base}") from None
+    except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
+        raise ServerError(f"{base}{path}: {error}") from None
