@@ -23,6 +23,7 @@ from xxhash import xxh3_128_hexdigest
 from radix_tlru.config import Config, one_line
 from radix_tlru.learning.records import is_known
 from radix_tlru.learning.shadow_cache import ShadowCache
+from radix_tlru.learning.shared_prefixes import prefixes_of
 from radix_tlru.policy.policy import policy_for
 from radix_tlru.tools.explanation import Eviction, Explanation
 
@@ -131,12 +132,9 @@ class Explainer:
 
 
 def _keys(conversation: Conversation) -> Iterator[int]:
-    """Under which evictions of what it used are added up: its own, and those of what it shares."""
+    """Under which evictions of what it used are added up: its own, and those of what it shares, 64 prefixes at most."""
     yield conversation.number
-    prefix = conversation.prefix
-    while prefix is not None:
-        yield -1 - prefix.number
-        prefix = prefix.above
+    yield from (-1 - prefix.number for prefix in prefixes_of(conversation))
 
 
 def _name_of(rid: str) -> str:

@@ -153,6 +153,23 @@ def test_what_is_shared_is_found_though_another_used_it_last() -> None:
     assert "1,000 tokens that were cached in other conversations; 50 were new" in [*lines(told)][1]
 
 
+def test_of_a_path_with_many_forks_the_deepest_64_are_looked_at() -> None:
+    """100 conversations leave one path, each 32 tokens deeper. All of it goes but the first 1,000, and one lacks it."""
+    cache = Explained(policy="etlru", median_weight=1.0)
+    path = cache.fresh(100 * 32)
+    for number in range(1, 101):
+        cache.histories[f"N{number} "] = path[: 32 * number]
+        cache.turn(f"N{number} ", 60)
+    cache.turn("D", 3_000)
+    assert sum(key < 0 for key in cache.cache.tail.explainer._evictions) == 64, "prefixes; the others are conversations"
+    cache.histories["E"] = path[: 99 * 32]
+    assert cache.turn("E", 60) == 1_000
+    told = cache.explanation("E1")
+    assert told.eviction is not None
+    assert told.eviction.needed_for == "the prefill of 3,000 tokens of request D1"
+    assert "2,168 tokens that were cached in other conversations; 50 were new" in [*lines(told)][1]
+
+
 def test_memory_is_bounded_and_a_request_beyond_it_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explainer, "MOST_REQUESTS", 3)
     monkeypatch.setattr(explainer, "_MOST_EVICTIONS", 2)
