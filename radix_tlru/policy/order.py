@@ -68,7 +68,9 @@ _AHEAD_AGAIN = 2.0
 _NO_ENTRY = (math.inf, 1 << 60)
 
 Phase = Literal["tel_safe", "lru"]
-"""Which of the two phases of T-LRU (paper, Algorithm 1) took a token: free at the tail, or the least recent."""
+"""What a token was taken for. ``tel_safe``: it cost nothing at the tail (paper, Algorithm 1, the first phase). ``lru``
+(a name kept for dashboards): every other token. Under lru and tlru that is the least recent, under etlru the one with
+the lowest λ; between price levels, the one with the lowest cost."""
 
 
 class Victim(NamedTuple):
@@ -85,7 +87,7 @@ class TokenPrice(NamedTuple):
 
     cost: float  # ``marginal_cost`` of the others
     return_rate: float  # λ, in 1 / (unit of the return model's time)
-    exceed_probability: float  # P(Q > ξ - (L - X))
+    exceed_probability: float | None  # P(Q > ξ - (L - X)); None: the policy sees no threshold
     median_weight: float  # w
 
 
@@ -125,8 +127,10 @@ class EvictionOrder:
         return self._pricings.in_force.policy
 
     @property
-    def over_budget(self) -> int:
-        """Tokens that could go now at no cost to the tail. A token that several leaves share counts once for each."""
+    def over_budget(self) -> int | None:
+        """TEL-safe tokens now. One that several leaves share counts for each. None: the policy sees no threshold."""
+        if not self.policy.sees_threshold:
+            return None
         # A look must not enter pending leaves: that moves the clock, and one rank of several may be looked at.
         return self._entries.over_budget + sum(self.tel_safe_tokens(self._leaf(leaf_id)) for leaf_id in self._pending)
 
@@ -307,7 +311,7 @@ class EvictionOrder:
         """What a token of the victim that was just chosen costs."""
         bucket = self._entries.bucket[victim.leaf_id]
         policy, rate = bucket.pricing.policy, bucket.rate(self._now)
-        exceed = policy.prompts.probabilities[bucket.level]
+        exceed = policy.prompts.probabilities[bucket.level] if policy.sees_threshold else None
         return TokenPrice(bucket.cost(self._now), rate, exceed, policy.median_weight)
 
     def _cheapest_bucket(self) -> tuple[Bucket, int, Leaf] | None:

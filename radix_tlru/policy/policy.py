@@ -30,6 +30,11 @@ class Policy:
         """What a token of each price level costs at a return rate of 1, from the tail to the root, rising."""
         return tuple(marginal_cost(1.0, exceed, self.median_weight) for exceed in self.prompts.probabilities)
 
+    @property
+    def sees_threshold(self) -> bool:
+        """Whether tokens are told apart by P(Q > ξ - (L - X)). If not, P is unknown, and so is what is TEL-safe."""
+        return len(self.prompts.probabilities) > 1
+
     def has_levels_of(self, other: Policy) -> bool:
         """Whether every leaf is in the same group and at the same price level by both, whatever it costs."""
         if self.returns != other.returns:

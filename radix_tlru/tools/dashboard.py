@@ -176,7 +176,8 @@ PANELS = (
     ),
     Panel(
         "Evicted tokens",
-        "By phase: tel_safe, free at the tail, and lru, the rest; from the device, and dropped from the host tier.",
+        "By phase. tel_safe: at no cost to the tail, only under a policy with a threshold: tlru, etlru with w < 1. "
+        "lru: every other token. From the device, and dropped from the host tier.",
         Short,
         (
             Query(f"sum by (phase) ({_rate('sglang:tlru_evicted_tokens_total')})", "{{phase}} / s"),
@@ -203,10 +204,11 @@ PANELS = (
     ),
     Panel(
         "What could go",
-        "Tokens beyond their safe budget, and evictable leaves. Neither: nothing is left to evict.",
+        "TEL-safe tokens, only under a policy with a threshold: tlru, etlru with w < 1; and evictable leaves. No leaf: "
+        "nothing is left to evict.",
         Short,
         (
-            Query(_now("sglang:tlru_over_budget_tokens"), "over budget, tokens"),
+            Query(_now("sglang:tlru_over_budget_tokens"), "TEL-safe, tokens"),
             Query(_now("sglang:tlru_evictable_leaves"), "leaves"),
         ),
     ),

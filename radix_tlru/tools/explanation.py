@@ -28,7 +28,7 @@ class Eviction:
     needed_for: str  # what the room was made for, of the largest cut
     cost: float  # of its first token: what was compared
     return_rate: float  # λ, in 1 / (unit of the return model's time)
-    exceed_probability: float  # P(Q > ξ - (L - X))
+    exceed_probability: float | None  # P(Q > ξ - (L - X)); None: the policy that was in force sees no threshold
     median_weight: float  # w
 
 
@@ -82,9 +82,10 @@ def lines(told: Explanation) -> Iterator[str]:
         when = at if at == until else f"{at} to {until}"
         cuts = f" in {eviction.cuts:,} cuts, {eviction.largest:,} of them" if eviction.cuts > 1 else ""
         yield f"evicted: {eviction.tokens:,} tokens, {when}{cuts} for {eviction.needed_for}"
+        exceed = "–" if eviction.exceed_probability is None else f"{eviction.exceed_probability:.2f}"
         yield (
             f"price:   {eviction.cost:.2g} a token of them, the lowest of all then: λ {eviction.return_rate:.2g}, "
-            f"P(over ξ) {eviction.exceed_probability:.2f}, w {eviction.median_weight:g}"
+            f"P(over ξ) {exceed}, w {eviction.median_weight:g}"
         )
     more = told.lru_cached - told.cached
     against = "as many" if not more else f"{abs(more):,} {'more' if more > 0 else 'fewer'}"

@@ -7,10 +7,12 @@ from random import Random
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from rich.console import Console
 
 from radix_tlru.config import PolicyName
 from radix_tlru.sglang.metrics import TailMetrics
 from radix_tlru.tools.scrape import Snapshot, read
+from radix_tlru.tools.top import frame
 from tests.helpers.caches import Driver, our_cache
 
 CAPACITY, PAGE, THRESHOLD, NEXT_PROMPT = 20_000, 16, 600, 200
@@ -25,7 +27,7 @@ class Watched(Driver):
         policy: PolicyName,
         rank: int = 0,
         threshold: int = THRESHOLD,
-        median_weight: float = 0.0,
+        median_weight: float | None = 0.0,
         dry_run: bool = False,
     ) -> None:
         config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
@@ -61,3 +63,17 @@ class Watched(Driver):
 
     def text(self) -> str:
         return generate_latest(self.registry).decode()
+
+
+def shown(now: Snapshot, before: Snapshot | None = None, width: int = 120) -> str:
+    """The screen of `radix-tlru top`."""
+    console = Console(width=width, height=60)
+    with console.capture() as capture:
+        console.print(frame(now, before, width))
+    return capture.get()
+
+
+def row(screen: str, name: str) -> str:
+    """What stands behind a name in the first column of a screen, its words one space apart."""
+    (line,) = (line.strip() for line in screen.splitlines() if line.strip().startswith(name))
+    return " ".join(line.removeprefix(name).split())

@@ -150,7 +150,9 @@ def test_what_is_shared_is_found_though_another_used_it_last() -> None:
     assert told.silent_s < 0
     assert told.eviction is not None
     assert told.eviction.needed_for == "the prefill of 4,000 tokens of request D1"
-    assert "1,000 tokens that were cached in other conversations; 50 were new" in [*lines(told)][1]
+    _, lacked, _, price, _ = lines(told)
+    assert "1,000 tokens that were cached in other conversations; 50 were new" in lacked
+    assert price.endswith(", P(over ξ) –, w 1"), "this policy sees no threshold"
 
 
 def test_of_a_path_with_many_forks_the_deepest_64_are_looked_at() -> None:

@@ -189,6 +189,8 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
         went.append(victim.leaf_id)
     assert went == [2, 5, 6, 8, 1, 3, 4, 7]
     assert len(order) == order.over_budget == 0
+    order.switch_policy(policy_for(Config("lru")))
+    assert order.over_budget is None, "lru sees no threshold"
 
 
 def test_after_a_move_of_the_threshold_both_parts_get_new_prices_with_each_turn() -> None:

@@ -49,6 +49,19 @@ def test_the_tail_beyond_the_budget_goes_before_an_older_leaf_within_it() -> Non
     assert leaves.order.choose_victim(1) is None
 
 
+def test_a_policy_without_a_threshold_says_of_no_token_whether_it_is_safe() -> None:
+    leaves = Leaves(LRU)
+    leaves.appear(1, conversation(400, last_access=1))
+    assert leaves.order.over_budget is None
+    [victim] = upcoming(leaves.order, 9)
+    assert victim.price == (1, 1, None, 1)  # a token used last costs 1 / 1
+    leaves.order.switch_policy(TLRU)
+    leaves.order.renew_prices()
+    assert leaves.order.over_budget == 400
+    leaves.order.switch_policy(LRU)
+    assert leaves.evict(10_000) == (1, 400, "lru")
+
+
 def test_an_eviction_takes_what_is_asked_for_to_the_page() -> None:
     leaves = Leaves(TLRU, page_size=16)
     leaves.appear(1, conversation(2048, last_access=1))

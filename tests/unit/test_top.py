@@ -22,8 +22,8 @@ from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.support import METRIC_LABELS
 from radix_tlru.tools.http import OF_ROUTER, ServerError
 from radix_tlru.tools.scrape import Rank, Snapshot, read, scrape
-from radix_tlru.tools.top import frame, watch
-from tests.helpers.watched import PAGE, THRESHOLD, Watched
+from radix_tlru.tools.top import watch
+from tests.helpers.watched import PAGE, THRESHOLD, Watched, row, shown
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +79,7 @@ def test_after_a_fault_lru_is_told_to_be_in_force_and_what_was_counted_stays() -
     assert (after.policy, after.value("fallen_back"), after.value("median_weight")) == ("lru", 1.0, 1.0)
     for name in ("requests_total", "excess_tokens_total", "shadow_requests_total"):
         assert after.value(name) == before.value(name)
-    (line,) = (line for line in shown(snapshot).splitlines() if line.strip().startswith("policy in force"))
-    assert " ".join(line.split()[3:]) == "lru AFTER A FAULT, which the server's log tells"
+    assert row(shown(snapshot), "policy in force") == "lru AFTER A FAULT, which the server's log tells"
 
 
 def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[Watched, Snapshot, Snapshot]) -> None:
@@ -96,21 +95,13 @@ def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[W
     assert len(upcoming) == 5
 
 
-def shown(now: Snapshot, before: Snapshot | None = None, width: int = 120) -> str:
-    console = Console(width=width, height=60)
-    with console.capture() as capture:
-        console.print(frame(now, before, width))
-    return capture.get()
-
-
 def test_a_frame_shows_what_is_in_force_spent_predicted_and_next(
     snapshots: tuple[Watched, Snapshot, Snapshot],
 ) -> None:
     _, before, now = snapshots
     text = shown(now, before)
     (rank,) = now.ranks
-    (line,) = (line.split() for line in text.splitlines() if line.strip().startswith("policy in force"))
-    assert line[3] == rank.policy
+    assert row(text, "policy in force").startswith(f"{rank.policy} ")
     assert f"{rank.value('excess_tokens_total'):,.0f} tokens" in text
     assert f"{rank.policy} ◂ in force" in text
     assert "1024 to 8000 s" in text

@@ -53,9 +53,10 @@ class SessionOrder:
         return self._free.policy
 
     @property
-    def over_budget(self) -> int:
-        """Tokens that could go now at no cost to the tail; what paths share below it counts for each of them."""
-        return self._free.over_budget + self._held.over_budget
+    def over_budget(self) -> int | None:
+        """TEL-safe tokens now; what paths share below it counts for each. None: the policy sees no threshold."""
+        free, held = self._free.over_budget, self._held.over_budget
+        return None if free is None or held is None else free + held
 
     @property
     def entries(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 from radix_tlru.policy.order import Phase
@@ -18,7 +19,9 @@ class OrderMetrics:
         self._tail = tail
         self._evicted = make.counters(
             "sglang:tlru_evicted_tokens_total",
-            "Tokens evicted by phase: tel_safe (free at the tail) or lru (the least recent of the rest).",
+            "Tokens evicted by phase. tel_safe: cost nothing at the tail, only under a policy with a threshold: tlru, "
+            "etlru with w < 1. lru (a name kept for dashboards): every other token; under lru and tlru the least "
+            "recent, under etlru the one with the lowest return rate.",
             "phase",
             get_args(Phase),
         )
@@ -32,7 +35,8 @@ class OrderMetrics:
         self._leaves = make.gauge("sglang:tlru_evictable_leaves", "Leaves that could be evicted now.")
         self._over_budget = make.gauge(
             "sglang:tlru_over_budget_tokens",
-            "Tokens of evictable paths beyond their safe budget now; a shared token counts for each of its leaves.",
+            "TEL-safe tokens now: could go without the next turn exceeding the threshold. A shared token counts for "
+            "each of its leaves. Only under a policy with a threshold: tlru, etlru with w < 1; else NaN.",
         )
 
     def report(self) -> None:
@@ -43,4 +47,5 @@ class OrderMetrics:
             counter.follow(counts[f"host_{phase}"])
         self._splits.follow(counts["splits"])
         self._leaves.set(len(self._tail.order))
-        self._over_budget.set(self._tail.order.over_budget)
+        over_budget = self._tail.order.over_budget
+        self._over_budget.set(math.nan if over_budget is None else over_budget)

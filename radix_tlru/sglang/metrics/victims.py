@@ -48,7 +48,9 @@ class VictimMetrics:
             "since the last use + 1).",
         )
         self._exceed = gauges(
-            "exceed_probability", "That for want of the next token to go a turn goes beyond the threshold; 0: tel_safe."
+            "exceed_probability",
+            "That for want of the next token to go a turn goes beyond the threshold; 0: TEL-safe. Only under a policy "
+            "with a threshold: tlru, etlru with w < 1; else NaN.",
         )
         self._cost = gauges("cost", "What leaves are ordered by: return rate * ((1 - w) * exceed probability + w).")
 
@@ -80,5 +82,5 @@ class VictimMetrics:
             self._history[position].set(leaf.history)
             self._silent[position].set(silent)
             self._rate[position].set(price.return_rate)
-            self._exceed[position].set(price.exceed_probability)
+            self._exceed[position].set(math.nan if price.exceed_probability is None else price.exceed_probability)
             self._cost[position].set(price.cost)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from rich.table import Table
 
 __all__ = ["NONE", "percent", "titled_table", "whole"]
@@ -24,12 +26,12 @@ def titled_table(title: str) -> Table:
 
 
 def whole(value: float | None, unit: str = "") -> str:
-    """A whole number with its unit.
+    """A whole number with its unit; a dash where there is none, or where a server says that it is not known.
 
-    >>> whole(12345.6, " tokens"), whole(None)
-    ('12,346 tokens', '–')
+    >>> whole(12345.6, " tokens"), whole(None), whole(math.nan, " tokens")
+    ('12,346 tokens', '–', '–')
     """
-    return NONE if value is None else f"{value:,.0f}{unit}"
+    return NONE if value is None or math.isnan(value) else f"{value:,.0f}{unit}"
 
 
 def percent(share: float, sign: str = "") -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -103,11 +104,14 @@ def _served_rows(now: Snapshot) -> list[_Row]:
 
 
 def _eviction_rows(now: Snapshot, before: Snapshot | None) -> list[_Row]:
+    could_go = "could go, and all next turns stay within ξ"
+    if all(math.isnan(rank.value("over_budget_tokens") or 0.0) for rank in now.ranks):
+        could_go = "only under a policy with a threshold: tlru, etlru with w < 1"
     return [
         _Row("evictable leaves", _count("evictable_leaves"), "ends of cached paths, not in use"),
-        _Row("over budget", _count("over_budget_tokens", " tokens"), "could go, and all next turns stay within ξ"),
-        _Row("evicted, free", _evicted("tel_safe", now, before), "tokens beyond their budget"),
-        _Row("evicted, not free", _evicted("lru", now, before), "tokens that may be missed"),
+        _Row("TEL-safe now", _count("over_budget_tokens", " tokens"), could_go),
+        _Row("evicted, TEL-safe", _evicted("tel_safe", now, before), "tokens that cost nothing at the tail"),
+        _Row("evicted, others", _evicted("lru", now, before), "all other tokens; without a threshold all are"),
     ]
 
 

@@ -30,13 +30,13 @@ def victim_table(rank: Rank) -> Table:
     for name in ("", "cached", "stays", "history", "silent", "λ", "P(over ξ)", "cost", "why"):
         table.add_column(name, justify="left" if name in ("", "why") else "right", no_wrap=name != "why")
     for victim in _next(rank):
-        silent = victim["silent_seconds"]
+        silent, exceed = victim["silent_seconds"], victim["exceed_probability"]
         table.add_row(
             str(table.row_count + 1),
             *(whole(victim[name]) for name in ("cached_tokens", "keep_tokens", "history_tokens")),
             NONE if math.isnan(silent) else f"{silent:,.0f} s",
             f"{victim['return_rate']:.2g}",
-            f"{victim['exceed_probability']:.2f}",
+            NONE if math.isnan(exceed) else f"{exceed:.2f}",
             f"{victim['cost']:.2g}",
             _why(victim, learned),
         )
@@ -60,7 +60,7 @@ def _why(victim: dict[str, float], learned: bool) -> Text:
     if victim["return_rate"] == 0.0:
         return Text("in no later prompt", "green")
     if victim["exceed_probability"] == 0.0:
-        return Text("free: with what stays the next turn is within ξ", "green")
+        return Text("TEL-safe: with what stays the next turn is within ξ", "green")
     if victim["exceed_probability"] < _SELDOM:
         return Text("few next prompts are long enough to miss it", "green")
     return Text("not likely to return soon" if learned else "the longest unused", "yellow")
