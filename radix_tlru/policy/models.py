@@ -33,6 +33,7 @@ __all__ = [
     "ReturnModelWrapper",
     "SingleGroup",
     "for_another_order",
+    "without_wrappers",
 ]
 
 
@@ -168,6 +169,11 @@ class ReturnModelWrapper:
         """The group of the leaf in the model inside, a lasting one if it has those."""
         lasting_group: Callable[[Leaf, float, float], Group] | None = getattr(self._returns, "lasting_group", None)
         return self._returns.group(leaf, now) if lasting_group is None else lasting_group(leaf, now, least)
+
+
+def without_wrappers(returns: ReturnModel) -> ReturnModel:
+    """The model inside, whose time and whose rates a wrapper goes by."""
+    return without_wrappers(returns._returns) if isinstance(returns, ReturnModelWrapper) else returns
 
 
 def for_another_order(returns: ReturnModel) -> ReturnModel:

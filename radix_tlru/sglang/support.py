@@ -40,7 +40,7 @@ __all__ = [
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
 """Method of a ServerArgs record by which further tokenizer processes find their class."""
 
-METRIC_LABELS = ("answer", "phase", "policy", "position", "silent")
+METRIC_LABELS = ("answer", "phase", "policy", "position", "silent", "unit")
 """Labels of our metrics beside those of a rank."""
 
 # Flags of SGLang that choose another cache or another order, and the value that each has to have.

@@ -29,11 +29,12 @@ class Watched(Driver):
         threshold: int = THRESHOLD,
         median_weight: float | None = 0.0,
         dry_run: bool = False,
+        **others: Any,
     ) -> None:
         config: dict[str, Any] = {"policy": policy, "threshold": threshold, "median_weight": median_weight}
         config["dry_run"] = dry_run
         config["next_prompt_estimate"] = NEXT_PROMPT
-        super().__init__(our_cache(CAPACITY, PAGE, **config))
+        super().__init__(our_cache(CAPACITY, PAGE, **{**config, **others}))
         self.tail, self.served = self.cache.tail, 0
         self.registry = CollectorRegistry()
 

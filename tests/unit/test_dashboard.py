@@ -72,7 +72,8 @@ def test_what_is_counted_is_asked_for_as_a_rate_and_nothing_else_is() -> None:
 def test_every_metric_of_ours_is_on_the_dashboard_or_is_of_the_screen_alone(defined: set[str]) -> None:
     shown = {name for expression in expressions() for name in asked(expression)}
     ours = {name for name in defined if name.startswith("sglang:tlru_") and not name.endswith("_")}
-    assert ours - shown == {"sglang:tlru_prefill_late_ratio", "sglang:tlru_watched_seconds_total"}
+    of_the_screen = ("prefill_late_ratio", "return_rate_unit", "watched_seconds_total")
+    assert ours - shown == {f"sglang:tlru_{name}" for name in of_the_screen}
 
 
 def test_the_dashboard_of_the_containers_is_the_one_that_the_command_prints(

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from radix_tlru.config import PolicyName
+from radix_tlru.hints.models import with_hints
+from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.policy.models import Leaf, SingleGroup
 from tests.helpers.watched import Watched, row, shown
 
 
@@ -45,3 +49,42 @@ def test_with_a_threshold_in_force_they_are_counted() -> None:
     text = shown(snapshot)
     assert row(text, "TEL-safe now") == f"{tel_safe:,.0f} tokens could go, and all next turns stay within ξ"
     assert not any(map(math.isnan, rank.by("next_victim_exceed_probability", "position").values()))
+
+
+class BySteps(SingleGroup):
+    """A return model of one's own, whose time is known to itself alone."""
+
+    def key(self, leaf: Leaf) -> float:
+        return leaf.last_access
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        return 1.0 / (1.0 + (now - key) // 10.0)
+
+    def observe(self, turn: Turn, conversation: Conversation) -> None:
+        """It goes by the leaf."""
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "unit"),
+    [
+        ("tlru", {"next_prompt_estimate": None}, "1 / turns"),
+        ("tlru", {}, "1 / (matches and inserts)"),
+        ("etlru", {"median_weight": None}, "1 / (matches and inserts)"),
+        ("etlru", {}, "1 / s"),
+        ("etlru", {"return_model": "eval.examples.tool_calls:AfterToolCalls"}, "1 / (matches and inserts)"),
+        ("etlru", {"return_model": f"{__name__}:BySteps"}, "1 / (time of --tlru-return-model)"),
+    ],
+    ids=["tlru", "Q pinned", "lru in force", "learned", "by recency", "in a time of its own"],
+)
+@pytest.mark.parametrize("hints", [False, True])
+def test_return_rates_have_the_unit_of_the_model_in_force_said_by_the_server(
+    policy: PolicyName, given: dict[str, Any], unit: str, hints: bool
+) -> None:
+    watched = Watched(policy, **given)
+    assert watched.tail.learner is not None
+    if hints:  # a client gave one: the models are wrapped from then on
+        watched.tail.learner.candidates.wrap(with_hints)
+    snapshot = watched.serve(30)
+    units = snapshot.ranks[0].by("return_rate_unit", "unit")
+    assert [name for name, in_force in units.items() if in_force] == [unit]
+    assert f"λ: how soon it returns, {unit}; lowest cost goes first" in " ".join(shown(snapshot).split())

@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+from radix_tlru.learning.return_model import RecentTurns
+from radix_tlru.policy.models import Recency, ReturnModel, without_wrappers
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.preview import preview
 from radix_tlru.sglang.cache.component import TailComponent
@@ -18,6 +20,13 @@ _NEXT = 5
 
 _SHARE = 0.002
 """Share of the time that looking for them may take: about three looks a second."""
+
+_SECONDS, _TURNS, _USES, _OTHER = _UNITS = (
+    "1 / s",
+    "1 / turns",
+    "1 / (matches and inserts)",
+    "1 / (time of --tlru-return-model)",
+)
 
 
 class VictimMetrics:
@@ -44,8 +53,10 @@ class VictimMetrics:
         )
         self._rate = gauges(
             "return_rate",
-            "Of a leaf that goes next: 1 / s if it is learned, else 1 / (turns, or matches and inserts of this cache, "
-            "since the last use + 1).",
+            "How soon a leaf that goes next is expected to be used: sglang:tlru_return_rate_unit has the unit.",
+        )
+        self._unit = make.gauges(
+            "sglang:tlru_return_rate_unit", "1 for the unit of the return rates of leaves that go next.", "unit", _UNITS
         )
         self._exceed = gauges(
             "exceed_probability",
@@ -67,6 +78,9 @@ class VictimMetrics:
     def look(self) -> None:
         """Show the next victims, whether or not it is time to look."""
         order = self._tail.order
+        in_force = _unit_of(order.policy.returns)
+        for unit, gauge in self._unit.items():
+            gauge.set(unit == in_force)
         victims = preview((order,) if isinstance(order, EvictionOrder) else order.parts, _NEXT)
         self._shown = len(victims)
         for cached in self._cached[len(victims) :]:
@@ -84,3 +98,13 @@ class VictimMetrics:
             self._rate[position].set(price.return_rate)
             self._exceed[position].set(math.nan if price.exceed_probability is None else price.exceed_probability)
             self._cost[position].set(price.cost)
+
+
+def _unit_of(returns: ReturnModel) -> str:
+    """The unit of a model's return rates."""
+    inside = without_wrappers(returns)
+    if getattr(inside, "in_seconds", False):
+        return _SECONDS
+    if isinstance(inside, RecentTurns):
+        return _TURNS
+    return _USES if isinstance(inside, Recency) else _OTHER

@@ -40,9 +40,9 @@ def victim_table(rank: Rank) -> Table:
             f"{victim['cost']:.2g}",
             _why(victim, learned),
         )
-    unit = "1 / s" if learned else "1 / uses of the cache since"
     if table.row_count:
-        table.caption = f"tokens from the root of the path; λ: how soon it returns, {unit}; lowest cost goes first"
+        unit = next((f", {name}" for name, is_it in rank.by("return_rate_unit", "unit").items() if is_it), "")
+        table.caption = f"tokens from the root of the path; λ: how soon it returns{unit}; lowest cost goes first"
     else:
         table.caption = "nothing can be evicted now"
     return table
@@ -58,7 +58,7 @@ def _next(rank: Rank) -> Iterator[dict[str, float]]:
 def _why(victim: dict[str, float], learned: bool) -> Text:
     """Why it goes before the others; green: nobody is expected to miss it."""
     if victim["return_rate"] == 0.0:
-        return Text("in no later prompt", "green")
+        return Text("no later prompt is expected to use it", "green")
     if victim["exceed_probability"] == 0.0:
         return Text("TEL-safe: with what stays the next turn is within ξ", "green")
     if victim["exceed_probability"] < _SELDOM:
