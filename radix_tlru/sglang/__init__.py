@@ -5,8 +5,8 @@ file           its job
 =============  ======================================================================================
 plugin         makes ``--radix-eviction`` a flag of an unmodified SGLang
 flags          flags → ``Config``
-record         the ``ServerArgs`` record that carries the Config to every process
-support        what is supported; every refusal is made here
+carrier        the Config travels on ``ServerArgs`` to every process
+support        what is supported: flags, models, caches, tree cores; what is not is refused here
 state          what was learned, kept in a file from one run to the next
 warming        prompts that are prefilled once the server is up, and kept warm
 hooks          functions of SGLang that are hooked

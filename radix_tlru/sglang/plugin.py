@@ -6,9 +6,9 @@ rather than letting stock eviction through:
 
 1. ``ServerArgs.add_cli_args``: the flags exist only if the hook that reads them is in place.
 2. ``ServerArgs.from_cli_args`` (the command line, a YAML ``--config``) or ``Engine.server_args_class`` (Python): the
-   flags become a Config, which travels on the ``ServerArgs`` record. The record selects our cache backend by name.
+   flags become a Config, which travels on ``ServerArgs``. These select our cache backend by name.
 3. ``ServerArgs.check_server_args``: the model is known but not loaded; shapes that are not supported end here.
-4. The backend's factory builds the cache with the Config of the record, and hooks the scheduler. From then on the cache
+4. The backend's factory builds the cache with that Config, and hooks the scheduler. From then on the cache
    is told when a batch is done, when the server is idle, and how long prefills took if the threshold follows them.
 5. Each request is stamped where it is tokenized, in the launching process (``requests.metadata``).
 """
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from radix_tlru.config import FLAGS, Config, ConfigError
 from radix_tlru.learning.model_check import check_custom_model
-from radix_tlru.sglang import explain_hooks, flags, record, support, warming
+from radix_tlru.sglang import carrier, explain_hooks, flags, support, warming
 from radix_tlru.sglang.requests import ahead, metadata
 from radix_tlru.sglang.state import StateKeeper, check_state, state_file_of
 
@@ -51,14 +51,14 @@ def register() -> None:
     HookRegistry.register(f"{_RECORD}.add_cli_args", _add_cli_args, HookType.AFTER)
     HookRegistry.register(f"{_RECORD}.from_cli_args", _from_cli_args, HookType.AROUND)
     HookRegistry.register(f"{_RECORD}.check_server_args", _check_server_args, HookType.AFTER)
-    if get_radix_cache_factory(record.BACKEND) is None:
-        register_radix_cache_backend(record.BACKEND, _create_cache)
+    if get_radix_cache_factory(carrier.BACKEND) is None:
+        register_radix_cache_backend(carrier.BACKEND, _create_cache)
     if not isinstance(vars(Engine)["server_args_class"], staticmethod):
         Engine.server_args_class = staticmethod(_engine_server_args(Engine.server_args_class))
 
 
 def server_args(config: Config, **arguments: Any) -> ServerArgs:
-    """SGLang's own record of ``arguments`` for a server that evicts as ``config`` says.
+    """SGLang's own ``ServerArgs`` of ``arguments``, for a server that evicts as ``config`` says.
 
     Raises:
         ConfigError: an argument contradicts the configuration, or this SGLang is not supported.
@@ -89,7 +89,7 @@ def _from_cli_args(original: Callable[..., ServerArgs], cls: type[ServerArgs], a
         arguments = original(cls, args)
         if config is None:
             return _stock(arguments)
-        record.mark_command_line(arguments)
+        carrier.mark_command_line(arguments)
         return _select(arguments, config)
     except ConfigError as error:
         _exit(error)
@@ -101,30 +101,27 @@ def _engine_server_args(original: Callable[..., ServerArgs]) -> Callable[..., Se
     def engine_server_args(**arguments: Any) -> ServerArgs:
         keywords = map(flags.keyword, (*FLAGS.values(), *flags.REMOVED))
         config = flags.config_from({name: arguments.pop(name, None) for name in keywords})
-        if config is not None and config.warm is not None:
-            raise ConfigError(f"{FLAGS['warm']} {config.warm}: must be left out of an Engine, which has no HTTP server")
-        for field in ("prefill_ahead", "explain"):
-            if config is not None and getattr(config, field):
-                raise ConfigError(f"{FLAGS[field]}: must be left out of an Engine, which has no HTTP server")
+        if config is not None:
+            support.check_engine(config)
         return _stock(original(**arguments)) if config is None else server_args(config, **arguments)
 
     return engine_server_args
 
 
 def _stock(arguments: ServerArgs) -> ServerArgs:
-    """The record of a server that evicts as stock does, unless it names our backend, which would have no Config."""
-    if arguments.radix_cache_backend == record.BACKEND:
+    """Those of a server that evicts as stock does, unless they name our backend, which would have no Config."""
+    if arguments.radix_cache_backend == carrier.BACKEND:
         raise _selected_by_name()
     return arguments
 
 
 def _selected_by_name() -> ConfigError:
-    return ConfigError(f"--radix-cache-backend {record.BACKEND}: is selected by {FLAGS['policy']} etlru, not by name")
+    return ConfigError(f"--radix-cache-backend {carrier.BACKEND}: is selected by {FLAGS['policy']} etlru, not by name")
 
 
 def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
-    """Make the record one of a server with our cache, or say why it cannot be."""
-    support.check_record(arguments, config)
+    """Make them those of a server with our cache, or say why that cannot be."""
+    support.check_server_args(arguments, config)
     if config.return_model is not None:
         check_custom_model(config.return_model)  # or end here, before a model is loaded
     if getattr(arguments, "tokenizer_worker_num", 1) > 1:
@@ -137,20 +134,20 @@ def _select(arguments: ServerArgs, config: Config) -> ServerArgs:
         warming.install(config)
     if config.prefill_ahead:
         ahead.install()
-    record.attach(arguments, config)
+    carrier.attach(arguments, config)
     return arguments
 
 
 def _check_server_args(_result: None, arguments: ServerArgs) -> None:
     """Refuse models whose cache would not follow the order, and states of others, before weights are loaded."""
-    config = record.config_of(arguments)
+    config = carrier.config_of(arguments)
     if config is None:
         return
     try:
         support.check_model(arguments, config)
         check_state(arguments, config)
     except ConfigError as error:
-        if record.came_from_command_line(arguments):
+        if carrier.came_from_command_line(arguments):
             _exit(error)
         raise
 
@@ -161,7 +158,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     from radix_tlru.sglang.requests.tool_calls import call_tokens
     from radix_tlru.sglang.scheduler import batches, ranks
 
-    config = record.config_of(context.server_args)
+    config = carrier.config_of(context.server_args)
     if config is None:
         raise _selected_by_name()
     batches.install(config)

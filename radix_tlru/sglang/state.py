@@ -31,20 +31,20 @@ _SHARED = "was written by another server meanwhile; what that one learned is los
 logger = logging.getLogger(__name__)
 
 
-def state_file_of(record: ServerArgs, config: Config) -> StateFile | None:
+def state_file_of(server_args: ServerArgs, config: Config) -> StateFile | None:
     """The file of a server with these arguments; None if it keeps nothing."""
     if config.state is None:
         return None
-    return StateFile(Path(config.state), Origin(str(record.model_path), page_size_of(record)))
+    return StateFile(Path(config.state), Origin(str(server_args.model_path), page_size_of(server_args)))
 
 
-def check_state(record: ServerArgs, config: Config) -> None:
+def check_state(server_args: ServerArgs, config: Config) -> None:
     """Make sure that the state can be loaded and saved; a file that is missing is created.
 
     Raises:
         ConfigError: it cannot. The message names the file and the reason.
     """
-    file = state_file_of(record, config)
+    file = state_file_of(server_args, config)
     if file is not None:
         file.check(_now())
 

@@ -1,4 +1,4 @@
-"""What is supported: flags, models, shapes of caches, tree cores. Every refusal of them is made here.
+"""What is supported: flags, models, shapes of caches, tree cores. What is not is refused here, in one line.
 
 What a release of SGLang does not support says :mod:`~radix_tlru.sglang.releases`.
 """
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = [
     "METRIC_LABELS",
     "TOKENIZER_WORKERS",
+    "check_engine",
     "check_model",
-    "check_record",
+    "check_server_args",
     "check_shape",
     "conflict",
     "page_size_of",
@@ -38,7 +39,7 @@ __all__ = [
 ]
 
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
-"""Method of a ServerArgs record by which further tokenizer processes find their class."""
+"""Method of ``ServerArgs`` by which further tokenizer processes find their class."""
 
 METRIC_LABELS = ("answer", "phase", "policy", "position", "silent", "unit")
 """Labels of our metrics beside those of a rank."""
@@ -76,51 +77,61 @@ def conflict(flag: str, value: Any, config: Config) -> ConfigError:
     return ConfigError(f"{FLAGS['policy']} {config.policy}: not supported together with {shown}; drop one of them")
 
 
-def check_record(record: ServerArgs, config: Config) -> None:
+def check_server_args(server_args: ServerArgs, config: Config) -> None:
     """Raise ConfigError if a server with these arguments cannot evict as the configuration says."""
     check_version(sglang_version() or "(not installed)")
     for flag, (field, neutral) in _CONFLICTS.items():
-        value = getattr(record, field, neutral)
+        value = getattr(server_args, field, neutral)
         if value != neutral:
             raise conflict(flag, value, config)
-    for given, refusal, is_refused in _refusals(record, config):
+    for given, refusal, is_refused in _refusals(server_args, config):
         if is_refused:
             raise ConfigError(f"{given}: {refusal}")
 
 
-def _refusals(record: ServerArgs, config: Config) -> Iterator[tuple[str, str, object]]:
+def check_engine(config: Config) -> None:
+    """Raise ConfigError for what an ``sglang.Engine`` cannot do, as it has no HTTP server."""
+    without = "must be left out of an Engine, which has no HTTP server"
+    if config.warm is not None:
+        raise ConfigError(f"{FLAGS['warm']} {config.warm}: {without}")
+    for field in ("prefill_ahead", "explain"):
+        if getattr(config, field):
+            raise ConfigError(f"{FLAGS[field]}: {without}")
+
+
+def _refusals(server_args: ServerArgs, config: Config) -> Iterator[tuple[str, str, object]]:
     """A table: the flag that is refused, in which words, and whether it is. The first that is ends the launch."""
     from sglang.srt.environ import envs
 
     policy, together = f"{FLAGS['policy']} {config.policy}", "not supported together with"
-    is_tiered, is_prefill = record.enable_hierarchical_cache, record.disaggregation_mode == "prefill"
-    workers, replicas = getattr(record, "tokenizer_worker_num", 1), replicas_of(record)
+    is_tiered, is_prefill = server_args.enable_hierarchical_cache, server_args.disaggregation_mode == "prefill"
+    workers, replicas = getattr(server_args, "tokenizer_worker_num", 1), replicas_of(server_args)
     tokenizers = f"--tokenizer-worker-num {workers}"
 
     # It takes requests in elsewhere, too.
     yield policy, f"{together} SGLANG_RUST_SERVER; drop one of them", envs.SGLANG_RUST_SERVER.get()
     # Stages that agree on ξ would wait there for what the scheduler sends only afterwards.
-    stages = f"--disaggregation-mode prefill --enable-hierarchical-cache --pp-size {record.pp_size}"
-    yield policy, f"{together} {stages}; drop one of them", is_prefill and is_tiered and record.pp_size > 1
+    stages = f"--disaggregation-mode prefill --enable-hierarchical-cache --pp-size {server_args.pp_size}"
+    yield policy, f"{together} {stages}; drop one of them", is_prefill and is_tiered and server_args.pp_size > 1
     # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
     untimed = f"--enable-pdmux, whose prefills cannot be timed, unless {FLAGS['threshold']} is given"
-    yield policy, f"{together} {untimed}", record.enable_pdmux and not config.is_pinned
+    yield policy, f"{together} {untimed}", server_args.enable_pdmux and not config.is_pinned
     decode = "--disaggregation-mode decode: prompts are cached, and evicted, at the prefill servers; give it to them"
-    yield policy, f"{together} {decode}", record.disaggregation_mode == "decode"
+    yield policy, f"{together} {decode}", server_args.disaggregation_mode == "decode"
     reason = is_tiered and host_tier_refusal()
     yield policy, f"{together} --enable-hierarchical-cache: {reason}", reason
-    reason = record.enable_streaming_session and sessions_refusal()
+    reason = server_args.enable_streaming_session and sessions_refusal()
     yield policy, f"{together} --enable-streaming-session: {reason}", reason
 
     on_release, dry_run = f"not supported with SGLang {sglang_version()}", FLAGS["dry_run"]
     needed = "needs --enable-metrics, where what would be saved is told"
-    yield dry_run, needed, config.dry_run and not record.enable_metrics
+    yield dry_run, needed, config.dry_run and not server_args.enable_metrics
     reason = config.dry_run and rust_core_refusal()  # its paths tell the dry run what has children, on either core
     yield dry_run, f"{on_release}: {reason}", reason
 
     host, has_host = f"{FLAGS['host_threshold']} {config.host_threshold}", config.host_threshold is not None
     yield host, "needs --enable-hierarchical-cache", has_host and not is_tiered
-    is_buffer = has_host and record.hicache_host_memory_mode != "cache"
+    is_buffer = has_host and server_args.hicache_host_memory_mode != "cache"
     yield host, "needs --hicache-host-memory-mode cache", is_buffer
 
     yield FLAGS["explain"], f"{together} {tokenizers}", config.explain and workers > 1
@@ -131,49 +142,50 @@ def _refusals(record: ServerArgs, config: Config) -> Iterator[tuple[str, str, ob
     for flag, is_given in (
         (tokenizers, workers > 1),  # those processes load no plugins
         ("--disaggregation-mode prefill", is_prefill),  # it answers no one alone
-        ("--enable-memory-saver", record.enable_memory_saver),  # while memory is released nobody may ask
+        ("--enable-memory-saver", server_args.enable_memory_saver),  # while memory is released nobody may ask
     ):
         yield f"{FLAGS['warm']} {config.warm}", f"{together} {flag}", is_given and config.warm is not None
         yield ahead, f"{together} {flag}", is_given and config.prefill_ahead
     # Which of the replicas has the conversation only a router knows.
-    divided = f"{'--dp-size' if record.dp_size > 1 else '--attn-dp-size'} {replicas}"
+    divided = f"{'--dp-size' if server_args.dp_size > 1 else '--attn-dp-size'} {replicas}"
     yield ahead, f"{together} {divided}", config.prefill_ahead and replicas > 1
 
-    label = min(set(record.extra_metric_labels or ()).intersection(METRIC_LABELS), default=None)
-    is_ours = record.enable_metrics and label is not None
+    label = min(set(server_args.extra_metric_labels or ()).intersection(METRIC_LABELS), default=None)
+    is_ours = server_args.enable_metrics and label is not None
     yield f"--extra-metric-labels {label}", "must be another label, as metrics of ours have that one", is_ours
-    cannot_be_told = workers > 1 and not hasattr(record, TOKENIZER_WORKERS)
+    cannot_be_told = workers > 1 and not hasattr(server_args, TOKENIZER_WORKERS)
     yield policy, f"{together} {tokenizers}; drop one of them", cannot_be_told
 
 
-def replicas_of(record: ServerArgs) -> int:
+def replicas_of(server_args: ServerArgs) -> int:
     """Caches among which requests are divided: replicas of the model, or groups of data-parallel attention."""
-    return int(record.dp_size * getattr(record, "attn_dp_size", 1))  # without a field of its own: among the replicas
+    # Without a field of its own the second is among the replicas.
+    return int(server_args.dp_size * getattr(server_args, "attn_dp_size", 1))
 
 
-def page_size_of(record: ServerArgs) -> int:
+def page_size_of(server_args: ServerArgs) -> int:
     """Tokens of a page, as SGLang has decided so far; 1 if nothing was said."""
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
-    return int(resolving_view(record).page_size or 1)
+    return int(resolving_view(server_args).page_size or 1)
 
 
-def check_model(record: ServerArgs, config: Config) -> None:
+def check_model(server_args: ServerArgs, config: Config) -> None:
     """Raise ConfigError for a model whose cache would not follow the order. Its weights are not loaded yet."""
     from sglang.srt.arg_groups.model_override_base import model_config_of, resolving_view
     from sglang.srt.hardware_backend.mlx.runtime import use_mlx
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
-    model = model_config_of(record)
+    model = model_config_of(server_args)
     is_stateful = uses_ssm_state(model)
     is_hybrid = model.is_hybrid_swa or is_stateful
     refusals = {
         "--disable-radix-cache, which SGLang chose for this model, or for another flag, as it logged": (
-            resolving_view(record).disable_radix_cache
+            resolving_view(server_args).disable_radix_cache
         ),
         "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
         f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
-        "--enable-hierarchical-cache and a hybrid model": is_hybrid and record.enable_hierarchical_cache,
+        "--enable-hierarchical-cache and a hybrid model": is_hybrid and server_args.enable_hierarchical_cache,
         "a Mamba / SSM hybrid model on MLX": is_stateful and use_mlx(),
     }
     for shape, present in refusals.items():

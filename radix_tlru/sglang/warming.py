@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from radix_tlru.config import FLAGS, Config, ConfigError
+from radix_tlru.sglang.carrier import config_of
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.sglang.record import config_of
 from radix_tlru.tools.http import ServerError
 from radix_tlru.tools.prompts import read_prompts
 from radix_tlru.tools.warm import Warmed, Warmer

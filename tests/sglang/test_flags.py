@@ -19,8 +19,8 @@ from eval.live.running_server import ServerError
 from eval.live.server import LAUNCH_COMMAND, Server, cpu_flags
 from radix_tlru import Config, ConfigError
 from radix_tlru.learning.state_file import Origin, read_state
+from radix_tlru.sglang.carrier import BACKEND, config_of
 from radix_tlru.sglang.plugin import server_args
-from radix_tlru.sglang.record import BACKEND, config_of
 from radix_tlru.sglang.releases import (
     check_version,
     host_tier_refusal,

@@ -138,10 +138,10 @@ def _next_request(serving: Any, request: Any, answer: str) -> Any:
     wanted = rendered[0]
     wanted.input_ids = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
     wanted.sampling_params = {"max_new_tokens": 0, "temperature": 0.0}
-    record = serving.tokenizer_manager.server_args
+    server_args = serving.tokenizer_manager.server_args
     wanted.priority = None
-    if record.enable_priority_scheduling:
-        wanted.priority = _LOWEST if record.schedule_low_priority_values_first else -_LOWEST
+    if server_args.enable_priority_scheduling:
+        wanted.priority = _LOWEST if server_args.schedule_low_priority_values_first else -_LOWEST
     return wanted
 
 

@@ -26,8 +26,8 @@ from radix_tlru.config import FLAGS, Config
 from radix_tlru.hints.clients import FIELDS, HEADERS, Request, read_header, read_hints
 from radix_tlru.hints.schema import Hints, HintsError
 from radix_tlru.objective.overhead import FirstToken
+from radix_tlru.sglang.carrier import config_of
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.sglang.record import config_of
 from radix_tlru.sglang.requests.first_tokens import FirstTokens, dumps, loads
 from radix_tlru.sglang.support import replicas_of
 
@@ -171,18 +171,18 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     params.custom_params = {**custom, KEY: metadata}
 
 
-def _custom_params(custom_params: Any, record: Any) -> Mapping[str, Any]:
+def _custom_params(custom_params: Any, server_args: Any) -> Mapping[str, Any]:
     """The custom parameters of a client; the metadata goes in beside them."""
     if custom_params is None or isinstance(custom_params, Mapping):
         return custom_params or {}
     error = HintsError("custom_params", custom_params, "an object")
-    if not _serves_without_hints(error, record):
+    if not _serves_without_hints(error, server_args):
         raise error
     return {}
 
 
 def _read_hints(
-    given: Mapping[str, Any], beside: _Beside, request: Request, config: Config, record: Any
+    given: Mapping[str, Any], beside: _Beside, request: Request, config: Config, server_args: Any
 ) -> Hints | None:
     """The hints of a client: those ``given`` among the custom parameters, and those ``beside`` them.
 
@@ -198,18 +198,18 @@ def _read_hints(
         return read_hints(_all_of(given, beside), request, config.highest_priority)
     except ValueError as error:
         told = f"header {header}: {error}" if header else str(error)
-        if not _serves_without_hints(told, record):
+        if not _serves_without_hints(told, server_args):
             raise ValueError(told) from error
         return None
 
 
-def _serves_without_hints(error: object, record: Any) -> bool:
+def _serves_without_hints(error: object, server_args: Any) -> bool:
     """Whether a request with wrong hints is served without them: by a prefill server, which logs the error.
 
     Its decode server has the same request and knows nothing of hints. It would wait minutes for KV that never comes,
     and the client would be told that, not what is wrong.
     """
-    prefills = bool(record.disaggregation_mode == "prefill")
+    prefills = bool(server_args.disaggregation_mode == "prefill")
     if prefills:
         logger.warning("radix_tlru: a request is served without its hints: %s", error)
     return prefills
@@ -232,11 +232,12 @@ async def check_hints(original: Callable[..., Any], serving: Any, request: Any, 
     """
     from fastapi import HTTPException
 
-    record = getattr(serving, "openai_serving_chat", serving).tokenizer_manager.server_args  # Anthropic's asks a chat
-    config = config_of(record)
+    asked = getattr(serving, "openai_serving_chat", serving)  # Anthropic's asks a chat
+    server_args = asked.tokenizer_manager.server_args
+    config = config_of(server_args)
     if config is not None:
         try:
-            _read_hints({}, _beside_of(raw_request), Request(), config, record)
+            _read_hints({}, _beside_of(raw_request), Request(), config, server_args)
         except ValueError as error:
             raise HTTPException(400, str(error)) from error
     return await original(serving, request, raw_request)
