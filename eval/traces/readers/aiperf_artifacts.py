@@ -6,17 +6,20 @@ the other, joined by conversation and turn. Alone, ``inputs.json`` has no times,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from eval.traces.reading.api import call_of, is_call
 from eval.traces.reading.calls import CallLog, TextCall
+from eval.traces.reading.content import whole_text
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
+from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -24,11 +27,14 @@ from eval.traces.reading.records import Name, Record, bad_field, decode, fields_
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
+_SHOWN = 80  # characters of an error
+
 
 class _Metadata(msgspec.Struct):
     request_start_ns: int
     request_end_ns: int | None = None
     conversation_id: Name | None = None
+    x_correlation_id: Name | None = None
     turn_index: int = 0
     benchmark_phase: str | None = None
     was_cancelled: bool = False
@@ -37,6 +43,7 @@ class _Metadata(msgspec.Struct):
 class _Export(msgspec.Struct):
     metadata: _Metadata
     metrics: dict[str, Any] = {}
+    error: Any = None
 
 
 class _Session(msgspec.Struct):
@@ -48,10 +55,25 @@ class _Inputs(msgspec.Struct):
     data: list[_Session]
 
 
+class _Place(NamedTuple):
+    """Where a payload is in inputs.json."""
+
+    session: str
+    turn: int
+
+    def said(self) -> str:
+        """As errors and notes name it."""
+        return f"session {self.session}: payloads[{self.turn}]"
+
+
 @dataclass(frozen=True, slots=True)
 class _Sent:
     """A request as it was measured."""
 
+    record: Record
+    session: str | None  # in inputs.json
+    turn: int
+    name: str  # of the conversation: a session may be sent many times
     start_s: float
     end_s: float | None
     input_tokens: int
@@ -69,7 +91,9 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     inputs: list[tuple[Record, _Session]] = []
-    sent: dict[tuple[str, int], _Sent] = {}
+    run = _Run()
+    notes.add("left out", run.left_out)
+    notes.add("assumed", run.said)
     for record in source.records():
         try:
             fields = fields_of(record)
@@ -78,29 +102,78 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             elif "data" in fields:
                 inputs += [(record, session) for session in decode(record, _Inputs).data]
             elif "metrics" in fields:
-                _add(record, decode(record, _Export), sent, len(sent))
+                run.add(record, decode(record, _Export))
             else:
                 notes.left_out(f"{record.where}: a summary: give the folder of the run, or its profile_export.jsonl")
         except TraceError as error:
             notes.bad(error)
-    yield from _of_texts(inputs, sent, options, notes) if inputs else _of_lengths(sent, notes)
+    if run.rows and not run.sent and run.left_out():
+        raise TraceError(f"trace {source.name}: {run.left_out()}")
+    run.sent.sort(key=lambda each: each.start_s)
+    yield from _of_texts(inputs, run, options, notes) if inputs else _of_lengths(run.sent, notes)
 
 
-def _add(record: Record, row: _Export, sent: dict[tuple[str, int], _Sent], number: int) -> None:
-    meta = row.metadata
-    if meta.benchmark_phase == "warmup" or meta.was_cancelled:
-        return
-    tokens = _metric(row, "input_sequence_length")
-    if tokens is None:
-        raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
-    conversation = f"#{number}" if meta.conversation_id is None else str(meta.conversation_id)
-    start_s = meta.request_start_ns / 1e9
-    end_s = None if meta.request_end_ns is None else meta.request_end_ns / 1e9
-    output = _metric(row, "output_sequence_length")
-    key = conversation, meta.turn_index
-    while key in sent:  # a conversation that was played again
-        key = f"{key[0]}#", key[1]
-    sent[key] = _Sent(start_s, end_s, tokens, output)
+class _Run:
+    """The requests of ``profile_export.jsonl`` that were answered.
+
+    A session is sent as often as the run asks for: each time has a correlation id of its own. Where none is told, a
+    turn that was sent before begins another time.
+    """
+
+    def __init__(self) -> None:
+        self.sent: list[_Sent] = []
+        self.rows = 0
+        self._names = UniqueNames()
+        self._plays: dict[tuple[str, Name | None, int], str] = {}  # names by session, correlation id and time
+        self._turns: Counter[tuple[str, Name | None, int]] = Counter()
+        self._without_answer: Counter[str] = Counter()
+        self._error = ""  # of the first request that failed
+
+    def add(self, record: Record, row: _Export) -> None:
+        """The next request.
+
+        Raises:
+            TraceError: it was answered, and has no length.
+        """
+        self.rows += 1
+        meta = row.metadata
+        why = "of the warm-up" if meta.benchmark_phase == "warmup" else "cancelled" if meta.was_cancelled else ""
+        if not why and row.error is not None:
+            why = "failed"
+            self._error = self._error or f"{record.where}: {whole_text(row.error)[:_SHOWN]}"
+        if why:
+            self._without_answer[why] += 1
+            return
+        tokens = _metric(row, "input_sequence_length")
+        if tokens is None:
+            raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
+        session = None if meta.conversation_id is None else str(meta.conversation_id)
+        start_s = meta.request_start_ns / 1e9
+        end_s = None if meta.request_end_ns is None else meta.request_end_ns / 1e9
+        output = _metric(row, "output_sequence_length")
+        name = self._name(session, meta)
+        self.sent.append(_Sent(record, session, meta.turn_index, name, start_s, end_s, tokens, output))
+
+    def _name(self, session: str | None, meta: _Metadata) -> str:
+        correlation = meta.x_correlation_id
+        base = session or (f"#{self.rows}" if correlation is None else str(correlation))
+        turn = base, correlation, meta.turn_index
+        self._turns[turn] += 1
+        play = base, correlation, self._turns[turn]
+        if play not in self._plays:
+            self._plays[play] = self._names.of(base)
+        return self._plays[play]
+
+    def left_out(self) -> str:
+        """What is noted of requests without an answer; nothing if there are none."""
+        counts = ", ".join(f"{times:,} {why}" for why, times in self._without_answer.items())
+        first = f"; the first that failed: {self._error}" if self._error else ""
+        return f"of {self.rows:,} requests: {counts}{first}" if counts else ""
+
+    def said(self) -> str:
+        """What is noted of sessions that were sent again."""
+        again = self._names.repeated
+        return f"{again:,} times a session was sent again: conversations of their own" if again else ""
 
 
 def _metric(row: _Export, name: str) -> int | None:
@@ -110,29 +183,62 @@ def _metric(row: _Export, name: str) -> int | None:
 
 
 def _of_texts(
-    inputs: list[tuple[Record, _Session]], sent: Mapping[tuple[str, int], _Sent], options: Options, notes: Notes
+    inputs: Sequence[tuple[Record, _Session]], run: _Run, options: Options, notes: Notes
 ) -> Iterator[Request]:
     log = CallLog(options, notes)
-    notes.add("real", f"prompts as sent{', times as measured' if sent else ''}; {counted(options)}")
-    for record, row in inputs:
-        for turn, payload in enumerate(row.payloads):
-            try:
-                if not is_call(payload):
-                    raise bad_field(record, "payloads", "a payload has neither messages nor a prompt")
-                call = call_of(record, payload)
-                if not call.messages:
-                    raise bad_field(record, "payloads", "a payload has no messages, and its prompt is no text")
-            except TraceError as error:
-                notes.bad(error)
-                continue
-            log.add(_measured(call, str(row.session_id), sent.get((str(row.session_id), turn))))
+    notes.add("real", f"prompts as sent{', times as measured' if run.rows else ''}; {counted(options)}")
+    payloads = _payloads(inputs, notes)
+    calls: dict[_Place, TextCall] = {}
+    sent: list[tuple[_Place, _Sent | None]] = [(place, None) for place in payloads]
+    if run.rows:
+        sent = [(_Place(each.session or "", each.turn), each) for each in run.sent]
+    for place, one in sent:
+        try:
+            if place not in calls:
+                calls[place] = _call(place, payloads, one)
+            log.add(_measured(calls[place], place.session, one))
+        except TraceError as error:
+            notes.bad(error)
+    if run.rows and (unsent := [place for place in payloads if place not in calls]):
+        why = f"were not answered: the run ended early, or they failed; the first: {unsent[0].said()}"
+        notes.add("left out", f"{len(unsent):,} of {len(payloads):,} payloads of inputs.json {why}")
     yield from log.requests()
+
+
+def _payloads(inputs: Sequence[tuple[Record, _Session]], notes: Notes) -> dict[_Place, tuple[Record, dict[str, Any]]]:
+    found: dict[_Place, tuple[Record, dict[str, Any]]] = {}
+    for record, session in inputs:
+        if _Place(str(session.session_id), 0) in found:
+            notes.bad(bad_field(record, "session_id", f"{session.session_id!r} is that of an earlier session, too"))
+            continue
+        for turn, payload in enumerate(session.payloads):
+            place = _Place(str(session.session_id), turn)
+            found[place] = record._replace(where=f"{record.where}: {place.said()}"), payload
+    return found
+
+
+def _call(place: _Place, payloads: Mapping[_Place, tuple[Record, dict[str, Any]]], sent: _Sent | None) -> TextCall:
+    """The call of a payload.
+
+    Raises:
+        TraceError: there is none of that session and turn, or it has no prompt that can be read.
+    """
+    if place not in payloads and sent is not None:
+        what = "null" if sent.session is None else f"{sent.session!r}, turn_index {sent.turn}"
+        raise bad_field(sent.record, "metadata.conversation_id", f"{what}: inputs.json has no such payload")
+    record, payload = payloads[place]
+    if not is_call(payload):
+        raise TraceError(f"{record.where}: neither messages nor a prompt")
+    call = call_of(record, payload)
+    if not call.messages:
+        raise TraceError(f"{record.where}: no messages, and the prompt is no text")
+    return call
 
 
 def _measured(call: TextCall, session: str, sent: _Sent | None) -> TextCall:
     return TextCall(
         call.messages,
-        session=session,
+        session=sent.name if sent else session,
         model=call.model,
         start_s=sent.start_s if sent else None,
         end_s=sent.end_s if sent else None,
@@ -140,12 +246,12 @@ def _measured(call: TextCall, session: str, sent: _Sent | None) -> TextCall:
     )
 
 
-def _of_lengths(sent: Mapping[tuple[str, int], _Sent], notes: Notes) -> Iterator[Request]:
+def _of_lengths(sent: Sequence[_Sent], notes: Notes) -> Iterator[Request]:
     sessions: dict[str, list[Call]] = {}
-    for (conversation, _), each in sorted(sent.items(), key=lambda item: item[1].start_s):
+    for each in sent:
         answer_s = None if each.end_s is None else max(each.end_s - each.start_s, 0.0)
         call = Call(each.start_s, each.input_tokens, each.output_tokens or 0, answer_s=answer_s)
-        sessions.setdefault(conversation, []).append(call)
+        sessions.setdefault(each.name, []).append(call)
     whole = holds_history(list(sessions.values()))
     notes.add("real", "times, lengths, conversations; not the texts: they are in inputs.json of the same folder")
     notes.add("rebuilt", f"contexts of {len(sessions):,} conversations, from the lengths of their turns")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from eval.traces import Arrivals, open_trace
+from eval.traces.facts import facts
 from eval.traces.reading.times import TOKEN_S
 from tests.helpers.trace_files import refusal, said, write_lines
 
@@ -173,6 +174,72 @@ def test_the_folder_of_a_run_has_texts_and_times(tmp_path: Path) -> None:
     assert (second.arrival_s, first.answer_s, second.wait_s) == (10.0, 1.5, 8.5)
     assert (first.prompt_tokens, first.output_tokens) == (2, 20)
     assert second.prompt.common(first.prompt) == 2
+
+
+def test_each_time_a_session_is_sent_is_a_conversation(tmp_path: Path) -> None:
+    # Two sessions, each sent three times: of six prompts, four were sent before.
+    inputs = [{"session_id": name, "payloads": [payload(f"session{name}")]} for name in "ab"]
+    (tmp_path / "inputs.json").write_text(json.dumps({"data": inputs}))
+    sent = [export("ab"[n % 2], 0, 10.0 * n, 2, x_correlation_id=f"c{n}") for n in range(6)]
+    write_lines(tmp_path / "profile_export.jsonl", *sent)
+    trace = open_trace(str(tmp_path))
+    assert [request.conversation for request in trace.requests] == ["a", "b", "a#2", "b#2", "a#3", "b#3"]
+    assert [request.arrival_s for request in trace.requests] == [0.0, 10.0, 20.0, 30.0, 40.0, 50.0]
+    assert facts(trace.requests).hit_ratio == pytest.approx(4 / 6)
+    assert "4 times a session was sent again: conversations of their own" in said(trace, "assumed")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_sessions_that_are_sent_at_the_same_time_go_on_by_their_correlation_ids(tmp_path: Path, told: bool) -> None:
+    # The second time overtakes the first. Contexts have 1,000 + 20 tokens.
+    order = [("c0", 0, 1_000), ("c1", 0, 1_000), ("c1", 1, 1_200), ("c0", 1, 4_000)]
+    rows = [
+        export("s", turn, 10.0 * number, tokens, **({"x_correlation_id": name} if told else {}))
+        for number, (name, turn, tokens) in enumerate(order)
+    ]
+    trace = open_trace(write_lines(tmp_path / "profile_export.jsonl", *rows))
+    # Without the ids, a turn is that of the first time that has not had it.
+    assert [each.conversation for each in trace.requests] == ["s", "s#2", *(("s#2", "s") if told else ("s", "s#2"))]
+    assert trace.requests[3].continues(trace.requests[0 if told else 1])
+
+
+def test_requests_that_failed_or_were_cancelled_are_left_out_and_counted(tmp_path: Path) -> None:
+    error = {"code": 500, "type": "InternalServerError", "message": "boom"}
+    failed = export("b", 0, 20.0, 30) | {"metrics": {"error_isl": {"value": 160}}, "error": error}
+    source = write_lines(tmp_path / "a.jsonl", *EXPORT, failed, export("c", 0, 30.0, 5, was_cancelled=True))
+    trace = open_trace(source)
+    assert len(trace.requests) == 2
+    assert said(trace, "left out") == (
+        "of 5 requests: 1 of the warm-up, 1 failed, 1 cancelled; the first that failed: "
+        'a.jsonl:4: {"code":500,"type":"InternalServerError","message":"boom"}'
+    )
+    failed_alone = write_lines(tmp_path / "b.jsonl", failed)
+    assert refusal(failed_alone).startswith(f"trace {failed_alone}: of 1 requests: 1 failed; the first that failed:")
+
+
+def test_sessions_that_a_run_did_not_reach_are_left_out_and_said(tmp_path: Path) -> None:
+    inputs = [*INPUTS["data"], {"session_id": "late", "payloads": [payload("never sent")]}]
+    (tmp_path / "inputs.json").write_text(json.dumps({"data": inputs}))
+    write_lines(tmp_path / "profile_export.jsonl", EXPORT[0])
+    trace = open_trace(str(tmp_path))
+    assert [request.conversation for request in trace.requests] == ["a"]
+    assert said(trace, "left out") == (
+        "2 of 3 payloads of inputs.json were not answered: the run ended early, or they failed; "
+        "the first: session a: payloads[1]"
+    )
+
+
+def test_errors_of_inputs_name_the_session_and_the_payload(tmp_path: Path) -> None:
+    inputs = {"data": [{"session_id": "a", "payloads": [payload("12345678"), {"model": "m"}]}]}
+    (tmp_path / "inputs.json").write_text(json.dumps(inputs))
+    assert refusal(str(tmp_path / "inputs.json")) == (
+        "inputs.json:1: session a: payloads[1]: neither messages nor a prompt"
+    )
+    (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
+    write_lines(tmp_path / "profile_export.jsonl", export("z", 0, 1.0, 5))
+    assert refusal(str(tmp_path)) == (
+        "profile_export.jsonl:1: metadata.conversation_id: 'z', turn_index 0: inputs.json has no such payload"
+    )
 
 
 def test_the_export_alone_has_lengths_and_its_contexts_are_rebuilt(tmp_path: Path) -> None:
