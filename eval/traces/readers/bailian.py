@@ -48,9 +48,10 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", "times (in seconds), lengths, chats, kinds of requests; answers are not cached: no ids name them")
     notes.add("assumed", f"blocks of {block} tokens, as published (--block-size)")
     notes.add("chained", chain.said)
-    # Each trace that was published counts its seconds and its chats from 0; parts of one go on with both.
+    # Each trace that was published counts its seconds, chats and blocks from 0; parts of one go on with all.
     logs = Logs(source, lambda record: decode(record, _Row).timestamp, "chats")
     notes.add("assumed", logs.said)
+    notes.add("assumed", logs.said_of_blocks)
     for record in logs.records():
         try:
             row = decode(record, _Row)
@@ -59,8 +60,8 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             continue
         full = row.input_length // block
         uncovered += not full <= len(row.hash_ids) <= full + 1
-        path = block_path(chain.units(row.hash_ids[:full]), block, ends)
         row.chat_id = logs.name(row.chat_id, row.timestamp) or ""
+        path = block_path(chain.units(logs.blocks(row.hash_ids[:full])), block, ends)
         parent = None if row.parent_chat_id in _NO_PARENT else row.parent_chat_id
         row.parent_chat_id = logs.name(parent, row.timestamp)
         row.hash_ids = []  # the path has them, in a tenth of the space

@@ -55,7 +55,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     block = options.block_size or _told(source, notes)
-    # Traces count their sessions and their times from 0 each; a log that was split by hour goes on with both.
+    # Traces count their sessions, blocks and times from 0 each; a log that was split by hour goes on with all.
     logs = Logs(source, lambda record: decode(record, _Row).timestamp, "sessions")
     per_second = per_second_of(logs.begins, notes)
     chain, ends, names = Chain(), dict[int, range](), _Names()
@@ -63,12 +63,12 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", names.said)
     notes.add("chained", chain.said)
     notes.add("assumed", logs.said)
-    if len(source.files) > 1:
-        notes.add("assumed", "equal ids of blocks in different files are the same block")
+    notes.add("assumed", logs.said_of_blocks)
     for record in logs.records():
         try:
             row = decode(record, _Row)
             row.session = logs.name(row.session, row.timestamp)
+            row.hash_ids = logs.blocks(row.hash_ids)
             row.timestamp /= per_second
             yield _request(record, row, block, chain, ends, names)
         except TraceError as error:

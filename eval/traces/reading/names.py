@@ -17,6 +17,10 @@ _LATE = 0.01
 """Share of a log's duration by which the first row of its next file may come before its last one: servers write a row
 when it ends. At 0 such a file is a log of its own, and its conversations are cut in two."""
 
+_HASH = 1 << 32
+"""Ids of blocks from here on are hashes, below they are counted. At twice it as at half: no trace has so many blocks,
+and a hash of 64 bits lies below with probability 2**-32."""
+
 TimeOf = Callable[[Record], float]
 """The time of a row in any unit; raises TraceError where it has none."""
 
@@ -50,7 +54,7 @@ class UniqueNames:
 
 
 class Logs:
-    """For formats whose rows have times: which files of a folder are one log, in which an id is one session.
+    """For formats whose rows have times: which files of a folder are one log, in which an id is one session, or block.
 
     A file that begins when an earlier one has ended goes on with its log, as logs are split by hour or by size. Files
     that overlap in time are logs of their own: of other servers, or of other days whose times all count from 0.
@@ -106,6 +110,25 @@ class Logs:
         if self._files.setdefault(key, self._file) != self._file:
             self._continued.add(key)
         return str(session) if not self._log else f"{session}#{self._log + 1}"
+
+    def blocks(self, ids: list[int | str]) -> list[int | str]:
+        """Ids of the blocks of the last record, other than those of any other log: each log counts its own from 0.
+
+        Hashes are the same in all logs: what they stand for is content.
+        """
+        if not self._log:
+            return ids
+        begin = self._log << 64
+        return [each + begin if isinstance(each, int) and 0 <= each < _HASH else each for each in ids]
+
+    def said_of_blocks(self) -> str:
+        """What is noted of equal ids of blocks in different files; nothing if there is one file."""
+        if len(self._source.files) < 2:
+            return ""
+        if len(self._spans) < 2:
+            return "equal ids of blocks in different files are the same block: each begins when another has ended"
+        logs = f"{len(self._spans):,} logs that overlap in time count their blocks from 0 each"
+        return f"{logs}: equal ids are the same block within each, other blocks in another, unless they are hashes"
 
     def said(self) -> str:
         """What is noted of ids that are in several files; nothing if none is."""

@@ -74,6 +74,30 @@ def test_equal_ids_of_blocks_in_several_files_are_taken_for_one_block_and_that_i
     assert note not in said(alone, "assumed")
 
 
+@pytest.mark.parametrize("write", [mooncake, bailian])
+def test_equal_ids_of_blocks_in_files_that_overlap_in_time_are_other_blocks(tmp_path: Path, write: Any) -> None:
+    write(tmp_path / "conversation", 0, 20)
+    write(tmp_path / "toolagent", 5, 25)
+    # This one begins when the first has ended, 1 % of its 20 s before at the earliest: it goes on with its blocks.
+    write(tmp_path / "conversation_2", 20, 30)
+    trace = open_trace(str(tmp_path))
+    first, other, *_, last = (request.prompt for request in trace.requests)
+    assert len(trace.requests) == 6
+    assert (first.common(other), first.common(last)) == (0, len(first))
+    note = "equal ids are the same block within each, other blocks in another, unless they are hashes"
+    assert f"2 logs that overlap in time count their blocks from 0 each: {note}" in said(trace, "assumed")
+
+
+def test_hashes_of_blocks_are_the_same_block_in_every_file(tmp_path: Path) -> None:
+    # Two servers write at the same time; both hash the first of two blocks of 512 tokens alike.
+    row = {"input_length": 1024, "output_length": 5}
+    for name, time in (("a", 0), ("b", 5)):
+        rows = [row | {"timestamp": time + 10 * n, "hash_ids": [1 << 60, f"{name}{n}"]} for n in range(2)]
+        write_lines(tmp_path / f"{name}.jsonl", *rows)
+    one, other, *_ = (request.prompt for request in open_trace(str(tmp_path)).requests)
+    assert one.common(other) == 512
+
+
 @pytest.mark.parametrize(
     ("field", "name", "said_in", "text"),
     [("conversations", "id", "from", "value"), ("conversation", "conversation_id", "role", "content")],
