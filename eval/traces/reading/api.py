@@ -30,6 +30,7 @@ CONTAINERS = ("data", "requests", "conversations", "rows", "calls")
 """Fields of a document in which rows may lie."""
 
 _RESPONSES = ("response", "response_body", "completion", "result")
+_SAID = ("response", "completion")  # of these, those that may be the text of an answer; a `result` may be a verdict
 # Not `prompt_cache_key`: all requests of an application may have one, for the prefix that they share.
 _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id")
 _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time", "request_created_at")
@@ -65,7 +66,8 @@ def is_call(row: Mapping[str, Any]) -> bool:
     body = body_of(row)
     if isinstance(body.get("messages"), list) and are_messages(body["messages"]):
         return True
-    if are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or "response" in row):
+    answered = any(name in row for name in _SAID)
+    if are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or answered):
         return True
     # In an observation of Langfuse that is no call, such as one of a tool, the model is null.
     return isinstance(body.get("input"), list | str) and bool(body.get("model")) and "pre_gap" not in body
@@ -110,6 +112,8 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
             found = inner if isinstance(inner, Mapping) and "usage" in inner else found
             if found.keys() & {"choices", "output", "content", "message", "usage"}:
                 return found
+        elif name in _SAID and isinstance(found, str) and found and is_call(row):
+            return {"message": {"role": "assistant", "content": found}}
     return _observed(row) if row.get("model") and "input" in row and row.get("output") else {}
 
 
@@ -130,7 +134,8 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         TraceError: a field is not what it must be; one line with its name.
     """
     body, response = body_of(row), response_of(row)
-    answer, stop, output = _answer(response)
+    usage = response.get("usage") or row.get("usage")
+    answer, stop, output = _answer(response, usage)
     start_s, end_s = _span(record, row, body, response)
     if output is None:
         output = _tokens(record, row, "output_length")
@@ -160,7 +165,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         start_s=start_s,
         end_s=end_s,
         delay_s=None if delay is None else delay / 1000,
-        prompt_tokens=_prompt_tokens(response.get("usage")),
+        prompt_tokens=_prompt_tokens(usage),
         output_tokens=output,
         stop=stop,
         model=_text(body.get("model")) or _text(response.get("model")),
@@ -175,10 +180,10 @@ def answer_of(record: Record, row: Mapping[str, Any]) -> TextCall:
         TraceError: it has no usage, or a time is none.
     """
     response = response_of(row)
-    usage = response.get("usage")
+    usage = response.get("usage") or row.get("usage")
     if not isinstance(usage, Mapping):
         raise bad_field(record, "usage", "missing: a response without its prompt tells nothing but lengths")
-    _, stop, output = _answer(response)
+    _, stop, output = _answer(response, usage)
     start_s, end_s = _span(record, row, {}, response)
     return TextCall(
         messages=(),
@@ -205,10 +210,9 @@ def _span(
     return start_s, end_s
 
 
-def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
+def _answer(response: Mapping[str, Any], usage: Any) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
     """The messages of an answer, how it ended, and its tokens."""
-    if not response:
-        return (), None, None
+    output = _usage(usage, "completion_tokens", "output_tokens", "output") if isinstance(usage, Mapping) else None
     choices = response.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     items: Sequence[Any] = [choice.get("message")] if choice.get("message") else []
@@ -225,8 +229,6 @@ def _answer(response: Mapping[str, Any]) -> tuple[tuple[Message, ...], StopReaso
     stop = stop_reason(told) if isinstance(told, str) else None
     if stop == "stop" and said and said[-1].calls_tool:
         stop = "tool_calls"
-    usage = response.get("usage")
-    output = _usage(usage, "completion_tokens", "output_tokens", "output") if isinstance(usage, Mapping) else None
     return said, stop, output
 
 

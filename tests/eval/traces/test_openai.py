@@ -95,6 +95,26 @@ def test_a_request_beside_its_response_has_its_answer_and_end(tmp_path: Path) ->
         assert len(request.context) > len(request.prompt) == 2
 
 
+@pytest.mark.parametrize(
+    "row", [{"prompt": "12345678"}, {"model": "m", "prompt": "12345678"}, {"messages": [QUESTION]}]
+)
+@pytest.mark.parametrize("field", ["response", "completion"])
+def test_an_answer_may_be_a_text_beside_its_prompt_and_so_may_its_usage(
+    tmp_path: Path, row: dict[str, Any], field: str
+) -> None:
+    (request,) = read(tmp_path, row | {field: "a" * 12}).requests
+    # 8 characters are 2 tokens, 12 are 3.
+    assert (request.prompt_tokens, len(request.context), request.output_tokens, request.stop) == (2, 5, 3, "stop")
+    (request,) = read(tmp_path, row | {field: "a" * 12, "usage": {"completion_tokens": 7}}).requests
+    assert request.output_tokens == 7
+
+
+def test_an_answer_in_text_is_found_at_the_head_of_the_next_prompt(tmp_path: Path) -> None:
+    rows = [body(QUESTION, response="a" * 12), body(QUESTION, ANSWER, MORE, response="ok")]
+    first, second = read(tmp_path, *(row | {"timestamp": 1_760_000_000 + n} for n, row in enumerate(rows))).requests
+    assert second.continues(first)
+
+
 def test_starts_and_ends_of_logs_give_waits(tmp_path: Path) -> None:
     rows = [
         {"request": body(QUESTION), "response": completion(), "start_time": 100.0, "end_time": 103.0},
