@@ -15,6 +15,7 @@ from typing import Any
 
 from eval.traces.reading.content import stop_reason
 from eval.traces.reading.files import Source
+from eval.traces.reading.fitted import Fitted
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
 from eval.traces.reading.log_line import LogLine, logged_line
 from eval.traces.reading.notes import Notes
@@ -86,6 +87,7 @@ class _Log:
         self._texts: TextPrompts | None = None
         self._received: dict[str, tuple[float | None, Record, LogLine]] = {}
         self._served: list[_Served] = []
+        self._fitted = Fitted()
         self._measured: list[tuple[int, int]] = []  # of prompts that are texts: tokens as read, and as counted
         self._unended = 0
         self._unknown: list[str] = []  # rows of requests that did not end and whose prompts nobody knows
@@ -118,6 +120,7 @@ class _Log:
         if known:
             how = f"; {counted(self._options)}" if self._texts is not None else ""
             notes.add("real", f"times, prompts, answers, lengths of {len(known):,} requests{how}")
+            notes.add("rebuilt", self._fitted.said())
             notes.add("assumed", compared(self._measured))
         for each in known:
             path, context = each.path or Path((), ()), each.context or each.path or Path((), ())
@@ -136,10 +139,8 @@ class _Log:
             if line.time_s is None:
                 raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
             start_s = line.time_s - (answer_s or 0.0)
-        prompt, context = self._prompt(line)
         tokens, output = as_count(meta.get("prompt_tokens")), as_count(meta.get("completion_tokens"))
-        if prompt and tokens and self._texts is not None:
-            self._measured.append((prompt.tokens, tokens))
+        prompt, context = self._prompt(line, tokens, output)
         tokens = prompt.tokens if tokens is None and prompt else tokens
         reason = meta.get("finish_reason")
         kind = reason.get("type") if isinstance(reason, Mapping) else reason
@@ -164,19 +165,26 @@ class _Log:
         )
         return True
 
-    def _prompt(self, line: LogLine) -> tuple[Blocks | None, Path | None]:
-        """The prompt and the whole context, if the log has them uncut."""
+    def _prompt(self, line: LogLine, tokens: int | None, output: int | None) -> tuple[Blocks | None, Path | None]:
+        """The prompt and the whole context, if the log has them uncut; of texts as long as the server counted."""
         ids, text = line.request.get("input_ids"), line.request.get("text")
         if isinstance(ids, list) and _are_tokens(ids):
             answer = line.answer.get("output_ids")
             whole = token_prompt([*ids, *(answer if isinstance(answer, list) and _are_tokens(answer) else ())])
             return Blocks(whole.path.first(len(ids) // BLOCK_TOKENS), len(ids)), whole.path
-        if isinstance(text, str) and text and not (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
-            self._texts = self._texts or TextPrompts(self._options)
-            prompt_blocks = self._texts.blocks(text)
-            said = line.answer.get("text")
-            return prompt_blocks, self._texts.blocks(text + (said if isinstance(said, str) else "")).path
-        return None, None
+        if not isinstance(text, str) or not text or (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
+            return None, None
+        self._texts = self._texts or TextPrompts(self._options)
+        blocks, said = self._texts.blocks(text), line.answer.get("text")
+        whole = self._texts.blocks(text + (said if isinstance(said, str) else ""))
+        if tokens:
+            self._measured.append((blocks.tokens, tokens))
+        path = self._fitted.prompt(blocks.path, blocks.tokens, tokens or None)
+        length = blocks.tokens if tokens is None else tokens
+        answered = None if tokens is None or output is None else tokens + output
+        context = self._fitted.context(whole.path, whole.tokens, answered)
+        # A text of fewer tokens than blocks, or than the prefix that it shares, has no place for its last ones.
+        return Blocks(path.first(path.unit_at(length)), length), context
 
 
 def _each(line: LogLine) -> Iterator[LogLine]:

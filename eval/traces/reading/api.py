@@ -167,6 +167,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         delay_s=None if delay is None else delay / 1000,
         prompt_tokens=_prompt_tokens(usage),
         output_tokens=output,
+        thought_tokens=_thoughts(usage),
         stop=stop,
         model=_text(body.get("model")) or _text(response.get("model")),
         where=record.where,
@@ -240,6 +241,14 @@ def _prompt_tokens(usage: Any) -> int | None:
     if fresh is None or "prompt_tokens" in usage:
         return fresh
     return fresh + sum(_usage(usage, name) or 0 for name in _CACHED)
+
+
+def _thoughts(usage: Any) -> int:
+    """Of the tokens of an answer, those of thoughts that the API keeps to itself."""
+    if not isinstance(usage, Mapping):
+        return 0
+    details = (usage.get(name) for name in ("completion_tokens_details", "output_tokens_details"))
+    return next((_usage(each, "reasoning_tokens") or 0 for each in details if isinstance(each, Mapping)), 0)
 
 
 def _usage(usage: Mapping[str, Any], *names: str) -> int | None:

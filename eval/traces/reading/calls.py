@@ -11,6 +11,7 @@ from itertools import takewhile
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.chats import Message, Role, extended
 from eval.traces.reading.clock import Piece, on_one_clock
+from eval.traces.reading.fitted import Fitted
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.times import TOKEN_S, count_late, sorted_note
@@ -32,6 +33,7 @@ class TextCall:
     delay_s: float | None = None  # from the end of the answer before
     prompt_tokens: int | None = None  # as the server counted them, cached ones included
     output_tokens: int | None = None
+    thought_tokens: int = 0  # of the output: in no text of the log
     stop: StopReason | None = None
     model: str | None = None
     where: str = ""  # its row, for errors
@@ -75,6 +77,8 @@ class CallLog:
         self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
         self._open: dict[int, _Draft] = {}  # without an answer, by the last unit of the prompt
         self._unknown = 0  # answers whose text nobody knows
+        self._fitted = Fitted()
+        self._told: list[tuple[int, int]] = []  # tokens of prompts as read, and as counted by their servers
         self._notes = notes
 
     def add(self, call: TextCall) -> None:
@@ -101,13 +105,18 @@ class CallLog:
         self._read = []
 
     def _draft(self, read: _Read) -> None:
-        call = read.call
+        call, fitted = read.call, self._fitted
         before = self._latest.get(call.session) if call.session else None
         if read.prompt is None:
             prompt = extended(self._history(before) if before else Path((), ()), call.messages, self._count)
             context = extended(prompt, call.answer, self._count)
         else:
             prompt, context = read.prompt, read.context or read.prompt
+        if call.prompt_tokens:
+            self._told.append((len(prompt), call.prompt_tokens))
+        prompt, said = fitted.prompt(prompt, len(prompt), call.prompt_tokens or None), len(context) - len(prompt)
+        context = fitted.context(context, len(context), len(prompt) + _said_tokens(call, said))
+        if read.prompt is not None:
             self._answers(call.messages, prompt)
         conversation, known = self._conversation(call, prompt, before)
         draft = _Draft(call, conversation, prompt, prompt, call.stop, len(self._drafts))
@@ -136,7 +145,8 @@ class CallLog:
         unknown = sum(draft.context is draft.prompt and draft.call.output_tokens is None for draft in self._drafts)
         if unknown:
             self._notes.add("assumed", f"{unknown:,} answers are not in the log: they count as empty")
-        self._compare()
+        self._notes.add("rebuilt", self._fitted.said())
+        self._notes.add("assumed", compared(self._told))
         conversations: dict[str, list[_Draft]] = {}
         for draft in self._drafts:
             conversations.setdefault(draft.conversation, []).append(draft)
@@ -149,10 +159,6 @@ class CallLog:
             made = list(_requests(name, drafts, self._starts(drafts, timed)))
             yield Piece(rows, told, made, not timed)
 
-    def _compare(self) -> None:
-        both = [(len(each.prompt), each.call.prompt_tokens) for each in self._drafts if each.call.prompt_tokens]
-        self._notes.add("assumed", compared([(read, told or 0) for read, told in both]))
-
     def _history(self, before: _Draft) -> Path:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""
         if before.context is not before.prompt or not before.call.output_tokens:
@@ -160,6 +166,7 @@ class CallLog:
         self._unknown += 1
         digest = blake2b(b"unknown answer" + self._unknown.to_bytes(8), digest_size=8).digest()
         before.context = before.prompt.plus(before.call.output_tokens, int.from_bytes(digest))
+        self._fitted.keep(before.context)
         return before.context
 
     def _answers(self, messages: Sequence[Message], prompt: Path) -> None:
@@ -204,6 +211,13 @@ class CallLog:
                 at_s = draft.call.start_s
             starts.append(at_s)
         return starts
+
+
+def _said_tokens(call: TextCall, estimate: int) -> int:
+    """Tokens of the text of an answer: as counted, if the prompt was counted too, or as estimated."""
+    if call.prompt_tokens and call.output_tokens and call.output_tokens > call.thought_tokens:
+        return call.output_tokens - call.thought_tokens
+    return estimate
 
 
 @cache

@@ -185,7 +185,7 @@ def test_prompts_that_are_far_shorter_than_servers_counted_are_noted(tmp_path: P
     for told, noted in ((2, ""), (400, "1 prompts have 2 tokens; their servers counted 400: parts of them")):
         response = {"choices": [{"message": ANSWER}], "usage": {"prompt_tokens": told, "completion_tokens": 3}}
         trace = read(tmp_path, {"request": body(QUESTION), "response": response})
-        assert trace.requests[0].prompt_tokens == 2
+        assert trace.requests[0].prompt_tokens == told
         assert said(trace, "assumed").startswith(noted) if noted else not said(trace, "assumed")
 
 
