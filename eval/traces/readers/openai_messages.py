@@ -35,6 +35,7 @@ from eval.traces.reading.chats import Chat, Turn, requests, turns
 from eval.traces.reading.clock import Piece, is_since_1970, on_one_clock
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
+from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import token_prompt
@@ -196,7 +197,9 @@ def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, A
 class _Chats:
     """Rows that are whole conversations.
 
-    One without an id that begins with all of an earlier one goes on with it: only its later turns are new.
+    One without an id that begins with all of an earlier one goes on with it: only its later turns are new. Of rows with
+    one id, or of one session, a turn that an earlier row has is counted once. Rows with one id and no turn in common
+    are conversations of their own.
     """
 
     def __init__(self, options: Options, notes: Notes, folder: bool) -> None:
@@ -204,7 +207,11 @@ class _Chats:
         self._count, self._texts = token_count(options), options.texts
         self._stamper, self._notes = Stamper(options.arrivals), notes
         self._ends: dict[int, tuple[str, float]] = {}  # names and last times of conversations, by their last unit
+        self._turns: dict[str, dict[int, tuple[str, float]]] = {}  # by id: the same of all turns, by their last unit
+        self._names, self._repeated = UniqueNames(), 0
         self._drawn = False
+        notes.add("assumed", self._names.said)
+        notes.add("assumed", self._said)
 
     def pieces(self, record: Record, row: Mapping[str, Any], call: TextCall) -> Iterator[Piece]:
         """The turns of one row, if it has any."""
@@ -232,7 +239,30 @@ class _Chats:
             made = _timed(requests(Chat(name, taken, told_s, model=call.model), self._count, self._texts), written)
         if own is None and call.session is None:
             made = self._new(made)
+        else:
+            made = self._not_repeated(made, name, call.session is not None)
         yield Piece([record.where], told_s, made)
+
+    def _said(self) -> str:
+        """What is noted of turns that several rows have; nothing if none are."""
+        rows = f"{self._repeated:,} turns are repeated in a later row with the same id"
+        return f"{rows}: counted once" if self._repeated else ""
+
+    def _not_repeated(self, made: list[Request], name: str, is_session: bool) -> list[Request]:
+        """Of a row with an id, or of a session, the turns that no earlier row of that name had."""
+        known = self._turns.setdefault(name, {})
+        repeated = next((n for n in range(len(made), 0, -1) if made[n - 1].context.ids[-1] in known), 0)
+        shift_s = 0.0
+        if repeated:
+            last = made[repeated - 1]
+            name, answered_s = known[last.context.ids[-1]]
+            shift_s = max(answered_s - last.arrival_s, 0.0)
+        elif not is_session:
+            name = self._names.of(name)
+        self._repeated += repeated
+        made = [replace(each, conversation=name, arrival_s=each.arrival_s + shift_s) for each in made[repeated:]]
+        known.update((each.context.ids[-1], (name, each.arrival_s)) for each in made)
+        return made
 
     def _new(self, made: list[Request]) -> list[Request]:
         """Of a row without an id, the turns that no earlier row had."""

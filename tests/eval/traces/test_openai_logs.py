@@ -124,6 +124,26 @@ def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> N
     assert {request.conversation for request in open_trace(str(tmp_path / "sessions")).requests} == {"a"}
 
 
+def test_rows_with_one_id_and_other_texts_are_conversations_of_their_own(tmp_path: Path) -> None:
+    trace = read(tmp_path, *({"id": "x", "messages": [each, ANSWER]} for each in (QUESTION, MORE)))
+    assert {request.conversation for request in trace.requests} == {"x", "x#2"}
+    assert said(trace, "assumed") == "1 rows have the id of an earlier row: conversations of their own"
+
+
+@pytest.mark.parametrize("name", ["conversation_id", "id"])
+@pytest.mark.parametrize("order", [(2, 4, 4), (4, 2, 4)])
+def test_a_turn_that_several_rows_of_a_conversation_have_is_counted_once(
+    tmp_path: Path, name: str, order: tuple[int, ...]
+) -> None:
+    messages = [QUESTION, ANSWER, MORE, ANSWER]
+    trace = read(tmp_path, *({name: "x", "messages": messages[:length]} for length in order))
+    first, second = trace.requests
+    assert second.continues(first)
+    assert first.conversation == second.conversation == "x"
+    # Three rows have 1 + 2 + 2 turns, of which two are new.
+    assert said(trace, "assumed") == "3 turns are repeated in a later row with the same id: counted once"
+
+
 def test_a_prompt_cache_key_joins_only_prompts_that_continue_each_other(tmp_path: Path) -> None:
     rows = [body(QUESTION), body(MORE), body(QUESTION, ANSWER, MORE)]
     keyed = [row | {"prompt_cache_key": "my-app", "created": EPOCH + n} for n, row in enumerate(rows)]
