@@ -7,7 +7,8 @@ A row is one of:
   prompt of the Responses API names, and does not have, is put before it;
 - a call of the Completions API whose ``prompt`` is token ids, or several prompts: a request each;
 - a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
-- a list of messages; or a single message: all of a file are one conversation then.
+- a list of messages; or a single message or item of the Responses API: all of a file are one conversation then, as in
+  old logs of Codex, whose first line has the instructions.
 One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
 """
 
@@ -33,6 +34,7 @@ from eval.traces.reading.bodies import Histories
 from eval.traces.reading.calls import CallLog, TextCall
 from eval.traces.reading.chats import Chat, Turn, requests, turns
 from eval.traces.reading.clock import Piece, is_since_1970, on_one_clock
+from eval.traces.reading.content import is_item
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, rebuilt
 from eval.traces.reading.names import UniqueNames
@@ -40,9 +42,11 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import token_prompt
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, fields_of
+from eval.traces.reading.records import Record, bad_field, fields_of
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
+
+_HEAD = ("id", "instructions", "timestamp")  # of the first line of an old log of Codex
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
@@ -56,7 +60,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log, chats, batches = CallLog(options, notes), _Chats(options, notes, source.folder is not None), _Batches()
-    alone: dict[str, list[tuple[Record, Mapping[str, Any]]]] = {}  # by file, single messages
+    alone: dict[str, _Alone] = {}  # by file, single messages
     answers: list[TextCall] = []
     of_tokens: list[TextCall] = []
     pieces: list[Piece] = []
@@ -91,19 +95,23 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             notes.bad(error)
 
     for record, row in _rows(source, notes):
-        if "role" in row:
-            alone.setdefault(record.file, []).append((record, row))
+        if "role" in row or is_item(row) or _is_head(row):
+            alone.setdefault(record.file, _Alone()).add(record, row)
+        elif "type" in row and not is_call(row) and not response_of(row):
+            alone.setdefault(record.file, _Alone()).unknown.append((record, row))
         elif (joined := batches.joined(record, row)) is not None:
             take(record, joined)
     for record, row in batches.unjoined():
         take(record, row)
     for single in alone.values():
+        single.check(notes)
         # Responses of Anthropic are messages too, and kept with those of the user a conversation.
-        if all(response_of(row) for _, row in single):
-            for record, row in single:
+        if all(response_of(row) for _, row in single.rows):
+            for record, row in single.rows:
                 take(record, row)
         else:
-            take(Record(source.title, single), {"messages": [row for _, row in single]})
+            head = {name: single.head[name] for name in _HEAD if name in single.head}
+            take(Record(source.title, single), head | {"messages": [row for _, row in single.rows]})
     stamper = Stamper(options.arrivals)
     pieces += [*log.pieces(), *_of_lengths(answers, stamper, notes), *_of_tokens(of_tokens, stamper, options, notes)]
     told_s = [each for piece in pieces for each in piece.told_s]
@@ -112,6 +120,40 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             "assumed", "times count from a start, not from 1970: timestamp beside messages read as ms, any other as s"
         )
     yield from on_one_clock(pieces, notes, stamper.said)
+
+
+def _is_head(row: Mapping[str, Any]) -> bool:
+    """Whether a row is the first line of an old log of Codex."""
+    return row.keys() >= {"id", "instructions"} and not row.keys() & {"type", "role", "input", "messages", "prompt"}
+
+
+class _Alone:
+    """Messages and items of one file, a row each."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[Record, Mapping[str, Any]]] = []
+        self.unknown: list[tuple[Record, Mapping[str, Any]]] = []  # with a type that is none of an item
+        self.head: Mapping[str, Any] = {}
+        self.head_at = ""
+
+    def add(self, record: Record, row: Mapping[str, Any]) -> None:
+        """The next row of the file that is a message, an item or a head."""
+        if not _is_head(row):
+            self.rows.append((record, row))
+        elif not self.head and not self.rows:
+            self.head, self.head_at = row, record.where
+        else:
+            self.unknown.append((record, {"type": "session"}))
+
+    def check(self, notes: Notes) -> None:
+        """Rows that cannot be read are nothing, but among messages they are bad: a conversation would lack them."""
+        for record, row in self.unknown:
+            if self.rows:
+                notes.bad(bad_field(record, "type", f"{str(row['type'])[:40]!r} is no item that can be read"))
+            else:
+                notes.left_out(f"{record.where}: neither messages nor a response")
+        if self.head and not self.rows:
+            notes.left_out(f"{self.head_at}: a session without messages")
 
 
 def _said(histories: Histories) -> str:

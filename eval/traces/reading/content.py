@@ -113,6 +113,12 @@ def calls_tool(message: Mapping[str, Any]) -> bool:
     return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or str(message.get("type")) in _TOOL_CALL_TYPES
 
 
+def is_item(row: Mapping[str, Any]) -> bool:
+    """Whether an object is an item of the Responses API that has no role: a call, its result, a thought."""
+    kind = str(row.get("type", ""))
+    return "role" not in row and kind in {"reasoning", *_TOOL_CALL_TYPES, *_TOOL_RESULT_TYPES, *_ANSWERED_WITHIN}
+
+
 def message_of(message: Mapping[str, Any]) -> Message | None:
     """A message of an API or an item of a log; None if it has no known role."""
     kind = str(message.get("type", ""))

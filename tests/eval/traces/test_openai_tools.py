@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from eval.traces import Request, open_trace
-from tests.helpers.trace_files import write_lines
+from tests.helpers.trace_files import refusal, write_lines
 
 QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
 LONG = "b" * 8000  # 2,000 tokens
@@ -85,3 +85,38 @@ def test_the_mark_of_what_anthropic_is_to_cache_moves_and_is_no_part_of_the_prom
         asked({"role": "user", "content": [picture]}, *more, tools=[ANTHROPIC_TOOL]),
     )
     assert second.prompt.common(first.prompt) == first.prompt_tokens
+
+
+# An old log of Codex: 8 characters of instructions, 8 of a question, a call, its result of 40, an answer of 12.
+HEAD = {"id": "x", "timestamp": "2025-06-01T10:00:00.000Z", "instructions": "12345678", "git": {}}
+ITEMS = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "12345678"}]},
+    {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "t" * 40}]},
+    {"type": "function_call", "name": "ls", "arguments": "{}", "call_id": "1"},
+    {"type": "function_call_output", "call_id": "1", "output": "r" * 40},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a" * 12}]},
+]
+
+
+def test_items_of_the_responses_api_a_line_each_are_one_conversation(tmp_path: Path) -> None:
+    first, second = read(tmp_path, *ITEMS)
+    # A thought of 10 tokens and a call of 5 characters, 2 tokens, are the first answer; then comes the result.
+    assert (first.prompt_tokens, first.output_tokens, first.stop) == (2, 10 + 2, "tool_calls")
+    assert (second.prompt_tokens, second.output_tokens, second.input) == (2 + 12 + 10, 3, "tool")
+    assert second.continues(first)
+    # As they are within the input of a call.
+    (call,) = read(tmp_path, {"model": "m", "input": ITEMS[:-1]})
+    assert call.prompt.ids == second.prompt.ids
+
+
+def test_old_logs_of_codex_begin_with_their_instructions_and_have_lines_of_state(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "rollout.jsonl", HEAD, *ITEMS[:3], {"record_type": "state"}, *ITEMS[3:]))
+    assert [(request.conversation, request.prompt_tokens) for request in trace.requests] == [("x", 4), ("x", 26)]
+    assert trace.skip_reasons == ("rollout.jsonl:5: neither messages nor a response",)
+
+
+def test_an_unknown_item_in_the_middle_of_a_conversation_is_refused(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", *ITEMS[:2], {"type": "telepathy", "text": "?"}, *ITEMS[2:])
+    assert refusal(source) == "t.jsonl:3: type: 'telepathy' is no item that can be read"
+    twice = write_lines(tmp_path / "u.jsonl", HEAD, *ITEMS, HEAD, *ITEMS)
+    assert refusal(twice) == "u.jsonl:7: type: 'session' is no item that can be read"
