@@ -6,6 +6,7 @@ the other, joined by conversation and turn. Alone, ``inputs.json`` has no times,
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Name, Record, bad_field, decode, fields_of
+from eval.traces.reading.records import Name, Record, bad_field, count_in, decode, fields_of
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
@@ -144,13 +145,13 @@ class _Run:
         if why:
             self._without_answer[why] += 1
             return
-        tokens = _metric(row, "input_sequence_length")
+        tokens = _metric(record, row, "input_sequence_length")
         if tokens is None:
             raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
         session = None if meta.conversation_id is None else str(meta.conversation_id)
         start_s = meta.request_start_ns / 1e9
         end_s = None if meta.request_end_ns is None else meta.request_end_ns / 1e9
-        output = _metric(row, "output_sequence_length")
+        output = _metric(record, row, "output_sequence_length")
         name = self._name(session, meta)
         self.sent.append(_Sent(record, session, meta.turn_index, name, start_s, end_s, tokens, output))
 
@@ -176,10 +177,12 @@ class _Run:
         return f"{again:,} times a session was sent again: conversations of their own" if again else ""
 
 
-def _metric(row: _Export, name: str) -> int | None:
+def _metric(record: Record, row: _Export, name: str) -> int | None:
     value = row.metrics.get(name)
     value = value.get("value") if isinstance(value, Mapping) else value
-    return round(value) if isinstance(value, int | float) and 0 <= value <= 2**53 else None
+    if isinstance(value, float) and math.isfinite(value):
+        value = round(value)
+    return count_in(record, f"metrics.{name}", value)
 
 
 def _of_texts(

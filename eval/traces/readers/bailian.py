@@ -13,7 +13,7 @@ import msgspec
 
 from eval.traces.reading.blocks import Chain, block_path
 from eval.traces.reading.files import Source
-from eval.traces.reading.names import Logs
+from eval.traces.reading.names import Logs, UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
@@ -95,14 +95,16 @@ class _Chats:
         self._last: dict[Name, str] = {}  # conversations by the request that comes last in each
         self._branches = self._missing = 0
         self._seen: set[Name] = set()
+        self._names = UniqueNames()
 
     def conversation(self, row: _Row) -> str:
-        name = str(row.chat_id)
+        name: str | None = None
         if row.parent_chat_id not in _NO_PARENT:
             parent: Any = row.parent_chat_id
             self._missing += parent not in self._seen
             self._branches += parent in self._seen and parent not in self._last
-            name = self._last.pop(parent, name)
+            name = self._last.pop(parent, None)
+        name = name or self._names.of(str(row.chat_id))
         self._seen.add(row.chat_id)
         self._last[row.chat_id] = name
         return name
@@ -113,7 +115,8 @@ class _Chats:
             "continue a request that is not in the file: each starts a conversation": self._missing,
             "branch off from one that another has continued: each is a conversation": self._branches,
         }
-        return "; ".join(f"{times:,} requests {what}" for what, times in found.items() if times)
+        said = [f"{times:,} requests {what}" for what, times in found.items() if times]
+        return "; ".join([*said, *filter(None, [self._names.said()])])
 
 
 BAILIAN = Reader(

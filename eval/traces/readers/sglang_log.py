@@ -22,7 +22,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, as_count, bad_field, fields_of
+from eval.traces.reading.records import Record, bad_field, count_in, fields_of
 from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError
 
@@ -139,7 +139,7 @@ class _Log:
             if line.time_s is None:
                 raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
             start_s = line.time_s - (answer_s or 0.0)
-        tokens, output = as_count(meta.get("prompt_tokens")), as_count(meta.get("completion_tokens"))
+        tokens, output = (count_in(record, name, meta.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         prompt, context = self._prompt(line, tokens, output)
         tokens = prompt.tokens if tokens is None and prompt else tokens
         reason = meta.get("finish_reason")

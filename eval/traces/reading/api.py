@@ -22,7 +22,7 @@ from eval.traces.reading.calls import TextCall
 from eval.traces.reading.chats import Message
 from eval.traces.reading.clock import is_since_1970
 from eval.traces.reading.content import message_of, stop_reason
-from eval.traces.reading.records import Record, as_count, bad_field
+from eval.traces.reading.records import Record, as_count, bad_field, count_in
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
 
@@ -135,7 +135,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
     """
     body, response = body_of(row), response_of(row)
     usage = response.get("usage") or row.get("usage")
-    answer, stop, output = _answer(response, usage)
+    answer, stop, output = _answer(record, response, usage)
     start_s, end_s = _span(record, row, body, response)
     if output is None:
         output = _tokens(record, row, "output_length")
@@ -165,9 +165,9 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         start_s=start_s,
         end_s=end_s,
         delay_s=None if delay is None else delay / 1000,
-        prompt_tokens=_prompt_tokens(usage),
+        prompt_tokens=_prompt_tokens(record, usage),
         output_tokens=output,
-        thought_tokens=_thoughts(usage),
+        thought_tokens=_thoughts(record, usage),
         stop=stop,
         model=_text(body.get("model")) or _text(response.get("model")),
         where=record.where,
@@ -184,13 +184,13 @@ def answer_of(record: Record, row: Mapping[str, Any]) -> TextCall:
     usage = response.get("usage") or row.get("usage")
     if not isinstance(usage, Mapping):
         raise bad_field(record, "usage", "missing: a response without its prompt tells nothing but lengths")
-    _, stop, output = _answer(response, usage)
+    _, stop, output = _answer(record, response, usage)
     start_s, end_s = _span(record, row, {}, response)
     return TextCall(
         messages=(),
         start_s=start_s,
         end_s=end_s,
-        prompt_tokens=_prompt_tokens(usage) or 0,
+        prompt_tokens=_prompt_tokens(record, usage) or 0,
         output_tokens=output or 0,
         stop=stop,
         model=_text(response.get("model")),
@@ -211,9 +211,11 @@ def _span(
     return start_s, end_s
 
 
-def _answer(response: Mapping[str, Any], usage: Any) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
+def _answer(
+    record: Record, response: Mapping[str, Any], usage: Any
+) -> tuple[tuple[Message, ...], StopReason | None, int | None]:
     """The messages of an answer, how it ended, and its tokens."""
-    output = _usage(usage, "completion_tokens", "output_tokens", "output") if isinstance(usage, Mapping) else None
+    output = _usage(record, usage, "completion_tokens", "output_tokens", "output")
     choices = response.get("choices")
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else {}
     items: Sequence[Any] = [choice.get("message")] if choice.get("message") else []
@@ -233,26 +235,29 @@ def _answer(response: Mapping[str, Any], usage: Any) -> tuple[tuple[Message, ...
     return said, stop, output
 
 
-def _prompt_tokens(usage: Any) -> int | None:
+def _prompt_tokens(record: Record, usage: Any) -> int | None:
     """Tokens of a prompt, cached ones included: Anthropic counts those apart, all others within."""
     if not isinstance(usage, Mapping):
         return None
-    fresh = _usage(usage, "prompt_tokens", "input_tokens")
+    fresh = _usage(record, usage, "prompt_tokens", "input_tokens")
     if fresh is None or "prompt_tokens" in usage:
         return fresh
-    return fresh + sum(_usage(usage, name) or 0 for name in _CACHED)
+    return fresh + sum(_usage(record, usage, name) or 0 for name in _CACHED)
 
 
-def _thoughts(usage: Any) -> int:
+def _thoughts(record: Record, usage: Any) -> int:
     """Of the tokens of an answer, those of thoughts that the API keeps to itself."""
     if not isinstance(usage, Mapping):
         return 0
     details = (usage.get(name) for name in ("completion_tokens_details", "output_tokens_details"))
-    return next((_usage(each, "reasoning_tokens") or 0 for each in details if isinstance(each, Mapping)), 0)
+    return next((_usage(record, each, "reasoning_tokens") or 0 for each in details if isinstance(each, Mapping)), 0)
 
 
-def _usage(usage: Mapping[str, Any], *names: str) -> int | None:
-    found = (as_count(usage.get(name)) for name in names)
+def _usage(record: Record, usage: Any, *names: str) -> int | None:
+    """The first of these fields that is a number."""
+    if not isinstance(usage, Mapping):
+        return None
+    found = (count_in(record, f"usage.{name}", usage.get(name)) for name in names)
     return next((each for each in found if each is not None), None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -105,6 +106,20 @@ def fields_of(record: Record) -> Mapping[str, Any]:
 def as_count(value: Any) -> int | None:
     """A number of tokens, or of milliseconds; None if it is no such number."""
     return value if isinstance(value, int) and 0 <= value <= 2**53 else None
+
+
+def count_in(record: Record, field: str, value: Any) -> int | None:
+    """A number of tokens that need not be there; None where the value is no number.
+
+    Raises:
+        TraceError: the number is no number of tokens, such as a negative one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        return None
+    whole = int(value) if isinstance(value, float) and value.is_integer() else value
+    if as_count(whole) is None:
+        raise bad_field(record, field, f"{value!r}, must be a number of tokens, 0 to 2**53")
+    return int(whole)
 
 
 def as_bytes(value: Any) -> bytes:

@@ -264,6 +264,12 @@ def test_a_summary_alone_is_refused_with_what_to_give(tmp_path: Path) -> None:
     )
 
 
+def test_a_length_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    assert refusal(write_lines(tmp_path / "t.jsonl", export("a", 0, 1.0, -5))) == (
+        "t.jsonl:1: metrics.input_sequence_length: -5, must be a number of tokens, 0 to 2**53"
+    )
+
+
 def test_a_measured_request_without_a_length_is_named(tmp_path: Path) -> None:
     bad = export("a", 0, 1.0, 5) | {"metrics": {}}
     assert refusal(write_lines(tmp_path / "t.jsonl", bad)) == (

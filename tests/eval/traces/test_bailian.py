@@ -49,6 +49,12 @@ def test_a_branch_is_a_conversation_and_so_is_what_continues_a_missing_one(tmp_p
     assert "1 requests continue a request that is not in the file" in said(trace, "assumed")
 
 
+def test_a_chat_id_that_begins_twice_is_two_conversations(tmp_path: Path) -> None:
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", row(1, -1, 0, [1], 16), row(1, -1, 5, [1], 16)))
+    assert [request.conversation for request in trace.requests] == ["1", "1#2"]
+    assert "1 rows have the id of an earlier row: conversations of their own" in said(trace, "assumed")
+
+
 def test_rows_out_of_order_find_their_parents(tmp_path: Path) -> None:
     rows = [row(1, 0, 5, [1, 2], 32), row(0, -1, 0, [1], 16)]
     trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))

@@ -209,6 +209,16 @@ def test_prompts_that_are_far_shorter_than_servers_counted_are_noted(tmp_path: P
         assert said(trace, "assumed").startswith(noted) if noted else not said(trace, "assumed")
 
 
+@pytest.mark.parametrize("place", ["in the response", "beside the prompt", "alone"])
+@pytest.mark.parametrize("value", [-5, 2**60, 0.5])
+def test_a_usage_that_cannot_be_is_refused(tmp_path: Path, place: str, value: float) -> None:
+    usage, choices = {"prompt_tokens": value, "completion_tokens": 7}, {"choices": [{"message": ANSWER}]}
+    row: dict[str, Any] = {"request": body(QUESTION), "response": choices | {"usage": usage}}
+    row = {"beside the prompt": body(QUESTION, usage=usage), "alone": row["response"]}.get(place, row)
+    source = write_lines(tmp_path / "t.jsonl", row)
+    assert refusal(source) == f"t.jsonl:1: usage.prompt_tokens: {value!r}, must be a number of tokens, 0 to 2**53"
+
+
 def test_messages_of_a_table_are_json_in_a_text(tmp_path: Path) -> None:
     """As LiteLLM keeps them in its database."""
     said_so = {"choices": [{"message": ANSWER}]}
