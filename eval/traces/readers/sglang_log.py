@@ -17,7 +17,7 @@ from eval.traces.reading.content import stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.fitted import Fitted
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
-from eval.traces.reading.log_line import LogLine, logged_line
+from eval.traces.reading.log_line import LogLine, is_of_vllm, logged_line
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
@@ -27,6 +27,10 @@ from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError
 
 _CUT = "..."  # in the middle of what level 2 shortens
+_NOT_READ = (
+    "a log of vLLM, which is not read: give calls as a client or a proxy logs them (--format openai), "
+    "or results of vllm bench serve --save-result --save-detailed (--format bench-serving)"
+)
 _LEVEL = "--log-requests-level 3 logs the prompts"
 
 
@@ -47,7 +51,7 @@ class _Served:
 
 def _detects(record: Mapping[str, Any]) -> bool:
     if "line" in record:
-        return logged_line(record["line"]) is not None
+        return logged_line(record["line"]) is not None or is_of_vllm(record["line"])
     return "request_parameters" in record or str(record.get("event", "")).startswith("request.")
 
 
@@ -67,7 +71,11 @@ def _line(record: Record) -> LogLine | None:
     """What a record says of a request; None where it is another line of the log."""
     fields = fields_of(record)
     if "line" in fields:
-        return logged_line(str(fields["line"]))
+        line = str(fields["line"])
+        found = logged_line(line)
+        if found is None and is_of_vllm(line):
+            raise TraceError(f"{record.where}: {_NOT_READ}")
+        return found
     if "request_parameters" in fields:
         asked = fields["request_parameters"]
         try:

@@ -33,7 +33,10 @@ _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"
 
-_LOG_LINE = re.compile(rb"^\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d")
+# What collects logs writes before a line: a container, a time, colours. None of it has quotes, as texts in JSON have.
+_LOG_LINE = re.compile(
+    rb"""^[^"'{},]{0,200}?(\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d|[A-Z]{4,8} \d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \[)"""
+)
 _LOG_HEAD = 200  # lines within which a log of a server shows one with its time
 
 _PART = 1 << 20  # bytes that are read at one time

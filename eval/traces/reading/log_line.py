@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
-_PREFIX = re.compile(r"^\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[^\]]*\] ?")
+# Before it there may be what collects logs writes, such as a container and a time; JSON lines have no time before them.
+_PREFIX = re.compile(r"^[^\"'{}(]{0,200}?\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[^\]]*\] ?")
+_COLLECTED = re.compile(r"^[^\"'{}(]{0,200}(?=\{\")")
+_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_VLLM = re.compile(r"\b[A-Z]{4,8} \d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? \[[\w./]+:\d+\]")
 _TEXT = re.compile(r"(Receive|Finish): obj=\w+\(")
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[\[\](){},]""")
 _EVENTS: dict[str, Literal["received", "finished"]] = {
@@ -37,8 +41,10 @@ class LogLine:
 
 def logged_line(line: str) -> LogLine | None:
     """What a line says of a request; None where it says nothing of one."""
+    line = _COLOUR.sub("", line)
     head = _PREFIX.match(line)
     time_s = _seconds(head[1]) if head else None
+    head = head or _COLLECTED.match(line)
     body = line[head.end() :] if head else line
     if body.startswith("{"):
         return _json_line(body, time_s)
@@ -49,6 +55,11 @@ def logged_line(line: str) -> LogLine | None:
     out = body.find("out={", end)
     answer = _values(body, out + len("out={"))[0] if out >= 0 else {}
     return LogLine(_EVENTS[found[1]], time_s, request, answer)
+
+
+def is_of_vllm(line: str) -> bool:
+    """Whether a server of vLLM wrote a line."""
+    return _VLLM.search(line[:300]) is not None
 
 
 def _json_line(body: str, time_s: float | None) -> LogLine | None:

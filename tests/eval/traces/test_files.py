@@ -197,7 +197,7 @@ def test_an_unknown_format_is_refused_with_the_flag_that_names_one(tmp_path: Pat
     assert message.startswith("t.jsonl:1: of no known format: its fields are a; known are bailian, mooncake, ")
     assert message.endswith(": --format NAME if it is one of them, else see 'A trace of one's own' in eval/README.md")
     # A log of another engine, whose lines are no records at all.
-    (tmp_path / "t.log").write_text("INFO 11-25 10:00:00 [logger.py:39] Received request cmpl-1: prompt: 'hi'\n")
+    (tmp_path / "t.log").write_text("INFO 10:00:00 logger.py: Received request cmpl-1: prompt: 'hi'\n")
     assert "t.log:1: not JSON: JSON is malformed: invalid character (byte 0); known are bailian, " in refusal(
         str(tmp_path / "t.log")
     )

@@ -107,6 +107,37 @@ def test_texts_are_prompts_too(tmp_path: Path) -> None:
     assert "counted by length" in said(trace, "real")
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("sglang-1  | ", ""),
+        ("2025-11-25T10:00:01.123456789Z ", ""),
+        ("2025-11-25T10:00:01.123456789Z stdout F ", ""),
+        ("Nov 25 10:00:01 host python[123]: ", ""),
+        ("\x1b[32m", "\x1b[0m"),
+    ],
+    ids=["docker compose", "kubectl --timestamps", "containerd", "journald", "colours"],
+)
+def test_a_log_is_read_as_operators_collect_it(tmp_path: Path, before: str, after: str, form: str) -> None:
+    trace = logged(tmp_path, form, 3, *TURNS)
+    (path,) = tmp_path.glob("*.log")
+    path.write_text("".join(f"{before}{line}{after}\n" for line in path.read_text().splitlines()))
+    assert open_trace(str(path)).requests == trace.requests
+
+
+def test_a_log_of_vllm_is_refused_with_what_to_give(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    path.write_text(
+        "(APIServer pid=1) INFO 11-25 10:00:00 [api_server.py:1] vLLM API server version 0.11.0\n"
+        "(APIServer pid=1) INFO 11-25 10:00:01 [logger.py:40] Received request chatcmpl-a: prompt: 'hi'\n"
+    )
+    assert refusal(str(path)) == (
+        "server.log:1: a log of vLLM, which is not read: give calls as a client or a proxy logs them "
+        "(--format openai), or results of vllm bench serve --save-result --save-detailed (--format bench-serving)"
+    )
+
+
 def test_times_of_lines_serve_where_the_server_measures_none(tmp_path: Path) -> None:
     trace = logged(tmp_path, "json", 3, (TURNS[0][0], answer(1, 40)), (TURNS[1][0], answer(2, 78)))
     assert 0.0 <= trace.requests[1].arrival_s < 60.0
