@@ -19,6 +19,7 @@ with the same command. Cells that are there are not run again, even if the code 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -153,7 +154,9 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     note_command(folder, args.command_line)
     for trace in dict.fromkeys(setting.trace for setting in settings):
-        say_too_long(trace.name, trace.longest, (each.capacity for each in settings if each.trace is trace))
+        own = [each for each in settings if each.trace is trace]
+        _say_nothing_repeats(trace.name, own)
+        say_too_long(trace.name, trace.longest, (each.capacity for each in own))
     ran = fill(rows, wanted, args.jobs)
     names = [cell.name for _, cells in wanted for cell in cells]
     rows.sort(names)
@@ -165,6 +168,14 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
         show(*(grid.printed() for grid in cell_grids(shown, intervals=False)))
     show(summary(found).printed(), *_lines(found, FEW_LOSSES))
     return ran
+
+
+def _say_nothing_repeats(trace: str, settings: Sequence[Setting]) -> None:
+    """Say on standard error which capacities are shares of nothing."""
+    shares = [each for each in settings if each.size.share is not None and not each.trace.working_set]
+    if shares:
+        page = f"any share of it is one page, {shares[0].page_size:,} tokens, and no policy can win"
+        print(f"{trace}: no prompt has tokens of an earlier one, its working set is 0: {page}", file=sys.stderr)
 
 
 def _lines(found: Sequence[Verdict], most: int | None = None) -> list[str]:

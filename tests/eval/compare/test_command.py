@@ -115,6 +115,17 @@ def test_prompts_that_no_server_of_the_capacity_takes_are_told(
             assert (said in capsys.readouterr().err) == is_small
 
 
+def test_shares_of_a_working_set_of_nothing_are_said_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone = write_blocks(tmp_path / "alone.jsonl", [[1, 2], [3, 4]])
+    sizes = ("--capacity", "25%", "50%", str(CAPACITY), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK))
+    assert main(["compare", "--out", str(tmp_path / "out"), "--trace", str(alone), *sizes, "--jobs", "1"]) == 0
+    nothing = "alone: no prompt has tokens of an earlier one, its working set is 0"
+    line = f"{nothing}: any share of it is one page, {BLOCK:,} tokens, and no policy can win\n"
+    assert capsys.readouterr().err.count(line) == 1
+
+
 def test_a_policy_that_is_worse_is_told_where(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(tmp_path / "out", trace, "--policy", "tlru", "--median-weight", "0") == 0
     out = capsys.readouterr().out
