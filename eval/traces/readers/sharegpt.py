@@ -14,7 +14,7 @@ import msgspec
 
 from eval.traces.arrivals import Stamper
 from eval.traces.reading.chats import Chat, Message, Settled, by_arrival, requests, turns
-from eval.traces.reading.content import role_of, text_of
+from eval.traces.reading.content import ROLES_ALLOWED, role_of, text_of
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
@@ -88,7 +88,7 @@ def _lmsys(record: Record) -> Chat:
 def _message(record: Record, field: str, speaker: str, value: Any) -> Message:
     role = role_of(speaker)
     if role is None:
-        raise TraceError(f"{record.where}: {field}: Invalid enum value {speaker[:40]!r}")
+        raise TraceError(f"{record.where}: {field}: Invalid enum value {speaker[:40]!r}, {ROLES_ALLOWED}")
     return Message(role, text_of(value), calls_tool=speaker in _CALLS)
 
 
@@ -136,7 +136,7 @@ SHAREGPT = Reader(
 LMSYS = Reader(
     "lmsys",
     "lmsys/lmsys-chat-1m: conversation_id, model, conversation (role, content); no times",
-    lambda record: "conversation" in record and "conversation_hash" not in record,
+    lambda record: isinstance(record.get("conversation"), list) and "conversation_hash" not in record,
     _read_lmsys,
     in_order=True,
 )

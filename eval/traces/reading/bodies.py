@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from eval.traces.reading.chats import Message
-from eval.traces.reading.content import message_of, text_of, whole_text
+from eval.traces.reading.content import ROLES_ALLOWED, message_of, text_of, whole_text
 from eval.traces.reading.records import Record, bad_field
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import TraceError
@@ -104,7 +104,8 @@ def messages_of(record: Record, body: Mapping[str, Any]) -> list[Message]:
             raise bad_field(record, f"{field}[{number}].type", f"{kind!r} is no item that can be read")
         if message is None:
             role = item.get("role") if isinstance(item, Mapping) else type(item).__name__
-            raise bad_field(record, f"{field}[{number}].role", f"{str(role)[:40]!r} is no role of a message")
+            reason = f"{str(role)[:40]!r} is no role of a message, {ROLES_ALLOWED}"
+            raise bad_field(record, f"{field}[{number}].role", reason)
         found.append(replace(message, time_s=_time(item)))
     return found
 

@@ -58,6 +58,8 @@ _ROLES: dict[str, Role] = {
     **dict.fromkeys(("tool", "function", "observation", "tool_response", "tool_result", "function_response"), "tool"),
 }
 
+ROLES_ALLOWED = "must be system, user, assistant, tool or another API's name of one, such as human, gpt or function"
+
 _STOPS: dict[str, StopReason] = {
     **dict.fromkeys(("tool_use", "tool_calls", "tool_call", "function_call"), "tool_calls"),
     **dict.fromkeys(("end_turn", "stop", "stop_sequence", "eos", "refusal", "content_filter", "completed"), "stop"),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from eval.traces.reading.refusals import not_finite, said_of
 from eval.traces.request import TraceError
 
 T = TypeVar("T")
@@ -79,9 +80,9 @@ def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
             except (ValueError, RecursionError):
                 raise error from None
     except msgspec.ValidationError as error:
-        raise TraceError(f"{record.where}: {_by_field(error)}") from None
+        raise TraceError(f"{record.where}: {said_of(error, record.content, kind)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise TraceError(f"{record.where}: not JSON: {error}") from None
+        raise TraceError(f"{record.where}: {not_finite(record.content) or f'not JSON: {error}'}") from None
 
 
 def fields_of(record: Record) -> Mapping[str, Any]:
@@ -137,10 +138,3 @@ def _loads(text: bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
-
-
-def _by_field(error: msgspec.ValidationError) -> str:
-    """msgspec's "reason - at `$.field`" with the field first."""
-    reason, _, place = str(error).partition(" - at `$")
-    field = place.rstrip("`").lstrip(".")
-    return f"{field}: {reason}" if field else reason

@@ -154,8 +154,8 @@ def test_two_sessions_of_one_name_stay_two(tmp_path: Path) -> None:
     ("bad", "message"),
     [
         (session("x", {"t": 0, "type": "n", "hash_ids": []}), "requests.in: missing: the tokens of a call's input"),
-        (session("x", call(-1, 2)), "requests[0].t: Expected `float` >= 0.0"),
-        (session("x", call(0, 2) | {"in": "many"}), "requests[0].in: Expected `int | null`, got `str`"),
+        (session("x", call(-1, 2)), "requests[0].t: Expected `float` >= 0.0, got -1"),
+        (session("x", call(0, 2) | {"in": "many"}), "requests[0].in: Expected `int | null`, got `str` 'many'"),
         (session("x"), "requests: none"),
     ],
 )

@@ -117,8 +117,8 @@ def test_sessions_start_as_drawn_from_the_seed(tmp_path: Path) -> None:
             "timestamp: some rows have one (ms) and some have none: all or none",
         ),
         ({"session_id": "a", "hash_ids": [1]}, "input_length: missing; or text_input"),
-        ({"timestamp": 1, "input_length": -5}, "input_length: Expected `int` >= 0"),
-        ({"timestamp": 1, "input_length": 5, "delay": "1"}, "delay: Expected `float | null`, got `str`"),
+        ({"timestamp": 1, "input_length": -5}, "input_length: Expected `int` >= 0, got -5"),
+        ({"timestamp": 1, "input_length": 5, "delay": "1"}, "delay: Expected `float | null`, got `str` '1'"),
         (
             {"timestamp": 1, "input_length": 1, "hash_ids": [1, 2]},
             "hash_ids: 2 ids, but 1 tokens are 1 blocks of 512 (--block-size)",

@@ -72,4 +72,4 @@ def test_text_ids_and_missing_blocks_are_read_and_said(tmp_path: Path) -> None:
 
 def test_a_bad_row_is_named(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", row(0, -1, 0, [1], 16), row(1, 0, "soon", [1], 16))  # type: ignore[arg-type]
-    assert refusal(source) == "t.jsonl:2: timestamp: Expected `float`, got `str`"
+    assert refusal(source) == "t.jsonl:2: timestamp: Expected `float`, got `str` 'soon'"

@@ -66,8 +66,8 @@ def test_rows_of_csv_may_be_out_of_order_packed_or_marked(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("x,m,1,1,2,API log", "t.csv:3: Timestamp: Expected `float`, got `str`"),
-        ("5,m,-1,1,2,API log", "t.csv:3: Request tokens: Expected `int` >= 0"),
+        ("x,m,1,1,2,API log", "t.csv:3: Timestamp: Expected `float`, got `str` 'x'"),
+        ("5,m,-1,1,2,API log", "t.csv:3: Request tokens: Expected `int` >= 0, got -1"),
         ("5,m", "t.csv:3: Request tokens: Expected `int`, got `null`"),
     ],
 )
@@ -173,5 +173,6 @@ def test_calls_of_lmcache_all_have_times_or_none_has(tmp_path: Path) -> None:
 def test_a_bad_row_of_lmcache_is_named(tmp_path: Path) -> None:
     row = {"timestamp": 1, "input": [{"role": "alien", "content": "x"}], "output": "y", "session_id": "a"}
     assert refusal(write_lines(tmp_path / "t.jsonl", row)) == (
-        "t.jsonl:1: input[0].role: 'alien' is no role of a message"
+        "t.jsonl:1: input[0].role: 'alien' is no role of a message, "
+        "must be system, user, assistant, tool or another API's name of one, such as human, gpt or function"
     )

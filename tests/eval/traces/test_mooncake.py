@@ -68,14 +68,18 @@ def test_the_block_size_is_what_most_rows_fit_and_the_row_that_does_not_is_named
     ("line", "message"),
     [
         ('{"timestamp": 2000, "input_len', "t.jsonl:3: not JSON: Input data was truncated"),
-        (SECOND | {"output_length": -1}, "t.jsonl:3: output_length: Expected `int` >= 0"),
-        (SECOND | {"input_length": "12"}, "t.jsonl:3: input_length: Expected `int`, got `str`"),
-        (SECOND | {"timestamp": -5}, "t.jsonl:3: timestamp: Expected `float` >= 0.0"),
+        (SECOND | {"output_length": -1}, "t.jsonl:3: output_length: Expected `int` >= 0, got -1"),
+        (SECOND | {"input_length": "12"}, "t.jsonl:3: input_length: Expected `int`, got `str` '12'"),
+        (SECOND | {"timestamp": -5}, "t.jsonl:3: timestamp: Expected `float` >= 0.0, got -5"),
         (SECOND | {"hash_ids": [7, None]}, "t.jsonl:3: hash_ids[1]: Expected `int | str`, got `null`"),
         (SECOND | {"hash_ids": [7]}, "t.jsonl:3: hash_ids: 1 ids, but 1100 tokens are 3 blocks of 512 (--block-size)"),
         (
             SECOND | {"hash_ids": [7, 8, 10, 11]},
             "t.jsonl:3: hash_ids: 4 ids, but 1100 tokens are 3 blocks of 512 (--block-size)",
+        ),
+        (
+            '{"timestamp": NaN, "input_length": 5}',
+            "t.jsonl:3: timestamp: NaN, must be a number, or null where it may be missing",
         ),
         ({"timestamp": 2000}, "t.jsonl:3: Object missing required field `input_length`"),
         ([1, 2], "t.jsonl:3: Expected `object`, got `array`"),

@@ -260,7 +260,11 @@ def test_messages_are_kept_only_if_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"messages": [{"role": "alien", "content": "secret"}]}, "messages[0].role: 'alien' is no role of a message"),
+        (
+            {"messages": [{"role": "alien", "content": "secret"}]},
+            "messages[0].role: 'alien' is no role of a message, must be system, user, assistant, tool or "
+            "another API's name of one, such as human, gpt or function",
+        ),
         (body(QUESTION, delay=-1), "delay: -1, must be milliseconds, 0 or more"),
         (body(QUESTION, output_length="long"), "output_length: 'long', must be a number of tokens, 0 or more"),
         (body(QUESTION, timestamp="soon"), "timestamp: 'soon' is no time, such as 2025-11-25T10:00:00Z"),

@@ -47,6 +47,11 @@ def test_a_prompt_that_names_a_conversation_goes_on_with_it(tmp_path: Path) -> N
     assert trace.requests[1].continues(trace.requests[0])
 
 
+def test_a_body_alone_that_names_a_conversation_is_no_row_of_lmsys(tmp_path: Path) -> None:
+    rows = [{"model": "m", "input": text, "conversation": "c"} for text in ("12345678", "87654321")]
+    assert [(each.conversation, each.prompt_tokens) for each in read(tmp_path, *rows).requests] == [("c", 2), ("c", 4)]
+
+
 def test_a_history_that_is_not_in_the_log_is_said_to_be_missing(tmp_path: Path) -> None:
     trace = read(tmp_path, asked(1, previous_response_id="resp_0"))
     assert "1 prompts name a response that is not in the log" in said(trace, "rebuilt")
