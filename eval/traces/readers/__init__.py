@@ -16,6 +16,7 @@ from eval.traces.readers.bench_serving import BENCH_SERVING
 from eval.traces.readers.burstgpt import BURSTGPT
 from eval.traces.readers.claude_code import CLAUDE_CODE
 from eval.traces.readers.codex import CODEX
+from eval.traces.readers.dynamo import DYNAMO
 from eval.traces.readers.lmcache import LMCACHE
 from eval.traces.readers.mooncake import MOONCAKE
 from eval.traces.readers.openai_messages import OPENAI_MESSAGES
@@ -26,7 +27,7 @@ from eval.traces.reading.reader import Reader
 
 _ALL = (
     *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, AIPERF_ROWS, LMCACHE, BURSTGPT, AZURE),
-    *(CLAUDE_CODE, CODEX, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),
+    *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),
 )
 
 READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}

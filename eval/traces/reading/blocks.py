@@ -120,8 +120,16 @@ def _fits(tokens: int, ids: int, size: int) -> bool:
     return tokens // size <= ids <= -(-tokens // size)
 
 
-def full_blocks(record: Record, tokens: int, ids: list[int | str], block: int) -> list[int | str]:
+def full_blocks(
+    record: Record, tokens: int, ids: list[int | str], block: int, field: str = "hash_ids"
+) -> list[int | str]:
     """The ids of the full blocks of an input.
+
+    Args:
+        record, field: where they are, for errors.
+        tokens: of the input.
+        ids: of all blocks, the last one partly filled, or of the full ones.
+        block: tokens of one.
 
     Raises:
         TraceError: there are more or fewer ids than blocks.
@@ -129,6 +137,6 @@ def full_blocks(record: Record, tokens: int, ids: list[int | str], block: int) -
     if not _fits(tokens, len(ids), block):
         blocks = -(-tokens // block)
         raise bad_field(
-            record, "hash_ids", f"{len(ids)} ids, but {tokens} tokens are {blocks} blocks of {block} (--block-size)"
+            record, field, f"{len(ids)} ids, but {tokens} tokens are {blocks} blocks of {block} (--block-size)"
         )
     return ids[: tokens // block]

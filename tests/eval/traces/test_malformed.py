@@ -85,6 +85,16 @@ SOUND: dict[str, list[Any]] = {
         {"data": [{"session_id": "a", "payloads": [{"model": "m", "messages": [TEXT]}]}]},
     ],
     "sglang-log": [LOG, FINISHED, BATCH],
+    "dynamo": [
+        {
+            "schema": "dynamo.request.trace.v1",
+            "event_type": "request_end",
+            "event_time_unix_ms": 1_777_312_801_000,
+            "request": {"request_received_ms": 1_777_312_800_000, "output_tokens": 4, "total_time_ms": 1000.0}
+            | {"replay": {"trace_block_size": 16, "input_length": 33, "input_sequence_hashes": [1, 2, 3]}},
+            "agent_context": {"session_id": "a", "parent_session_id": "b", "session_final": True},
+        }
+    ],
     "bench-serving": [{"duration": 5.0, "input_lens": [4, 5], "output_lens": [1, 2], "start_times": [0.0, 1.0]}],
 }
 

@@ -1,0 +1,187 @@
+"""Request traces of NVIDIA Dynamo (``DYN_REQUEST_TRACE``): lengths, hashes of blocks, sessions and their parents.
+
+Source: ai-dynamo/dynamo, records of ``dynamo.request.trace.v1``. A ``request_end`` is a request; ``event`` may wrap it.
+Times are in ms since 1970. ``replay.input_sequence_hashes`` name prefixes, one for each block of the input, the last
+one partly filled. Events of tools tell when they ran, and nothing of prompts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from eval.traces.reading.blocks import Chain, block_path, full_blocks
+from eval.traces.reading.files import Source
+from eval.traces.reading.notes import Notes
+from eval.traces.reading.options import Options
+from eval.traces.reading.reader import Reader
+from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode, fields_of
+from eval.traces.request import Path, Request, TraceError
+
+_SCHEMA = "dynamo.request.trace.v1"
+_HASHES = "request.replay.input_sequence_hashes"
+
+
+class _Replay(msgspec.Struct):
+    trace_block_size: Annotated[int, msgspec.Meta(ge=1, le=2**20)]
+    input_length: Count
+    input_sequence_hashes: list[int | str]
+
+
+class _Asked(msgspec.Struct):
+    request_received_ms: Number | None = None
+    total_time_ms: Number | None = None
+    output_tokens: Count | None = None
+    model: str | None = None
+    replay: _Replay | None = None
+
+
+class _Agent(msgspec.Struct):
+    session_id: Name | None = None
+    parent_session_id: Name | None = None
+    session_final: bool | None = None
+
+
+class _Event(msgspec.Struct):
+    event_type: str
+    event_time_unix_ms: Number
+    request: _Asked | None = None
+    agent_context: _Agent | None = None
+
+
+class _Envelope(msgspec.Struct):
+    event: _Event
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A request as it was logged."""
+
+    start_s: float
+    answer_s: float
+    prompt: Path
+    asked: _Asked
+    agent: _Agent
+
+
+def _detects(record: Mapping[str, Any]) -> bool:
+    event = record.get("event")
+    inner = event.get("schema") if isinstance(event, Mapping) else None
+    return _SCHEMA in (record.get("schema"), inner)
+
+
+def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
+    served: list[_Served] = []
+    others: Counter[str] = Counter()
+    blocks = _Blocks(options.block_size)
+    notes.add(
+        "real", "times, lengths, which prompts begin alike, sessions, subagents; answers have no hashes: not cached"
+    )
+    notes.add("chained", blocks.chain.said)
+    notes.add("left out", lambda: _said(others))
+    for record in source.records():
+        try:
+            wrapped = "event" in fields_of(record)
+            event = decode(record, _Envelope).event if wrapped else decode(record, _Event)
+            if event.event_type == "request_end":
+                served.append(_served(record, event, blocks))
+            else:
+                others[event.event_type[:40]] += 1
+        except TraceError as error:
+            notes.bad(error)
+    unknown = sum(each.asked.output_tokens is None for each in served)
+    if unknown:
+        notes.add("assumed", f"{unknown:,} answers have no length in the trace: they count as empty")
+    served.sort(key=lambda each: each.start_s)
+    yield from _requests(served)
+
+
+def _said(others: Counter[str]) -> str:
+    counts = ", ".join(f"{times:,} {name}" for name, times in others.items())
+    return f"events that are no request: {counts}" if counts else ""
+
+
+class _Blocks:
+    """Blocks of one size, as the first request has it or as it is given."""
+
+    def __init__(self, size: int | None) -> None:
+        self.chain = Chain()
+        self._size, self._ends = size, dict[int, range]()
+
+    def path(self, record: Record, replay: _Replay) -> Path:
+        """The full blocks of a prompt.
+
+        Raises:
+            TraceError: it has blocks of another size, or more or fewer hashes than blocks.
+        """
+        self._size = self._size or replay.trace_block_size
+        if replay.trace_block_size != self._size:
+            reason = f"{replay.trace_block_size}, must be that of the trace, {self._size} tokens"
+            raise bad_field(record, "request.replay.trace_block_size", reason)
+        ids = full_blocks(record, replay.input_length, replay.input_sequence_hashes, self._size, _HASHES)
+        return block_path(self.chain.units(ids), self._size, self._ends)
+
+
+def _served(record: Record, event: _Event, blocks: _Blocks) -> _Served:
+    asked = event.request
+    if asked is None or asked.replay is None:
+        raise bad_field(
+            record, "request.replay", "missing: it has the length of the prompt and the hashes of its blocks"
+        )
+    start_ms = asked.request_received_ms
+    if start_ms is None:
+        if asked.total_time_ms is None:
+            raise bad_field(record, "request.request_received_ms", "missing, and so is total_time_ms: one of them")
+        start_ms = max(event.event_time_unix_ms - asked.total_time_ms, 0.0)
+    lasted_ms = event.event_time_unix_ms - start_ms if asked.total_time_ms is None else asked.total_time_ms
+    agent = event.agent_context or _Agent()
+    return _Served(start_ms / 1e3, max(lasted_ms, 0.0) / 1e3, blocks.path(record, asked.replay), asked, agent)
+
+
+def _requests(served: Sequence[_Served]) -> Iterator[Request]:
+    """In order of arrival; the session of a subagent is that of the agent that started it."""
+    parents = {str(each.agent.session_id): each.agent.parent_session_id for each in served}
+    ended_s: dict[str, float] = {}
+    for each in served:
+        name = None if each.agent.session_id is None else str(each.agent.session_id)
+        parent = each.agent.parent_session_id
+        wait_s = None if name is None or name not in ended_s else max(each.start_s - ended_s[name], 0.0)
+        if name is not None:
+            ended_s[name] = each.start_s + each.answer_s
+        yield Request(
+            each.start_s,
+            name,
+            each.prompt,
+            each.prompt,
+            each.asked.replay.input_length if each.asked.replay else len(each.prompt),
+            each.asked.output_tokens or 0,
+            closes=bool(each.agent.session_final),
+            session=None if name is None else _root(name, parents),
+            parent=None if name is None or parent is None else str(parent),
+            model=each.asked.model,
+            answer_s=each.answer_s,
+            wait_s=wait_s,
+        )
+
+
+def _root(name: str, parents: Mapping[str, Name | None]) -> str:
+    """The session that a session belongs to, over all of its parents."""
+    met = {name}
+    while (parent := parents.get(name)) is not None and str(parent) not in met:
+        name = str(parent)
+        met.add(name)
+    return name
+
+
+DYNAMO = Reader(
+    "dynamo",
+    "request traces of NVIDIA Dynamo (DYN_REQUEST_TRACE), dynamo.request.trace.v1: hashes of blocks, sessions, parents",
+    _detects,
+    _read,
+    texts=False,
+    blocks=True,
+)

@@ -1,0 +1,89 @@
+"""Request traces of NVIDIA Dynamo: hashes of prefixes, sessions and the agents that started them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eval.traces import open_trace
+from tests.helpers.trace_files import refusal, said, write_lines
+
+BEGIN_MS = 1_777_312_800_000
+
+
+def ended(at_s: float, hashes: list[int], tokens: int, agent: dict[str, Any] | None = None, **asked: Any) -> Any:
+    """A request that came at so many seconds, and took one."""
+    came_ms = BEGIN_MS + round(1000 * at_s)
+    replay = {"trace_block_size": 64, "input_length": tokens, "input_sequence_hashes": hashes}
+    request = {"request_id": f"r{at_s}", "model": "m", "request_received_ms": came_ms, "output_tokens": 16} | asked
+    head = {"schema": "dynamo.request.trace.v1", "event_type": "request_end", "event_time_unix_ms": came_ms + 1000}
+    return head | {"request": {"replay": replay} | request} | ({"agent_context": agent} if agent else {})
+
+
+FIRST, SECOND = (
+    ended(0, [2**63 + 7, 1], 128, {"session_id": "a"}),
+    ended(10, [2**63 + 7, 1, 2], 150, {"session_id": "a"}),
+)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_blocks_times_and_sessions_are_as_logged(tmp_path: Path, wrapped: bool) -> None:
+    rows = [{"timestamp": 5, "event": each} if wrapped else each for each in (FIRST, SECOND)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, second = trace.requests
+    assert trace.format == "dynamo"
+    # 150 tokens are two full blocks of 64 and a part of a third.
+    assert (list(second.prompt.ends), second.prompt_tokens, second.output_tokens) == ([64, 128], 150, 16)
+    assert second.prompt.common(first.prompt) == 128
+    assert (second.arrival_s, second.answer_s, second.wait_s) == (10.0, 1.0, 9.0)
+    assert (first.conversation, first.session, first.parent, first.model) == ("a", "a", None, "m")
+
+
+def test_subagents_are_in_the_session_of_the_agent_that_started_them(tmp_path: Path) -> None:
+    child = ended(3, [5], 64, {"session_id": "b", "parent_session_id": "a"})
+    grandchild = ended(4, [6], 64, {"session_id": "c", "parent_session_id": "b", "session_final": True})
+    tool = FIRST | {"event_type": "tool_end", "request": None, "tool": {"tool_class": "search"}}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", grandchild, FIRST, tool, child, ended(5, [7], 64)))
+    said_of = [(each.conversation, each.session, each.parent, each.closes) for each in trace.requests]
+    assert said_of == [
+        ("a", "a", None, False),
+        ("b", "a", "a", False),
+        ("c", "a", "b", True),
+        (None, None, None, False),
+    ]
+    assert said(trace, "left out") == "events that are no request: 1 tool_end"
+
+
+def test_a_start_is_told_by_the_end_and_how_long_it_took(tmp_path: Path) -> None:
+    later = ended(10, [1], 64, request_received_ms=None, total_time_ms=4000.0)
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", FIRST, later))
+    # It ended at 11 s.
+    assert (trace.requests[1].arrival_s, trace.requests[1].answer_s) == (7.0, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (
+            ended(1, [1], 200),
+            "request.replay.input_sequence_hashes: 1 ids, but 200 tokens are 4 blocks of 64 (--block-size)",
+        ),
+        (
+            ended(1, [1], 64, replay=None),
+            "request.replay: missing: it has the length of the prompt and the hashes of its blocks",
+        ),
+        (ended(1, [1], 64, output_tokens=-5), "request.output_tokens: Expected `int` >= 0, got -5"),
+        (
+            ended(1, [1], 64, request_received_ms=None),
+            "request.request_received_ms: missing, and so is total_time_ms: one of them",
+        ),
+        (
+            ended(1, [1], 32, replay={"trace_block_size": 32, "input_length": 32, "input_sequence_hashes": [1]}),
+            "request.replay.trace_block_size: 32, must be that of the trace, 64 tokens",
+        ),
+    ],
+)
+def test_a_bad_request_says_what_is_wrong(tmp_path: Path, row: Any, message: str) -> None:
+    assert refusal(write_lines(tmp_path / "t.jsonl", FIRST, row)) == f"t.jsonl:2: {message}"
