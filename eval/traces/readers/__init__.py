@@ -10,6 +10,7 @@ from __future__ import annotations
 from eval.traces.readers.agent_sessions import AGENT_SESSIONS
 from eval.traces.readers.aiperf_artifacts import AIPERF_ARTIFACTS
 from eval.traces.readers.aiperf_rows import AIPERF_ROWS
+from eval.traces.readers.aiperf_turns import AIPERF_TURNS
 from eval.traces.readers.azure import AZURE
 from eval.traces.readers.bailian import BAILIAN
 from eval.traces.readers.bench_serving import BENCH_SERVING
@@ -27,7 +28,7 @@ from eval.traces.reading.reader import Reader
 
 _ALL = (
     *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, AIPERF_ROWS, LMCACHE, BURSTGPT, AZURE),
-    *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),
+    *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES, AIPERF_TURNS),
 )
 
 READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}

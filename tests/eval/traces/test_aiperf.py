@@ -141,6 +141,38 @@ def test_sessions_all_have_times_or_none_has(tmp_path: Path) -> None:
     assert len(open_trace(write_lines(tmp_path / "v.jsonl", timed, later)).requests) == 2
 
 
+# ---- data sets of texts ----
+
+
+def test_turns_of_a_session_add_to_its_history_and_come_their_delay_after_the_answer(tmp_path: Path) -> None:
+    turns = [{"text": "q" * 40, "output_length": 50}, {"texts": ["m" * 10, "n" * 9], "delay": 2_000}]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", {"session_id": "a", "turns": turns}))
+    first, second = trace.requests
+    assert trace.format == "aiperf-turns"
+    # 40 characters are 10 tokens, the answer is as long as asked for, and 10 + 1 + 9 characters come to it.
+    assert (first.prompt_tokens, first.output_tokens, second.prompt_tokens) == (10, 50, 10 + 50 + 5)
+    assert second.continues(first)
+    assert second.arrival_s == pytest.approx(50 * TOKEN_S + 2.0)
+
+
+def test_single_turns_are_whole_prompts(tmp_path: Path) -> None:
+    rows = [{"text": "q" * 40, "timestamp": 1_000 * n} for n in range(2)]
+    image = {"text": "q" * 40, "image": "data:image/png;base64,AAAA", "timestamp": 3_000}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows, image))
+    # An image counts as 1,000 tokens.
+    assert [each.arrival_s for each in trace.requests] == [0.0, 1.0, 3.0]
+    assert trace.requests[0].prompt.ids == trace.requests[1].prompt.ids
+    assert trace.requests[0].conversation != trace.requests[1].conversation
+    assert trace.requests[2].prompt_tokens > 1_000
+
+
+def test_a_turn_without_anything_to_send_is_named(tmp_path: Path) -> None:
+    row = {"session_id": "a", "turns": [{"text": "q"}, {"text": ""}]}
+    assert refusal(write_lines(tmp_path / "t.jsonl", row)) == (
+        "t.jsonl:1: turns[1].text: missing, and so are texts, images and all else: one of them"
+    )
+
+
 # ---- artifacts ----
 
 

@@ -95,6 +95,10 @@ SOUND: dict[str, list[Any]] = {
             "agent_context": {"session_id": "a", "parent_session_id": "b", "session_final": True},
         }
     ],
+    "aiperf-turns": [
+        {"session_id": "a", "turns": [{"text": "12345678"}, {"texts": ["x", {"contents": ["y"]}], "delay": 5}]},
+        {"text": "12345678", "images": ["data:"], "output_length": 5},
+    ],
     "bench-serving": [{"duration": 5.0, "input_lens": [4, 5], "output_lens": [1, 2], "start_times": [0.0, 1.0]}],
 }
 
