@@ -75,7 +75,8 @@ class CallLog:
         self._drafts: list[_Draft] = []
         self._latest: dict[str, _Draft] = {}  # by conversation
         self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
-        self._open: dict[int, _Draft] = {}  # without an answer, by the last unit of the prompt
+        # Without an answer, by the last unit of the prompt and by session: sessions may ask the same.
+        self._open: dict[int, dict[str | None, _Draft]] = {}
         self._unknown = 0  # answers whose text nobody knows
         self._fitted = Fitted()
         self._told: list[tuple[int, int]] = []  # tokens of prompts as read, and as counted by their servers
@@ -117,7 +118,7 @@ class CallLog:
         prompt, said = fitted.prompt(prompt, len(prompt), call.prompt_tokens or None), len(context) - len(prompt)
         context = fitted.context(context, len(context), len(prompt) + _said_tokens(call, said))
         if read.prompt is not None:
-            self._answers(call.messages, prompt)
+            self._answers(call, prompt)
         conversation, known = self._conversation(call, prompt, before)
         draft = _Draft(call, conversation, prompt, prompt, call.stop, len(self._drafts))
         if self._texts:
@@ -127,7 +128,7 @@ class CallLog:
         if call.answer:
             _answer(draft, call.answer, context)
         else:
-            self._open[prompt.ids[-1]] = draft
+            self._open.setdefault(prompt.ids[-1], {})[call.session] = draft
         self._drafts.append(draft)
         self._latest[conversation] = self._tails[prompt.ids[-1]] = self._tails[draft.context.ids[-1]] = draft
 
@@ -169,13 +170,14 @@ class CallLog:
         self._fitted.keep(before.context)
         return before.context
 
-    def _answers(self, messages: Sequence[Message], prompt: Path) -> None:
-        """Find answers of earlier calls within a whole prompt."""
+    def _answers(self, call: TextCall, prompt: Path) -> None:
+        """Find answers of earlier calls within a whole prompt: of its session, or else of the last one that asked."""
+        messages = call.messages
         for number in range(1, len(messages)):
-            draft = self._open.get(prompt.ids[number - 1])
+            asked = self._open.get(prompt.ids[number - 1])
             said = tuple(takewhile(lambda each: each.role == "assistant", messages[number:]))
-            if draft is not None and said:
-                del self._open[prompt.ids[number - 1]]
+            if asked and said:
+                draft = asked.pop(call.session) if call.session in asked else asked.popitem()[1]
                 end = number + len(said)
                 _answer(draft, said, prompt.first(end))
                 self._tails[draft.context.ids[-1]] = draft

@@ -235,6 +235,17 @@ def test_sessions_that_are_sent_at_the_same_time_go_on_by_their_correlation_ids(
     assert trace.requests[3].continues(trace.requests[0 if told else 1])
 
 
+def test_each_time_a_session_is_sent_its_next_prompt_shows_its_answer(tmp_path: Path) -> None:
+    (tmp_path / "inputs.json").write_text(json.dumps(INPUTS))
+    order = [("c0", 0), ("c1", 0), ("c1", 1), ("c0", 1)]
+    rows = [export("a", turn, 10.0 * n, 30, x_correlation_id=name) for n, (name, turn) in enumerate(order)]
+    write_lines(tmp_path / "profile_export.jsonl", *rows)
+    trace = open_trace(str(tmp_path))
+    assert [each.conversation for each in trace.requests] == ["a", "a#2", "a#2", "a"]
+    # 8 characters are 2 tokens, "said" is one.
+    assert [len(each.context) for each in trace.requests[:2]] == [2 + 1, 2 + 1]
+
+
 def test_requests_that_failed_or_were_cancelled_are_left_out_and_counted(tmp_path: Path) -> None:
     error = {"code": 500, "type": "InternalServerError", "message": "boom"}
     failed = export("b", 0, 20.0, 30) | {"metrics": {"error_isl": {"value": 160}}, "error": error}
