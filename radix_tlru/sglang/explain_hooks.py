@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from radix_tlru.config import FLAGS
@@ -63,7 +64,7 @@ def _needing(need: Callable[[], str], original: Callable[..., Any], batch: Any, 
     explainer = getattr(getattr(batch.tree_cache, "tail", None), "explainer", None)
     if explainer is None:
         return original(batch, *args, **kwargs)
-    explainer.needed_for = need
+    explainer.needed_for = cache(need)  # all victims of a call make room for the same
     try:
         return original(batch, *args, **kwargs)
     finally:

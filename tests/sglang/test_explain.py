@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -134,6 +135,29 @@ def test_many_cuts_are_added_up_until_the_next_turn() -> None:
     told = [*lines(third)]
     assert told[1] == "lacked:  nothing that was cached before; 20 tokens were new"
     assert told[2:4] == ["evicted: nothing", "price:   –"]
+
+
+class Requests(list):
+    """Requests of a batch, which know how often somebody went through them."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[object]:
+        self.looks += 1
+        return super().__iter__()
+
+
+def test_who_needs_room_is_looked_up_once_however_much_goes_for_it() -> None:
+    cache = Explained()
+    for number in range(30):
+        cache.turn(f"A{number}", 100)
+    requests = Requests(SimpleNamespace(rid=f"B{number}", extend_len=number) for number in range(200))
+    room_for_prefill(lambda _: cache.evict(2_000), SimpleNamespace(tree_cache=cache.cache, reqs=requests))
+    assert cache.turn("A3", 30) == 0
+    eviction = cache.explanation("A32").eviction
+    assert eviction is not None
+    assert eviction.needed_for == "the prefill of 199 tokens of request B199 and 199 others"
+    assert requests.looks == 1
 
 
 def test_what_is_shared_is_found_though_another_used_it_last() -> None:
