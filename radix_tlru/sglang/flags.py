@@ -38,10 +38,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
     flag(
         "policy",
-        "Evict by this order instead of --radix-eviction-policy: 'tlru' takes the tails of conversation paths beyond "
-        "their safe budget first, page by page, then LRU leaves (arXiv:2510.15152), and learns while serving how long "
-        "next prompts are; 'etlru' takes what is least likely to be missed, and learns, too, which conversations "
-        "return, and when.",
+        "Evict by this order instead of --radix-eviction-policy: 'tlru' takes TEL-safe tails of conversation "
+        "paths first, page by page, which the next turn can lack and still meet the threshold, then LRU leaves "
+        "(arXiv:2510.15152), and learns while serving how long next prompts are; 'etlru' takes what is least likely to "
+        "be missed, and learns, too, which conversations return, and when.",
         # `lru` at page granularity is there for comparisons from Python, not for serving.
         choices=[name for name in get_args(PolicyName) if name != "lru"],
     )
