@@ -4,8 +4,9 @@ Each cache is full of leaves, of which up to 10,000 are conversations that were 
 of chats, and all that moves on a server moves. Prefills get slower and faster, so ξ moves. Rates and lengths are
 learned, and w is that of the candidate in force. Caches are served one after the other: garbage collection is left on,
 and has to look at one cache alone. After each request the server is idle until nothing waits.
-Last come bursts: many requests finish in one step of a scheduler that is never idle. Metrics are those of a server, in
-files that its processes share. Times are CPU time of the thread.
+Last come bursts: 32 requests finish in one step of a scheduler that is never idle, then 1,000; and then contexts of
+100,000 tokens, each of which needs the room of hundreds. Metrics are those of a server, in files that its processes
+share. Times are CPU time of the thread.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
@@ -55,8 +56,19 @@ BETA_MS, ALPHA_MS = 20.0, 0.3
 WAVE_TURNS, WAVE = 1_000, 0.3
 """Prefills get slower and faster by this share, once in so many."""
 
-BURST, BURSTS, BURST_STEPS = 32, 30, 100
-"""Requests that finish in one step, after the trace; how often; and steps until the next burst."""
+
+class Burst(NamedTuple):
+    """Requests that finish in one step, after the trace."""
+
+    requests: int
+    times: int
+    steps: int  # until the next burst
+
+
+BURSTS = (Burst(32, 30, 100), Burst(1_000, 2, 600))
+
+LONG, LONG_TOKENS = 10, 100_000
+"""Contexts that come last, and their tokens."""
 
 CALLS = {
     "match": "match: a request is looked up",
@@ -64,8 +76,11 @@ CALLS = {
     "evict": "evict: room for an allocation",
     "turn": "turn: a finished request is recorded",
     "learn": "learn: a slice, of an idle server",
-    "turns": "turns: some are recorded, where 32 finish in one step",
-    "burst": "burst: a slice, where 32 finish in one step",
+    "turns 32": "turns: some are recorded, where 32 finish in one step",
+    "burst 32": "burst: a slice, where 32 finish in one step",
+    "turns 1000": "turns: the same, where 1,000 do",
+    "burst 1000": "burst: the same, where 1,000 do",
+    "long": "long: a slice, after a context of 100,000 tokens",
     "report": "report: metrics are brought up to date",
     "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
@@ -127,39 +142,53 @@ def serve(cache: OfflineCache, clock: Clock, requests: list[Request], leaves: in
     for number, request in enumerate(track(requests, name)):
         tokens = token_ids(request.context, page, units)
         stamp = request.arrival_s if told else None
-        cached = _served(cache, tokens, request, stamp)
+        cached = _served(cache, tokens, request.prompt_tokens, request.output_tokens, stamp)
         if told:
             clock.prefill(cache, number, request.prompt_tokens - min(cached, request.prompt_tokens))
     serve_bursts(cache, clock, requests[-1].arrival_s)
+    serve_long(cache, clock, 2.0 * requests[-1].arrival_s - first, min(LONG_TOKENS, leaves * LEAF_TOKENS // 2))
 
 
 def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
     """Serve requests many of which finish in one step of the scheduler, and time what is learned at its end."""
     tail: Any = getattr(cache.cache, "tail", None)
-    if tail is not None:
-        del tail.record_served, tail.learn  # are the class's again, and not timed
-        tail.record_served = clock.timed("turns", tail.record_served)
-        tail.learn = clock.timed("burst", tail.learn)
     units = dict[int, int]()
     requests = iter(open_trace(f"{TRACE},seed=1").requests)
-    for _ in range(BURSTS):
-        with tail.learning_later() if tail is not None else nullcontext():
-            for request in islice(requests, BURST):
-                stamp = None if tail is None else now + request.arrival_s
-                tokens = token_ids(request.context, PAGE_SIZE, units)
-                cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
-        for _ in range(BURST_STEPS - 1 if tail is not None else 0):
-            with tail.learning_later():
-                pass
+    for burst in BURSTS:
+        if tail is not None:
+            del tail.record_served, tail.learn  # are the class's again, and not timed
+            tail.record_served = clock.timed(f"turns {burst.requests}", tail.record_served)
+            tail.learn = clock.timed(f"burst {burst.requests}", tail.learn)
+        for _ in range(burst.times):
+            with tail.learning_later() if tail is not None else nullcontext():
+                for request in islice(requests, burst.requests):
+                    stamp = None if tail is None else now + request.arrival_s
+                    tokens = token_ids(request.context, PAGE_SIZE, units)
+                    cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+            for _ in range(burst.steps - 1 if tail is not None else 0):
+                with tail.learning_later():
+                    pass
 
 
-def _served(cache: OfflineCache, tokens: Sequence[int], request: Request, stamp: float | None) -> int:
+def serve_long(cache: OfflineCache, clock: Clock, now: float, length: int) -> None:
+    """Serve contexts of ``length`` tokens, each of which needs the room of many, and time how that is learned from."""
+    tail: Any = getattr(cache.cache, "tail", None)
+    if tail is None:
+        return
+    del tail.record_served, tail.learn
+    tail.learn = clock.timed("long", tail.learn)
+    for number in range(LONG):
+        first = (1 << 41) + number * length
+        _served(cache, range(first, first + length), length - PAGE_SIZE, PAGE_SIZE, now + number)
+
+
+def _served(cache: OfflineCache, tokens: Sequence[int], prompt: int, answer: int, stamp: float | None) -> int:
     """Serve a request as a server does. Returns its tokens that were cached."""
     tail: Any = getattr(cache.cache, "tail", None)
     if tail is None:
-        return cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+        return cache.request(tokens, prompt, stamp, answer)
     with tail.learning_later():
-        cached = cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
+        cached = cache.request(tokens, prompt, stamp, answer)
     server: Any = cache.cache
     while server.has_work:
         server.use_idle_time()

@@ -23,7 +23,10 @@ LEAST_RECORDED = 2
 """Turns that a step records at least. If a 16th of those that wait is more, it records that many."""
 
 _MOST_RECORDED = 4
-"""Turns that a step records at most, some 0.4 ms, or as many as it added itself: so they never pile up."""
+"""Turns that a step records at most, some 0.4 ms; or as many as it added itself, so that they do not pile up."""
+
+_MOST_ADDED = 16
+"""Of those, at most: no server ends more requests in each of its steps."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,7 +73,8 @@ class UnrecordedTurns:
     @property
     def in_a_step(self) -> int:
         """How many of them a step records. Ranks that served the same turns count alike."""
-        return min(max(LEAST_RECORDED, math.ceil(len(self) / 16)), max(_MOST_RECORDED, self._added))
+        most = max(_MOST_RECORDED, min(self._added, _MOST_ADDED))
+        return min(max(LEAST_RECORDED, math.ceil(len(self) / 16)), most)
 
     def take(self, most: int | None = None) -> Iterator[ServedTurn]:
         """Take turns off, the earliest first: ``most`` at most, or all that wait now."""
