@@ -15,7 +15,7 @@ from eval.caches.context_tree import ContextTree, Node
 from eval.traces.request import Path, Request
 from radix_tlru import EvictionOrder, Leaf, Policy
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.learning.records import Turn
 
 
 class Span(NamedTuple):
@@ -78,8 +78,6 @@ class SimulatedCache:
         self.evicted: Counter[str] = Counter()  # tokens by phase
         self.learner = policy if isinstance(policy, Learner) else None
         """Says by which policy to evict; None: it is always the same."""
-        if self.learner is not None:
-            self.learner.on_lowered = self._reprice
         self.order = EvictionOrder(policy.policy if isinstance(policy, Learner) else policy, page_size, self._leaf_of)
         self._knowledge = knowledge
         self._tree = ContextTree(page_size)
@@ -261,8 +259,6 @@ class SimulatedCache:
         self._last_id += 1
         node.leaf_id = self._last_id
         self._leaves[node.leaf_id] = node
-        if self.learner is not None and node.conversation is not None:
-            node.conversation.leaf_id = node.leaf_id
         self.order.add_leaf(node.leaf_id)
 
     def _offer_if_free(self, node: Node) -> None:
@@ -275,13 +271,6 @@ class SimulatedCache:
         self.order.remove_leaf(node.leaf_id)
         del self._leaves[node.leaf_id]
         node.leaf_id = 0
-
-    def _reprice(self, conversation: Conversation) -> None:
-        """The leaf of a conversation became worth less."""
-        node = self._leaves.get(conversation.leaf_id)
-        if node is not None and node.conversation is conversation:
-            self._withdraw(node)
-            self._offer(node)
 
     def _make_room(self, tokens: int) -> None:
         """Evict until ``tokens`` more fit and a trim chunk is gone, or nothing is left that may go."""

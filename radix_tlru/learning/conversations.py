@@ -46,8 +46,6 @@ class Conversations:
         """Whether next prompts repeat the answers."""
         self.begun = 0
         """Conversations so far."""
-        self.lowered: list[Conversation] = []
-        """Whose leaves the last turn made worth less: they were superseded, or the turn left out what they have."""
         self._served = 0
 
     def record_turn(self, turn: Turn, is_leaf: bool) -> Conversation:
@@ -58,7 +56,6 @@ class Conversations:
                 many conversations (a system prompt), and whoever continues it is nobody's return.
         """
         context = HashedContext(turn.fingerprint, turn.context_len)
-        self.lowered = []
         found = self._known.find(turn, context)
         before = found.before
         if before is not None:
@@ -115,7 +112,6 @@ class Conversations:
             spoken_len = before.prompt_len + before.answer_len - before.thought_len
             self.answers.count_rewritten(turn.prompt_len >= spoken_len)
         before.reusable_len = min(before.reusable_len, self._whole_pages(prompt_len))
-        self.lowered.append(before)
 
     # ---- what is known of it now ----
 
@@ -189,7 +185,6 @@ class Conversations:
         conversation.superseded = how
         conversation.features = features_of(conversation)
         self._log.write_supersession(conversation.log_serial, how)
-        self.lowered.append(conversation)
 
     # ---- what prompts add ----
 

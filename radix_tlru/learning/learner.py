@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 
 from radix_tlru.config import Config
@@ -92,8 +92,6 @@ class Learner:
         """Name of the candidate in force. A cache asks after each turn and lets its order follow what is new."""
         self.selector: Selector | None = None
         """Shadow caches of the candidates; None before there is anything to compare."""
-        self.on_lowered: Callable[[Conversation], None] | None = None
-        """Called with each conversation whose leaf became worth less by a turn of another: its price is out of date."""
         self.served = Tally()
         """What the turns so far had to prefill, by the ξ that was in force."""
         self._quota = ClaimQuota(capacity)
@@ -118,11 +116,6 @@ class Learner:
             learns_later: learn from it at the next call of :meth:`learn`, and not now.
         """
         conversation = self._conversations.record_turn(turn, is_leaf)
-        for lowered in self._conversations.lowered:
-            with self.selector.without(lowered) if self.selector is not None else nullcontext():
-                pass  # the shadows price it anew
-            if self.on_lowered is not None:
-                self.on_lowered(lowered)
         if self._custom is not None:
             self._custom.observe(turn, conversation)
         if turn.hints is not None and is_leaf:

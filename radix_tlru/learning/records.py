@@ -147,8 +147,6 @@ class Conversation(Struct, eq=False, gc=False):
     """Of all tokens of that prompt, ``chain_len``."""
     prefix: SharedPrefix | None = None  # the longest that it began with, if others did, too
     hints: Hints | None = None  # what is believed of what the client said
-    leaf_id: int = 0
-    """For its cache: the leaf on which it is written in that cache's order; 0: none."""
     annotation: Any = None
     """Of a return model of one's own. It must not lead back to the conversation, or neither is ever freed."""
     session: int | None = None

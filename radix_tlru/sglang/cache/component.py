@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    from radix_tlru.learning.records import Conversation
-
 __all__ = ["EvictedTails", "EvictionCounts", "TailComponent"]
 
 FULL = ComponentType.FULL
@@ -128,12 +126,6 @@ class TailComponent(LearningComponent):
     def renew_prices(self) -> None:
         self.order.renew_prices()
 
-    def reprice(self, conversation: Conversation) -> None:
-        leaf = self._leaf_of(conversation.leaf_id)
-        if leaf is not None and leaf.conversation is conversation:
-            self.remove_leaf(self.order, conversation.leaf_id)
-            self.add_leaf(self.order, conversation.leaf_id)
-
     def _fall_back(self) -> None:
         super()._fall_back()
         self.lru_since = self.clock, self.counts.total()
@@ -152,10 +144,6 @@ class TailComponent(LearningComponent):
     def add_leaf(self, order: Order, leaf_id: int) -> None:
         """A leaf became evictable: an order is told, and may price it."""
         try:
-            if self.learner is not None and order is self.order:
-                conversation = self.conversation_at(leaf_id)
-                if conversation is not None:
-                    conversation.leaf_id = leaf_id
             order.add_leaf(leaf_id)
         except Exception as error:
             self.breaker.trip("to price a leaf", error)

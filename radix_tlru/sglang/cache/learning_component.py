@@ -68,7 +68,6 @@ class LearningComponent(FullComponent):
             learned = None if self.state is None else self.state.load()
             watched = params.enable_metrics or self.config.dry_run
             self.learner = Learner(self.config, pool, self.page_size, watched, learned)
-            self.learner.on_lowered = self.reprice
         self.explainer = Explainer(self.config, pool, self.page_size) if self.config.explain else None
         """Told of evictions and turns, if any is to be explained."""
         self.policy = policy_for(self.config)
@@ -115,9 +114,6 @@ class LearningComponent(FullComponent):
 
     def renew_prices(self) -> None:
         """A turn was served, and is learned from."""
-
-    def reprice(self, conversation: Conversation) -> None:
-        """The leaf of a conversation became worth less."""
 
     def _fall_back(self) -> None:
         """Learn nothing from now on, and evict by lru."""
