@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from radix_tlru.config import PolicyName
-from radix_tlru.hints.models import with_hints
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.policy.models import Leaf, SingleGroup
 from tests.helpers.watched import Watched, row, shown
@@ -83,7 +82,7 @@ def test_return_rates_have_the_unit_of_the_model_in_force_said_by_the_server(
     watched = Watched(policy, **given)
     assert watched.tail.learner is not None
     if hints:  # a client gave one: the models are wrapped from then on
-        watched.tail.learner.candidates.wrap(with_hints)
+        watched.tail.learner.candidates.take_hints()
     snapshot = watched.serve(30)
     units = snapshot.ranks[0].by("return_rate_unit", "unit")
     assert [name for name, in_force in units.items() if in_force] == [unit]

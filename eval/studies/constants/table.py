@@ -151,6 +151,7 @@ CONSTANTS = (
 )  # fmt: skip
 
 _SENTINEL = "stands for 'none' or 'all': no value lies beyond it"
+_MADE_UP = "of conversations that a check of a model asks about: no decision depends on them"
 _LABEL = "a number that stands for a kind, and is compared for equality only"
 
 FORMATS = {
@@ -183,6 +184,11 @@ FORMATS = {
     "learning.turn_features.SIZES": "categories of each feature, as they are counted below",
     "learning.turn_features._FINISHES": _LABEL,
     "learning.turn_features._FREQUENT": _LABEL,
+    "learning.model_check._ADDED": _MADE_UP,
+    "learning.model_check._ANSWER": _MADE_UP,
+    "learning.model_check._CONVERSATIONS": _MADE_UP,
+    "learning.model_check._PAGE": _MADE_UP,
+    "learning.model_check._TURNS": _MADE_UP,
     "learning.prompt_lengths._PROBABILITIES": "computed from _LEVELS",
     "learning.prompt_lengths.KINDS": "computed from _TURNS and _LENGTHS",
     "learning.records._ALL": _SENTINEL,
