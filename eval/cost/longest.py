@@ -80,7 +80,8 @@ CALLS = {
     "burst 32": "burst: a slice, where 32 finish in one step",
     "turns 1000": "turns: the same, where 1,000 do",
     "burst 1000": "burst: the same, where 1,000 do",
-    "long": "long: a slice, after a context of 100,000 tokens",
+    "room": "room: for a context of 100,000 tokens, at once",
+    "long": "long: a slice, after such a context",
     "report": "report: metrics are brought up to date",
     "prefill": "prefill: it is timed, and ξ follows",
     "move": "move of ξ, within the call before",
@@ -172,14 +173,16 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
 
 def serve_long(cache: OfflineCache, clock: Clock, now: float, length: int) -> None:
     """Serve contexts of ``length`` tokens, each of which needs the room of many, and time how that is learned from."""
-    tail: Any = getattr(cache.cache, "tail", None)
-    if tail is None:
-        return
-    del tail.record_served, tail.learn
-    tail.learn = clock.timed("long", tail.learn)
+    real: Any = cache.cache
+    del real.evict_for_alloc
+    real.evict_for_alloc = clock.timed("room", real.evict_for_alloc)
+    tail = getattr(real, "tail", None)
+    if tail is not None:
+        del tail.record_served, tail.learn
+        tail.learn = clock.timed("long", tail.learn)
     for number in range(LONG):
-        first = (1 << 41) + number * length
-        _served(cache, range(first, first + length), length - PAGE_SIZE, PAGE_SIZE, now + number)
+        first, stamp = (1 << 41) + number * length, None if tail is None else now + number
+        _served(cache, range(first, first + length), length - PAGE_SIZE, PAGE_SIZE, stamp)
 
 
 def _served(cache: OfflineCache, tokens: Sequence[int], prompt: int, answer: int, stamp: float | None) -> int:

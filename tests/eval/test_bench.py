@@ -187,5 +187,5 @@ def test_every_call_of_the_schedulers_thread_is_timed_in_every_cache_that_has_it
         caches.setdefault(call, []).append(row[0])
         p50, high, worst = map(float, row[2:])
         assert 0 < p50 <= high <= worst
-    both, of_stock = list(CANDIDATES_OF_LONGEST), ("match", "insert", "evict")
+    both, of_stock = list(CANDIDATES_OF_LONGEST), ("match", "insert", "evict", "room")
     assert caches == {said: [STOCK, *both] if call in of_stock else both for call, said in CALLS.items()}
