@@ -242,9 +242,8 @@ class Config:
             if self.trim_chunk > largest:
                 raise _error("trim_chunk", self.trim_chunk, f"at most {largest} tokens in a pool of {tokens}")
             return self
-        return replace(
-            self, trim_chunk=min(tokens // CHUNKS_IN_POOL, MAX_CHUNK) if tokens >= MIN_POOL_FOR_CHUNKS else 1
-        )
+        chunk = min(tokens // CHUNKS_IN_POOL, MAX_CHUNK) if tokens >= MIN_POOL_FOR_CHUNKS else 1
+        return replace(self, trim_chunk=chunk)
 
     @property
     def next_prompt(self) -> int:

@@ -51,7 +51,7 @@ _SLICES = 128
 """A slice is 1 / _SLICES of the steps of learning that wait, and at least one step."""
 
 _MOST_STEPS = 8
-"""Steps of a slice, at most, some 0.4 ms; or those of the turns that were recorded since the last one."""
+"""Steps of a slice, at most; or those of the turns that were recorded since the last one."""
 
 _OVER = object()
 

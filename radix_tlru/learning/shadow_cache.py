@@ -21,7 +21,7 @@ from radix_tlru.policy.policy import Policy
 __all__ = ["ShadowCache"]
 
 _VICTIMS = 8
-"""Leaves that a step of a turn evicts, at most: some 0.3 ms. A long context may need the room of a thousand."""
+"""Leaves that a step of a turn evicts, at most. A long context may need the room of a thousand."""
 
 
 class _PrefixNode:

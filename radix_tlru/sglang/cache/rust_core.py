@@ -31,7 +31,7 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
-from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, parent_of, parent_of_new
+from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, find_parent, parent_of
 from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ class RustTailCore(RustUnifiedTreeCore):
 
     def _add_new_leaf(self, node_id: NodeId, start: int, end: int) -> bool:
         """Add a new node if it is a leaf of these tokens below a known node. Returns whether it is."""
-        nodes, parent_id = self._nodes, parent_of_new(self._binding, node_id, end - start)
+        nodes, parent_id = self._nodes, find_parent(self._binding, node_id, end - start)
         parent = None if parent_id is None else nodes.rows.get(parent_id)
         if parent_id is None or parent is None:
             return False

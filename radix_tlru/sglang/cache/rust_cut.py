@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from sglang.srt.disaggregation.kv_events import KVCacheEvent
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
 
-__all__ = ["cut_leaf", "device_events", "parent_of", "parent_of_new"]
+__all__ = ["cut_leaf", "device_events", "find_parent", "parent_of"]
 
 FULL = ComponentType.FULL
 
 _NOTHING = torch.empty(0, dtype=torch.int64)
 
 
-def parent_of_new(binding: Any, node_id: NodeId, length: int) -> NodeId | None:
+def find_parent(binding: Any, node_id: NodeId, length: int) -> NodeId | None:
     """The node above one, if that has ``length`` tokens. No other call of the core names a parent."""
     found = binding.validate_buffer_backup(node_id, length)
     return None if found is None else found.parent_node_id
@@ -35,7 +35,7 @@ def parent_of_new(binding: Any, node_id: NodeId, length: int) -> NodeId | None:
 
 def parent_of(binding: Any, node_id: NodeId, length: int) -> NodeId:
     """The node above one of ``length`` tokens."""
-    parent_id = parent_of_new(binding, node_id, length)
+    parent_id = find_parent(binding, node_id, length)
     assert parent_id is not None, f"node {node_id} is not one of {length} tokens"
     return parent_id
 

@@ -23,7 +23,7 @@ LEAST_RECORDED = 2
 """Turns that a step records at least. If a 16th of those that wait is more, it records that many."""
 
 _MOST_RECORDED = 4
-"""Turns that a step records at most, some 0.4 ms; or as many as it added itself, so that they do not pile up."""
+"""Turns that a step records at most; or as many as it added itself, so that they do not pile up."""
 
 _MOST_ADDED = 16
 """Of those, at most: no server ends more requests in each of its steps."""
