@@ -34,7 +34,6 @@ COMMANDS = {
     "later": Command("studies.later", "policies on the later part of a trace, after they learned on the earlier part"),
     "queue": Command("studies.queue", "the time to first token where requests wait for each other, policy by policy"),
     "queue-check": Command("studies.queue_check", "the model of `queue --itl` against what clients measured"),
-    "unseen": Command("studies.unseen", "the old name of compare --suite, with other traces"),
     "rates": Command("studies.rates", "ET-LRU with learned rates beside ET-LRU with the true ones"),
     "hostile": Command("studies.hostile", "what one hostile client can do to another tenant"),
     "ahead": Command("studies.ahead", "what it would gain, and cost, to prefill what the next prompt will surely have"),

@@ -6,7 +6,6 @@
 | `later.py` | `later` | what is learning worth on the later part of a trace? |
 | `queue.py`, `queue_model.py`, `batching.py` | `queue` | what happens to TTFT where requests wait for each other? |
 | `queue_check.py` | `queue-check` | does that model say what clients of live servers measured? |
-| `unseen.py` | `unseen` | the old name of `compare --suite`, on other traces |
 | `rates.py` | `rates` | how far are learned rates from the true ones? |
 | `hostile.py` | `hostile` | what can one hostile client do to another tenant? |
 | `restart.py` | `restart` | does a server that begins with a state, its own or of others, begin better? |

@@ -12,7 +12,6 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.grid import EVICTIONS
-from eval.studies.unseen import KINDS
 from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
@@ -290,33 +289,3 @@ def test_all_policies_of_the_registry_can_be_asked_for(tmp_path: Path) -> None:
     assert {row["policy"] for row in rows(tmp_path / "out")} == {
         name for name in EVICTIONS if not name.startswith("real-")
     }
-
-
-def test_every_kind_of_the_old_command_can_be_served() -> None:
-    assert len(set(KINDS)) == len(KINDS)
-    assert all(kind.page_size <= kind.threshold < kind.capacity for kind in KINDS)
-
-
-def test_the_old_command_warns_and_gives_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["unseen", "--kinds", "1", "--seeds", "2", "--median-weight", "0", "1", "--policy", "tlru"]) == 0
-    said = capsys.readouterr()
-    assert said.err.startswith("eval unseen: the old name of `eval compare --suite`")
-    assert "tlru: worse than lru by more than 1 % in 1 of 1 settings" in said.out
-    assert "tlru w=1: never worse than lru" in said.out  # with w = 1 it is lru
-
-
-@pytest.mark.parametrize(
-    ("flags", "line"),
-    [
-        (["--kinds", "0"], f"--kinds 0: must be 1 to {len(KINDS)}"),
-        (["--jobs", "0"], "--jobs 0: must be 1 or more"),
-        (["--seeds", "-1"], "--seeds -1: must be 0 or more"),
-        (["--median-weight", "2"], "--median-weight 2: must be a number from 0 to 1"),
-    ],
-)
-def test_a_wrong_flag_of_the_old_command_is_one_line(
-    flags: list[str], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["unseen", *flags]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"eval unseen: {line}")
