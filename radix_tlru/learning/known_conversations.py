@@ -41,15 +41,21 @@ class KnownConversations:
         return len(self._by_number)
 
     def find(self, turn: Turn, context: HashedContext) -> Found:
-        """What a turn continues; it is known no longer. Of a first turn, the shared prefixes."""
-        index, prefixes = self.index, list[SharedPrefix]()
+        """What a turn continues; it is known no longer. Of a first turn, the shared prefixes.
+
+        Who asks the same again leaves the path of who asked before. An answer that was dropped further up on that path,
+        as of several that were sampled, is not what the prompt leaves out.
+        """
+        index, prefixes, asks_again = self.index, list[SharedPrefix](), False
         for checkpoint in index.on_path(context):
             before = index.contexts.get(checkpoint)
             if before is not None and before.context_len <= turn.prompt_len:
                 return Found(self._forget(before))
-            before = index.prompts.get(checkpoint)
+            before = index.prompts.get(checkpoint) if not asks_again else None
             if before is not None and (prompt_len := _repeated_prompt(turn, before, checkpoint)) is not None:
-                return Found(self._forget(before), prompt_len)
+                if prompt_len < turn.prompt_len:
+                    return Found(self._forget(before), prompt_len)
+                asks_again = True
             prefix = index.prefixes.get(checkpoint)
             if prefix is not None and prefix.depth <= turn.context_len:
                 prefixes.append(prefix)
@@ -59,7 +65,8 @@ class KnownConversations:
         """The conversation whose prompt a turn goes on with; it stays known."""
         for checkpoint in self.index.on_path(context):
             before = self.index.prompts.get(checkpoint)
-            if before is not None and _repeated_prompt(turn, before, checkpoint) is not None:
+            prompt_len = _repeated_prompt(turn, before, checkpoint) if before is not None else None
+            if prompt_len is not None and prompt_len < turn.prompt_len:
                 return before
         return None
 
@@ -140,13 +147,13 @@ class KnownConversations:
 
 
 def _repeated_prompt(turn: Turn, before: Conversation, checkpoint: int) -> int | None:
-    """Length of the prompt of ``before`` with that last checkpoint if the turn continues it; else None.
+    """Length of the prompt of ``before`` with that last checkpoint if the turn begins with it; else None.
 
-    Asking the same again is no return.
+    Asking the same again is no return: then it is all of the turn's prompt.
     """
     end, number = before.chain_len, before.chain_hash
     if before.last_prompt == checkpoint:
         end, number = before.prompt_len, before.prompt_hash
-    if end >= turn.prompt_len or turn.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint)) != number:
+    if end > turn.prompt_len or turn.fingerprint(depth_of(checkpoint), end, hash_at(checkpoint)) != number:
         return None
     return end

@@ -203,6 +203,19 @@ def test_an_equal_prompt_or_an_equal_beginning_continues_no_conversation() -> No
     assert conversations.record_turn(turn_of([*template, 10_000, *answer, 1], answer, 40.0), is_leaf=True).number == 21
 
 
+def test_who_asks_the_same_again_returns_to_no_answer_that_was_dropped_before() -> None:
+    """Two answers to one prompt are sampled, and again two to the next one, which goes on with the first of them."""
+    prompt, conversations = list(range(500)), new_conversations()
+    kept, dropped = list(range(1_000, 1_100)), list(range(2_000, 2_100))
+    assert conversations.record_turn(turn_of(prompt, kept, 0.0), is_leaf=True).number == 1
+    assert conversations.record_turn(turn_of(prompt, dropped, 0.1), is_leaf=True).number == 2
+    goes_on = [*prompt, *kept, 7]
+    assert conversations.record_turn(turn_of(goes_on, dropped, 30.0), is_leaf=True).number == 1
+    again = conversations.record_turn(turn_of(goes_on, kept, 30.1), is_leaf=True)
+    assert (again.number, again.turn) == (3, 0)
+    assert conversations.answers.returns[False] == 0, "no answer was left out"
+
+
 def test_thoughts_that_are_left_out_cost_nothing() -> None:
     conversations = new_conversations()
     turn = Chat(0, keeps=False).turn()
