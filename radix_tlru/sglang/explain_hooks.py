@@ -4,10 +4,15 @@ A question is ``GET /tlru/explain?rid=…``, a route of SGLang's own HTTP server
 the route asks for the operator's key (``--admin-api-key``) if there is one, else for ``--api-key``. A question travels
 to the schedulers as ``/server_info`` does, in a ``GetInternalStateReq``, whose ``rid`` nobody else uses. Metrics have
 no place for single requests. ``/server_info`` takes no question, so it would have to list every request.
+
+What lru would have had of a request that was served just now is not known yet. Then the route asks again, as a
+scheduler does a few steps of it for each question, and does not do all of them while its requests wait.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import cache
@@ -35,6 +40,9 @@ step of decode the third mostly does, as it asks whether there is enough. The fo
 
 _QUESTION = "radix_tlru explain "
 """What a ``rid`` begins with that is a question."""
+
+_ASK_EVERY_S = 0.02
+_PATIENCE_S = 5.0  # then an answer is given as it is: half of what `radix-tlru explain` waits for
 
 
 def install() -> None:
@@ -98,9 +106,13 @@ async def _explain(rid: str) -> Any:
 
     manager = get_global_state().tokenizer_manager
     manager.auto_create_handle_loop()
-    answers = await manager.get_internal_state_communicator(GetInternalStateReq(rid=_QUESTION + rid))
-    found = [answer.internal_state for answer in answers if answer.internal_state]
-    if not found:
-        error = f"request {rid}: is not among the last {MOST_REQUESTS:,} that were answered and cached"
-        return JSONResponse({"error": error}, status_code=404)
-    return JSONResponse(found[0])
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        answers = await manager.get_internal_state_communicator(GetInternalStateReq(rid=_QUESTION + rid))
+        found = [answer.internal_state for answer in answers if answer.internal_state]
+        if not found:
+            error = f"request {rid}: is not among the last {MOST_REQUESTS:,} that were answered and cached"
+            return JSONResponse({"error": error}, status_code=404)
+        if found[0]["lru_cached"] is not None or time.monotonic() > until:
+            return JSONResponse(found[0])
+        await asyncio.sleep(_ASK_EVERY_S)

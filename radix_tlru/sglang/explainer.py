@@ -3,9 +3,10 @@
 ==========  ======================================================================================================
 an eviction  is added up by the conversation that used the leaf last, until its next turn. What it shares with others
              is added up by the prefix, too
-a turn       becomes an explanation: what was evicted of its conversation since the turn before, and what a shadow
-             cache under lru, of all conversations, would have had of its prompt
-a question   is answered by the explanation of a request
+a turn       becomes an explanation: what was evicted of its conversation since the turn before. What a shadow cache
+             under lru, of all conversations, would have had of its prompt is found later, step by step: room for a
+             long context may take that cache thousands of evictions
+a question   is answered by the explanation of a request, and is the time for some of these steps
 ==========  ======================================================================================================
 
 Nothing here is read by a decision. So it may look at the clock, and a fault of it ends nothing but explanations.
@@ -14,8 +15,10 @@ Nothing here is read by a decision. So it may look at the clock, and a fault of 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_128_hexdigest
@@ -43,6 +46,12 @@ _LONGEST_NAME = 128
 _MOST_EVICTIONS = 8_192
 """Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
 
+_SLICES = 128
+"""A slice is 1 / _SLICES of the steps that wait, and at least one step: as of learning."""
+
+_MOST_STEPS = 8
+"""Steps of a slice, at most; or two for each turn that was recorded since the last one, so that they do not pile up."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -58,6 +67,9 @@ class Explainer:
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
         lru = policy_for(Config("lru", trim_chunk=config.trim_chunk))
         self._lru = ShadowCache(lru, capacity // page_size * page_size, page_size)
+        self._unreplayed: deque[tuple[Explanation, Conversation, Turn]] = deque()  # turns that lru has not served
+        self._steps: Generator[None, None, int] | None = None  # what is left of the first of them, if it has begun
+        self._recorded = 0  # turns, since the last slice
         self._requests: dict[str, Explanation] = {}  # the oldest first
         self._evictions: dict[int, Eviction] = {}  # by number of the conversation, or -1 - that of the prefix
         self.needed_for: Callable[[], str] | None = None
@@ -82,9 +94,35 @@ class Explainer:
         except Exception as error:
             self._fail(error)
 
+    @property
+    def unreplayed(self) -> int:
+        """Turns that the shadow cache has not served yet."""
+        return len(self._unreplayed)
+
+    def replay(self, *, a_slice: bool = False) -> None:
+        """Have the shadow cache serve the turns that wait for it, or do a slice of that: a few steps."""
+        most = math.inf
+        if a_slice:
+            a_turn = 2  # mostly: as many leaves go as come, 8 of them in a step
+            most = max(_MOST_STEPS, a_turn * self._recorded)
+            most = min(max(math.ceil(len(self._unreplayed) * a_turn / _SLICES), 1), most)
+        self._recorded = 0
+        try:
+            while self._unreplayed and most > 0:
+                self._do_step()
+                most -= 1
+        except Exception as error:
+            self._fail(error)
+
     def explanation(self, rid: str) -> Explanation | None:
-        """Of a request; None: it is not among the last that were served, and cached."""
-        return self._requests.get(_name_of(rid))
+        """Of a request; None: it is not among the last that were served, and cached.
+
+        What lru would have had may not be known yet. Who asks again and again gets it in the end.
+        """
+        told = self._requests.get(_name_of(rid))
+        if told is not None and told.lru_cached is None:
+            self.replay(a_slice=True)
+        return told
 
     def _count_eviction(self, victim: Victim, order: Order) -> None:
         leaf, keep = victim.leaf, victim.keep
@@ -111,7 +149,7 @@ class Explainer:
         lacked = turn.prompt_len - turn.cached_len > conversation.new_len
         name = _name_of(rid)
         self._requests.pop(name, None)
-        self._requests[name] = Explanation(
+        self._requests[name] = told = Explanation(
             name,
             time.time(),
             turn.prompt_len,
@@ -120,14 +158,29 @@ class Explainer:
             threshold,
             policy,
             conversation.wait,
-            self._lru.serve(conversation, turn),
+            None,
             next(filter(None, found), None) if lacked else None,
         )
+        self._unreplayed.append((told, conversation, turn.without_tokens()))
+        self._recorded += 1
         if len(self._requests) > MOST_REQUESTS:
             del self._requests[next(iter(self._requests))]
 
+    def _do_step(self) -> None:
+        told, conversation, turn = self._unreplayed[0]
+        if self._steps is None:
+            self._steps = self._lru.serve_in_steps(conversation, turn)
+        try:
+            next(self._steps)
+        except StopIteration as end:
+            told.lru_cached = end.value
+            self._steps = None
+            self._unreplayed.popleft()
+
     def _fail(self, error: Exception) -> None:
         self._has_failed = True
+        self._requests.clear()
+        self._unreplayed.clear()
         logger.error("radix_tlru: to explain requests failed; from now on none is explained", exc_info=error)
 
 

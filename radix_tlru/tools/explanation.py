@@ -32,7 +32,7 @@ class Eviction:
     median_weight: float  # w
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Explanation:
     """One request that was served. Lengths are tokens."""
 
@@ -44,7 +44,7 @@ class Explanation:
     threshold: int  # ξ that was in force
     policy: str  # that was in force
     silent_s: float  # since the conversation's last turn; negative: this was the first
-    lru_cached: int  # of the prompt, in a shadow cache under lru
+    lru_cached: int | None  # of the prompt, in a shadow cache under lru; None: that has not served it yet
     eviction: Eviction | None  # None: none is known
 
 
@@ -87,6 +87,9 @@ def lines(told: Explanation) -> Iterator[str]:
             f"price:   {eviction.cost:.2g} a token of them, the lowest of all then: λ {eviction.return_rate:.2g}, "
             f"P(over ξ) {exceed}, w {eviction.median_weight:g}"
         )
+    if told.lru_cached is None:
+        yield "lru:     not known yet (its shadow cache is behind)"
+        return
     more = told.lru_cached - told.cached
     against = "as many" if not more else f"{abs(more):,} {'more' if more > 0 else 'fewer'}"
     yield f"lru:     would have had {told.lru_cached:,} tokens of it cached, {against} (by a shadow cache)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +16,7 @@ from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import explainer
 from radix_tlru.sglang.explain_hooks import add_route, room_for_decode, room_for_prefill
 from radix_tlru.sglang.explainer import Explainer
+from radix_tlru.sglang.scheduler.batches import batch_processed, server_idle
 from radix_tlru.tools.explanation import ROUTE, Explanation, lines
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.served import served
@@ -226,6 +227,75 @@ def test_an_id_that_a_client_chose_fills_neither_memory_nor_the_screen() -> None
     assert {known.explanation(rid).prompt for rid in ids} == {1_790, 1_490, 1_190}
 
 
+def in_a_batch(cache: Explained, serve: Callable[[], object]) -> None:
+    """The scheduler processes the result of a batch, by which requests are served."""
+    scheduler = SimpleNamespace(tree_cache=cache.cache, device="cpu")
+    batch_processed(lambda *_: serve(), scheduler, SimpleNamespace(launch_ts=None))
+
+
+def watch_shadow(cache: Explained) -> list[int]:
+    """Ids of the leaves that the shadow cache under lru has evicted, from now on."""
+    shadow, evicted = cache.cache.tail.explainer._lru, list[int]()
+    evict = shadow._evict
+
+    def watched(leaf_id: int, keep: int) -> None:
+        evicted.append(leaf_id)
+        evict(leaf_id, keep)
+
+    shadow._evict = watched
+    return evicted
+
+
+def test_room_that_lru_would_have_made_is_made_a_few_leaves_at_a_time_when_the_server_is_idle() -> None:
+    """A long context takes the place of 180 short ones: the answers of others must not wait for that."""
+    cache = Explained()
+    for number in range(200):
+        in_a_batch(cache, lambda number=number: cache.turn(f"N{number} ", 20))
+    scheduler = SimpleNamespace(tree_cache=cache.cache)
+    while cache.cache.has_work:
+        server_idle(lambda _: None, scheduler)
+    evicted, steps = watch_shadow(cache), list[int]()
+    in_a_batch(cache, lambda: cache.turn("A", 3_600))
+    assert (cache.explanation("N0 1").lru_cached, evicted) == (0, [])
+    while cache.cache.has_work:
+        before = len(evicted)
+        server_idle(lambda _: None, scheduler)
+        steps.append(len(evicted) - before)
+    assert sum(steps) == 180
+    assert max(steps) <= 8
+    assert cache.explanation("A1").lru_cached == 0
+    in_a_batch(cache, lambda: cache.turn("A", 50))
+    while cache.cache.has_work:
+        server_idle(lambda _: None, scheduler)
+    assert cache.explanation("A2").lru_cached == 3_600
+
+
+def test_who_asks_before_that_is_done_gets_it_by_asking_again() -> None:
+    cache = Explained()
+    for number in range(200):
+        cache.turn(f"N{number} ", 20)
+    in_a_batch(cache, lambda: cache.turn("A", 3_600))
+    evicted, asked = watch_shadow(cache), 1
+    while (told := cache.explanation("A1")).lru_cached is None:
+        assert [*lines(told)][4] == "lru:     not known yet (its shadow cache is behind)"
+        assert len(evicted) <= 8 * asked
+        asked += 1
+    assert asked == 180 // 8 + 1
+    assert told.lru_cached == 0
+
+
+def test_of_a_server_that_is_never_idle_requests_are_explained_all_the_same() -> None:
+    """As many turns end in each step, and as many leaves go for them, as come."""
+    cache, waiting = Explained(), list[int]()
+    for step in range(200):
+        in_a_batch(cache, lambda step=step: [cache.turn(f"N{step} {number}", 30) for number in range(4)])
+        waiting.append(cache.cache.tail.explainer.unreplayed)
+    assert max(waiting) <= 4 * 128
+    assert waiting[-1] == waiting[-50]
+    known = [cache.cache.tail.explainer.explanation(f"N{step} 01") for step in range(200)]
+    assert [told is not None and told.lru_cached == 0 for told in known[:50]] == [True] * 50
+
+
 @pytest.mark.parametrize(
     ("api_key", "admin_api_key", "allowed"),
     [
@@ -259,6 +329,7 @@ def test_a_fault_ends_explanations_and_nothing_else(
     monkeypatch.setattr(Explainer, "_count_eviction", broken)
     for name in "BCD":
         cache.turn(name, 1_500)
+    assert cache.cache.tail.explainer.explanation("A1") is None
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
         "radix_tlru: to explain requests failed; from now on none is explained"
     ]

@@ -200,7 +200,7 @@ class LearningComponent(FullComponent):
             self.breaker.trip("to look up who continues a turn", error)
         if not (self.learns_later or self._has_steps):
             self.record_served()
-            self.learn()
+            self._learn_due(a_slice=False)
 
     def record_served(self, most: int | None = None) -> None:
         """Record the turns that were served, or the earliest of them, and put in force what their clients say."""
@@ -255,25 +255,37 @@ class LearningComponent(FullComponent):
             self.learns_later = False
             if self._unrecorded:
                 self.record_served(self._unrecorded.in_a_step if a_slice else None)
-        if not a_slice or self._cannot_wait:
-            self.learn(a_slice=a_slice)
+        self._learn_due(a_slice=a_slice)
 
     @property
     def has_work(self) -> bool:
-        """Whether turns wait for an idle moment, to be recorded or learned from."""
-        waiting = self._unrecorded or (self.learner is not None and self.learner.unlearned)
-        return self.learns_when_idle and bool(waiting)
+        """Whether turns wait for an idle moment, to be recorded, learned from or explained."""
+        return self.learns_when_idle and bool(self._unrecorded or self._unlearned or self._unreplayed)
 
     def work_when_idle(self) -> None:
-        """No batch is there to run: record some turns that wait, or else learn from a slice of them."""
+        """No batch is there to run: record some turns that wait, or else learn from a slice of them, or explain one."""
         if self._unrecorded:
             self.record_served(self._unrecorded.in_a_step)
-        else:
+        elif self._unlearned or self.explainer is None:
             self.learn(a_slice=True)
+        else:
+            self.explainer.replay(a_slice=True)
 
     @property
-    def _cannot_wait(self) -> bool:
-        return self.learner is not None and (not self.learns_when_idle or self.learner.unlearned > _MOST_UNLEARNED)
+    def _unlearned(self) -> int:
+        return 0 if self.learner is None else self.learner.unlearned
+
+    @property
+    def _unreplayed(self) -> int:
+        return 0 if self.explainer is None else self.explainer.unreplayed
+
+    def _learn_due(self, *, a_slice: bool) -> None:
+        """Do what cannot wait for an idle moment: a slice of it, or all there is."""
+        most = _MOST_UNLEARNED if self.learns_when_idle and a_slice else 0
+        if self._unlearned > most:
+            self.learn(a_slice=a_slice)
+        if self.explainer is not None and self._unreplayed > most:
+            self.explainer.replay(a_slice=a_slice)
 
     def learn(self, *, a_slice: bool = False) -> None:
         """Learn from the turns that were recorded, or from a slice of them, and put in force what that says."""
