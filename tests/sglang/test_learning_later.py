@@ -248,22 +248,6 @@ def test_a_look_up_in_an_empty_tree_makes_nobody_queued() -> None:
     assert driver.cache.tail.learner._queued == 0
 
 
-def test_what_waits_when_the_cache_is_emptied_is_written_on_no_node_of_the_next_tree() -> None:
-    driver, draw = learning(), random.Random(7)
-
-    def serve() -> None:
-        for number in range(10):
-            turn(driver, draw, number)
-        driver.cache.reset()
-
-    process(driver, serve)
-    assert driver.cache.tail.learner.served.requests == 10
-    words = driver.fresh(50)
-    process(driver, lambda: driver.request(words, prompt=40))
-    (leaf,) = driver.cache.tail.leaves()
-    assert leaf.conversation is None
-
-
 def test_a_stage_of_a_pipeline_learns_at_batches_alone() -> None:
     """Others are idle at other steps."""
     driver, draw = learning(), random.Random(8)

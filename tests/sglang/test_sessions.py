@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline import cache_params, stock_cache_of
 from radix_tlru.sglang.releases import host_tier_refusal
 from radix_tlru.sglang.requests.turns import fingerprint_of
+from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.caches import Driver
 from tests.helpers.examples import examples
 from tests.helpers.rules import InTurn
@@ -101,6 +103,30 @@ def test_a_closed_session_is_evicted_before_an_older_conversation_unlike_in_stoc
     served.evict(900)
     assert (served.cached("x"), served.cached("s1")) == left
     assert served.cached("s2") == 1_000
+
+
+def test_a_session_is_closed_whose_turn_waits_to_be_recorded_among_many() -> None:
+    """To close it does not take longer because of them. Once it is recorded it goes before what is older."""
+    served = clients(Config("etlru", THRESHOLD))
+    learner = served.cache.tail.learner
+
+    def end_many() -> None:
+        for number in range(40):
+            served.turn(f"x{number}", 50)
+        served.turn("s1", 500)
+        served.turn("s2", 500)
+
+    batch_processed(lambda *_: end_many(), SimpleNamespace(tree_cache=served.cache), SimpleNamespace(launch_ts=None))
+    before = learner.served.requests
+    served.close_session("s1")
+    assert learner.served.requests == before < 42
+    while served.cache.has_work:
+        served.cache.use_idle_time()
+    assert learner.served.requests == 42
+    ended = {leaf.end for leaf in served.cache.tail.leaves() if leaf.conversation.hints == ENDED}
+    assert ended == {500}
+    served.evict(400)
+    assert (served.cached("s1"), served.cached("s2"), served.cached("x0")) == (100, 500, 50)
 
 
 @pytest.mark.parametrize("turns", [(1, 3), (3, 1)])

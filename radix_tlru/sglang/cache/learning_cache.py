@@ -71,7 +71,7 @@ class LearningCache(UnifiedRadixCache):
         return result
 
     def reset(self) -> None:
-        self.tail.record_served()  # while the ids of nodes are those of this tree
+        self.tail.forget_nodes()  # whose ids those of the next tree may have, too
         super().reset()
         self.report()
 

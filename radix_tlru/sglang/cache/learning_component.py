@@ -190,11 +190,19 @@ class LearningComponent(FullComponent):
 
     def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:
         """A turn was served, and its context ends at that node; the policy in force follows what is learned of it."""
+        self._record_later(node_id, turn, rid)
+
+    def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
+        """What a conversation will go on with was prefilled, and ends at that node."""
+        self._record_later(node_id, turn, is_made_ahead=True)
+
+    def _record_later(self, node_id: NodeId, turn: Turn, rid: str = "", *, is_made_ahead: bool = False) -> None:
         if self.learner is None:
             return
         try:
-            self._unrecorded.add(ServedTurn(node_id, turn, rid, is_leaf=not self.has_children(node_id)))
-            if len(self._unrecorded) > LEAST_RECORDED:  # it may be a later step that records it
+            is_leaf = not self.has_children(node_id)
+            self._unrecorded.add(ServedTurn(node_id, turn, rid, is_leaf, is_made_ahead=is_made_ahead))
+            if is_made_ahead or len(self._unrecorded) > LEAST_RECORDED:  # it may be a later step that records it
                 self._write_first_use(node_id)
         except Exception as error:
             self.breaker.trip("to look up who continues a turn", error)
@@ -209,35 +217,35 @@ class LearningComponent(FullComponent):
             if learner is None:
                 continue
             try:
-                conversation = learner.record_turn(served.turn, served.is_leaf, learns_later=True)
-                if served.is_back:
-                    learner.mark_queued(conversation)
-                self.write_use(served.node_id, conversation)
-                if self.explainer is not None:
-                    threshold, in_force = self.policy.threshold, learner.in_force
-                    self.explainer.record_turn(served.rid, served.turn, conversation, threshold, in_force)
+                conversation = self._record(learner, served)
+                if conversation is not None and served.node_id is not None:
+                    self.write_use(served.node_id, conversation)
                 if self.learner is learner:  # or the breaker has tripped
                     self._put_in_force(learner.policy)
             except Exception as error:
                 self.breaker.trip("to record a turn", error)
 
+    def _record(self, learner: Learner, served: ServedTurn) -> Conversation | None:
+        """The conversation that it belongs to, as of now; None: what was made ahead belongs to none."""
+        if served.is_made_ahead:
+            return learner.record_prefill(served.turn)
+        threshold, in_force = self.policy.threshold, learner.in_force
+        conversation = learner.record_turn(served.turn, served.is_leaf, learns_later=True)
+        if served.is_back:
+            learner.mark_queued(conversation)
+        if served.is_over:
+            learner.end_conversation(conversation)
+        if self.explainer is not None:
+            self.explainer.record_turn(served.rid, served.turn, conversation, threshold, in_force)
+        return conversation
+
+    def forget_nodes(self) -> None:
+        """The tree is emptied: turns that wait to be recorded are of no node of the next one."""
+        self._unrecorded.forget_nodes()
+
     def leave_uses(self, node_id: NodeId, left_id: NodeId) -> None:
         """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""
         self._unrecorded.leave(node_id, left_id)
-
-    def record_prefill(self, node_id: NodeId, turn: Turn) -> None:
-        """What a conversation will go on with was prefilled, and ends at that node."""
-        self.record_served()
-        if self.learner is None:
-            return
-        try:
-            conversation = self.learner.record_prefill(turn)
-            if conversation is not None:
-                self.write_use(node_id, conversation)
-            else:
-                self._write_first_use(node_id)
-        except Exception as error:
-            self.breaker.trip("to record a prefill", error)
 
     @contextmanager
     def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:

@@ -200,17 +200,22 @@ class PythonTailComponent(TailComponent):
 
     def release_session(self, session_id: str) -> int:
         """A session was closed. What conversations alone it had goes first from now on."""
-        self.record_served()
         ends = sorted(self._session_leaves.get(session_id, ()), key=lambda node: node.id)  # alike on all ranks
         with self._out_of_the_orders(*ends):
             for end in ends:
-                conversation = conversation_of(end)
-                if conversation is None or conversation.session != session_key(session_id, namespace_of(end.key)):
-                    continue
                 if self.session_ref(end) == 1:  # no other session refers to it
-                    self.end_conversation(conversation)
+                    self._end_at(end, session_key(session_id, namespace_of(end.key)))
             closed: int = super().release_session(session_id)
         return closed
+
+    def _end_at(self, end: UnifiedTreeNode, session: int) -> None:
+        """End the conversation that took the last turn at a node, if it is of that session; once it is recorded."""
+        waiting, conversation = self._unrecorded.last_at(end.id), conversation_of(end)
+        if waiting is not None:
+            name = waiting.turn.session
+            waiting.is_over = name is not None and session_key(name, waiting.turn.namespace) == session
+        elif conversation is not None and conversation.session == session:
+            self.end_conversation(conversation)
 
     @contextmanager
     def _out_of_the_orders(self, *ends: UnifiedTreeNode) -> Iterator[None]:

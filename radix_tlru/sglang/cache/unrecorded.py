@@ -33,11 +33,13 @@ _MOST_ADDED = 16
 class ServedTurn:
     """A turn that was served, and is not recorded yet."""
 
-    node_id: NodeId  # at which its context ends
+    node_id: NodeId | None  # at which its context ends; None: the tree was emptied
     turn: Turn
     rid: str
     is_leaf: bool  # whether nothing that was cached then continued it
     is_back: bool = False  # whether a request that continues it has come
+    is_over: bool = False  # whether its session was closed, so that none will come
+    is_made_ahead: bool = False  # whether it is no turn, but what a conversation will go on with was prefilled
 
 
 class UnrecordedTurns:
@@ -45,7 +47,7 @@ class UnrecordedTurns:
 
     def __init__(self) -> None:
         self._waiting: deque[ServedTurn] = deque()
-        self._at: dict[NodeId, list[ServedTurn]] = {}  # the same, by node
+        self._at: dict[NodeId | None, list[ServedTurn]] = {}  # the same, by node
         self._added = 0  # since a step last took some
 
     def __len__(self) -> int:
@@ -69,6 +71,19 @@ class UnrecordedTurns:
             for served in moved:
                 served.node_id = left_id
             self._at.setdefault(left_id, []).extend(moved)
+
+    def last_at(self, node_id: NodeId) -> ServedTurn | None:
+        """The latest of those whose contexts end at a node; None: none does."""
+        waiting = self._at.get(node_id)
+        return waiting[-1] if waiting else None
+
+    def forget_nodes(self) -> None:
+        """The tree was emptied: contexts end nowhere, and nothing is left that clients could have claimed."""
+        for served in self._waiting:
+            served.node_id, hints = None, served.turn.hints
+            if hints is not None:
+                served.turn = served.turn._replace(hints=hints.without_claims())
+        self._at = {None: [*self._waiting]} if self._waiting else {}
 
     @property
     def in_a_step(self) -> int:
