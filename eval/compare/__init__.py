@@ -5,7 +5,7 @@
 | `traces.py` | which traces: those that were named, a folder, or the suite | flags → sources → surveys |
 | `settings.py` | which cells: traces × capacities × ξ × policies | surveys, flags → settings |
 | `cells.py` | running the cells of a setting beside lru | setting → rows |
-| `bootstrap.py` | figures of resampled conversations | uncached tokens → figures of each resample |
+| `bootstrap.py` | figures of resampled sessions | uncached tokens → figures of each resample |
 | `changes.py` | what a change against lru is, and from where it counts | figures → relative changes |
 | `verdict.py` | never worse than lru, or where it is | rows → sentences |
 | `table.py` | rows as tables | rows → lines of text |

@@ -31,7 +31,7 @@ from eval.simulate.cells import Cell, Outcome, outcome, uncached_tokens
 from eval.simulate.evaluate import serve, trace_of
 from eval.simulate.rows import Rows
 from eval.trace_arguments import TraceSource
-from eval.traces.facts import facts
+from eval.traces.variants import sessions_of
 
 AT_ONCE = 4
 """Cells of one call. More save runs of lru and the optimum; fewer lose less when a run is cut off."""
@@ -140,7 +140,7 @@ def _run(cell: Cell, source: TraceSource) -> _Ran:
     served = serve(cell, source)
     uncached = uncached_tokens(requests, served.cached)
     of_trace = _grouped(source)
-    sample = Sample(uncached, of_trace.prompt, of_trace.conversation)
+    sample = Sample(uncached, of_trace.prompt, of_trace.session)
     found = outcome(requests, served.cached, cell.threshold, served.evicted, served.seconds)
     return _Ran(found, resampled(sample, cell.threshold, of_trace.drawn), int(uncached.sum()))
 
@@ -149,13 +149,13 @@ class _Grouped(NamedTuple):
     """What all cells of a trace share."""
 
     prompt: NDArray[np.int64]
-    conversation: NDArray[np.int64]
+    session: NDArray[np.int64]
     drawn: Drawn
 
 
 @lru_cache(maxsize=1)
 def _grouped(source: TraceSource) -> _Grouped:
     requests = trace_of(source).requests
-    known = facts(requests)
-    conversation = np.asarray(known.conversation_of, dtype=np.int64)
-    return _Grouped(np.asarray(known.prompt_tokens, dtype=np.int64), conversation, draws(known.conversations))
+    prompt = np.array([request.prompt_tokens for request in requests], dtype=np.int64)
+    session = np.array(sessions_of(requests), dtype=np.int64)
+    return _Grouped(prompt, session, draws(int(session.max()) + 1))

@@ -26,6 +26,7 @@ from pathlib import Path
 import joblib
 
 from eval.arguments import Several, add_median_weights, add_policies, number, whole
+from eval.compare.bootstrap import FEWEST_SESSIONS
 from eval.compare.cells import fill, is_done
 from eval.compare.page import PAGE, write_page
 from eval.compare.settings import (
@@ -42,7 +43,7 @@ from eval.compare.settings import (
     thresholds,
 )
 from eval.compare.table import cell_grids, summary
-from eval.compare.traces import sources, survey_all
+from eval.compare.traces import Survey, sources, survey_all
 from eval.compare.verdict import NOTHING_DIFFERS, Verdict, nothing_differs, verdicts
 from eval.simulate.grid import EVICTIONS
 from eval.simulate.rows import CELLS, Rows, note_command
@@ -156,6 +157,7 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
     for trace in dict.fromkeys(setting.trace for setting in settings):
         own = [each for each in settings if each.trace is trace]
         _say_nothing_repeats(trace.name, own)
+        _say_too_little(trace)
         say_too_long(trace.name, trace.longest, (each.capacity for each in own))
     ran = fill(rows, wanted, args.jobs)
     names = [cell.name for _, cells in wanted for cell in cells]
@@ -176,6 +178,17 @@ def _say_nothing_repeats(trace: str, settings: Sequence[Setting]) -> None:
     if shares:
         page = f"any share of it is one page, {shares[0].page_size:,} tokens, and no policy can win"
         print(f"{trace}: no prompt has tokens of an earlier one, its working set is 0: {page}", file=sys.stderr)
+
+
+def _say_too_little(trace: Survey) -> None:
+    """Say on standard error what a trace is too small for, or does not tell; of what is made of one, nothing."""
+    if trace.source.variant is not None:
+        return
+    if trace.sessions < FEWEST_SESSIONS:
+        few = f"sessions: {trace.sessions:,}, fewer than {FEWEST_SESSIONS}"
+        print(f"{trace.name}: {few}: too few for intervals, and to tell policies apart", file=sys.stderr)
+    if trace.requests > 1 and not trace.duration_s:
+        print(f"{trace.name}: all requests come at one time: etlru cannot learn who comes back when", file=sys.stderr)
 
 
 def _lines(found: Sequence[Verdict], most: int | None = None) -> list[str]:

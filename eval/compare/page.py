@@ -7,7 +7,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 
-from eval.compare.bootstrap import COVERAGE, RESAMPLES
+from eval.compare.bootstrap import COVERAGE, FEWEST_SESSIONS, RESAMPLES
 from eval.compare.changes import RULE
 from eval.compare.picture import gap_closed, worst_figures
 from eval.compare.settings import BASELINE
@@ -28,7 +28,7 @@ _WORST = (
 )
 _GAP = (
     "The share of the gap in TEL between lru (0 %) and tail-belady, which knows the future (100 %), mean over ξ and "
-    "seeds. Teal: less TEL than lru. Brown: more. –: there is no gap."
+    "seeds. Teal: less TEL than lru. Brown: more. –: there is no gap, or one of less than 1 % of lru's TEL."
 )
 _READ = (
     "A request waits for the tokens of its prompt that were not cached. mean to p99 are of these uncached tokens, of a "
@@ -36,6 +36,17 @@ _READ = (
     "TEL: the tokens over ξ, summed. prefilled: all uncached tokens. A capacity in % is a share of the trace's working "
     "set: the most tokens at one time that a later prompt has again. Where a policy learns, w is the "
     "weight of the median: that of a server, unless one is given."
+)
+_INTERVALS = (
+    f"In brackets: {percent(COVERAGE, digits=0)} intervals by bootstrap, {RESAMPLES} times, over sessions: "
+    "conversations, each with those of its subagents. Every policy is given the same draws, so a change against lru is "
+    "a paired one. What a policy keeps is not worked out again for the sessions that are drawn. An interval is of one "
+    "figure alone: of many that only chance moves, one in forty is a loss beyond it. A trace of fewer than "
+    f"{FEWEST_SESSIONS} sessions has none."
+)
+_MEANS = (
+    "Mean changes: over settings in which lru has at least that, as ratios to less say little. gap closed: over "
+    f"settings in which hindsight saves more than {percent(LEAST_GAP, digits=0)} of lru's TEL."
 )
 
 
@@ -62,16 +73,10 @@ def write_page(
         *_pictures(folder, found),
         html.heading(table.title),
         html.table(table.head, table.rows),
-        html.paragraph(
-            f"{RULE} gap closed: over settings in which hindsight saves {percent(LEAST_GAP, digits=0)} of lru's TEL."
-        ),
+        html.paragraph(f"{RULE} {_MEANS}"),
         html.heading("How to read this"),
         html.paragraph(_READ),
-        html.paragraph(
-            f"In brackets: {percent(COVERAGE, digits=0)} intervals by bootstrap, {RESAMPLES} times, over "
-            "conversations. Every policy is given the same draws, so a change against lru is a paired one. Mean "
-            "changes: over settings in which lru has at least what the rule above says, as ratios to less say little."
-        ),
+        html.paragraph(_INTERVALS),
         html.heading("Where a policy is worse than lru, the worst first"),
         html.paragraph(
             "In the order of the loss: the change, with lru counting as having at least what the rule says."

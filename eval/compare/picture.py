@@ -71,9 +71,10 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
 
 def gap_closed(found: Sequence[Verdict]) -> Figure:
     """The share of the gap in TEL between lru and the optimum that each policy closes, mean over ξ and seeds."""
+    gaps = {cell: share for one in found for cell, share in one.gaps.items()}
 
     def spot(rows: Sequence[Row]) -> _Spot:
-        shares = [row["gap_closed"] for row in rows if row["gap_closed"] is not None]
+        shares = [gaps[row["cell"]] for row in rows if row["cell"] in gaps]
         mean = float(np.mean(shares)) if shares else math.nan
         return _Spot(mean, "–" if not shares else percent(mean, digits=0))
 

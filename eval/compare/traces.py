@@ -13,7 +13,7 @@ from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import GENERATORS, TraceError
-from eval.traces.variants import FIRST_TURNS, VARIANTS
+from eval.traces.variants import FIRST_TURNS, VARIANTS, sessions_of
 from eval.traces.working_set import working_set
 
 SUITE = (
@@ -48,6 +48,8 @@ class Survey:
     requests: int
     working_set: int  # tokens
     longest: int  # prompt, tokens
+    sessions: int
+    duration_s: float  # from the first arrival to the last
     missing: tuple[str, ...] = ()  # of what was given, in lines
 
 
@@ -133,5 +135,7 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
     sized_by = trace_of(replace(source, variant=None)) if source.variant == FIRST_TURNS else trace
     known = digest_of(trace), len(trace.requests), working_set(sized_by.requests)
     longest = max(request.prompt_tokens for request in trace.requests)
+    sessions = len(set(sessions_of(trace.requests)))
+    duration_s = trace.requests[-1].arrival_s - trace.requests[0].arrival_s
     missing = trace.missing() if source.variant is None else []
-    return Survey(source, trace.name, *known, longest, tuple(missing))
+    return Survey(source, trace.name, *known, longest, sessions, duration_s, tuple(missing))

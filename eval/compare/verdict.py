@@ -20,6 +20,9 @@ Row = Mapping[str, Any]
 LEAST_GAP = 0.01
 """Share of lru's TEL that the optimum has to save, or the share of the gap that a policy closes says nothing."""
 
+_AS_LRU = " It evicts as lru until it can show that it is better, for 250 requests at least."
+"""Said of etlru where it did what lru does."""
+
 NOTHING_DIFFERS = (
     f"Nor does {OPTIMUM}, which knows the future, differ from lru in any figure: here no policy can win or lose. "
     "Nothing comes again, or all of it fits, or nothing does."
@@ -34,6 +37,11 @@ class Loss(NamedTuple):
     row: Row
     lru: Row
     size: float  # more than TOLERATED
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the sampling error is known: lru has some of the figure, and the trace has sessions enough."""
+        return self.row["against_lru"][self.metric][1] is not None
 
     @property
     def is_certain(self) -> bool:
@@ -63,7 +71,12 @@ class Verdict:
     rows: tuple[Row, ...]  # a cell a setting, in the order of the settings
     lru: tuple[Row, ...]  # lru's cell in each of them
     losses: tuple[Loss, ...]  # the worst first
-    gap_closed: float | None  # mean over the settings in which there is a gap; see LEAST_GAP
+    gaps: Mapping[str, float]  # by cell, the share of the gap that it closes, where there is one; see LEAST_GAP
+
+    @property
+    def gap_closed(self) -> float | None:
+        """The mean over the settings in which there is a gap."""
+        return float(np.mean([*self.gaps.values()])) if self.gaps else None
 
     @property
     def is_oracle(self) -> bool:
@@ -102,15 +115,19 @@ class Verdict:
         count = len(self.rows)
         if not self.losses:
             where = "the one setting" if count == 1 else f"any of {count:,} settings"
-            nothing = "" if self.differs else " No figure differs from lru."
+            nothing = "" if self.differs else f" No figure differs from lru.{_AS_LRU if self.policy == 'etlru' else ''}"
             scope = f"by more than 1 %, in any of {len(METRICS)} figures in {where}"
             return f"{self.name}: never worse than lru ({scope}).{nothing}"
         of_metric = Counter(loss.metric for loss in self.losses)
         listed = ", ".join(f"{NAMES[metric]} {of_metric[metric]}" for metric in METRICS if of_metric[metric])
         certain = sum(loss.is_certain for loss in self.losses)
+        unknown = sum(not loss.has_interval for loss in self.losses)
+        beyond = f"{certain} of {len(self.losses)} beyond the sampling error" + (
+            f", which is not known of {unknown}" if unknown else ""
+        )
         return (
             f"{self.name}: worse than lru by more than 1 % in {self.settings_worse:,} of {count:,} settings "
-            f"({listed}; {certain} of {len(self.losses)} beyond the sampling error). Worst: {self.losses[0]}"
+            f"({listed}; {beyond}). Worst: {self.losses[0]}"
         )
 
 
@@ -141,14 +158,13 @@ def _verdict(
 ) -> Verdict:
     before = tuple(lru[_setting(row)] for row in rows)
     found = [loss for row, other in zip(rows, before, strict=True) for loss in _losses(row, other)]
-    gaps = [row["gap_closed"] for row in rows if _setting(row) in with_gap]
     return Verdict(
         name,
         rows[0]["policy"],
         tuple(rows),
         before,
         tuple(sorted(found, key=lambda loss: -loss.size)),
-        float(np.mean(gaps)) if gaps else None,
+        {row["cell"]: row["gap_closed"] for row in rows if _setting(row) in with_gap},
     )
 
 

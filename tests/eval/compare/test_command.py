@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from eval.__main__ import main
+from eval.compare.cells import _grouped
 from eval.simulate.grid import EVICTIONS
+from eval.trace_arguments import TraceSource
 from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
@@ -125,6 +127,24 @@ def test_shares_of_a_working_set_of_nothing_are_said_before_anything_runs(
     assert capsys.readouterr().err.count(line) == 1
 
 
+def test_what_a_trace_is_too_small_for_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = write_blocks(tmp_path / "one.jsonl", [list(range(1, 3 + turn)) for turn in range(20)])
+    assert compare(tmp_path / "out", one, "--policy", "lru") == 0
+    assert "one: sessions: 1, fewer than 6: too few for intervals" in capsys.readouterr().err
+    assert all(row["against_lru"]["mean"][1:] == [None, None] for row in rows(tmp_path / "out"))
+    at_once = tmp_path / "at_once.jsonl"
+    lines = [json.loads(line) | {"timestamp": 0} for line in one.read_text().splitlines()]
+    at_once.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert compare(tmp_path / "other", at_once, "--policy", "lru") == 0
+    assert "at_once: all requests come at one time" in capsys.readouterr().err
+
+
+def test_sessions_are_drawn_with_their_subagents(tmp_path: Path) -> None:
+    source = TraceSource("subagents:sessions=3,span_s=100")
+    assert int(_grouped(source).session.max()) + 1 == 3
+    assert _grouped(source).drawn.shape[1] == 3
+
+
 def test_a_policy_that_is_worse_is_told_where(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(tmp_path / "out", trace, "--policy", "tlru", "--median-weight", "0") == 0
     out = capsys.readouterr().out
@@ -198,7 +218,9 @@ def test_variants_are_traces_of_their_own_and_one_without_requests_is_left_out(
     one = write_blocks(tmp_path / "one.jsonl", [[1, 2], [1, 2, 3]])
     assert compare(tmp_path / "of-one", one, "--variants", "--policy", "lru") == 0
     assert "one:half-1" not in {row["trace"] for row in rows(tmp_path / "of-one")}
-    assert capsys.readouterr().err == "left out: one:half-1: holds no request\n"
+    left_out, few = capsys.readouterr().err.splitlines()  # few sessions: said of the trace, not of each variant
+    assert left_out == "left out: one:half-1: holds no request"
+    assert few.startswith("one: sessions: 1, fewer than 6")
 
 
 def test_what_is_no_trace_is_left_out_once_with_its_variants(

@@ -1,8 +1,10 @@
-"""The names of traces on heat maps: short, and never the same for two."""
+"""Heat maps: short names of traces, never the same for two; the gap where there is one."""
 
 from __future__ import annotations
 
-from eval.compare.picture import kinds
+from eval.compare.picture import gap_closed, kinds
+from eval.compare.verdict import verdicts
+from tests.eval.compare.test_verdict import row
 
 
 def short(*traces: str) -> list[str]:
@@ -28,3 +30,11 @@ def test_variants_of_a_trace_with_a_long_name_have_lines_of_their_own() -> None:
 def test_long_names_that_differ_in_the_middle_alone_are_whole() -> None:
     names = [f"synthetic:conversations=1000,turns={turns},turn_rate_sigma=1" for turns in (2, 3)]
     assert short(*names) == names
+
+
+def test_a_gap_of_next_to_nothing_is_not_drawn_as_one() -> None:
+    lru = [row("lru", 1_000), row("lru", 2_000)]
+    optimum = [row("tail-belady", 1_000, tel=1_500_000), row("tail-belady", 2_000, tel=2_999_000)]  # of 3,000,000
+    first, _ = gap_closed(verdicts([*lru, *optimum, row("etlru", 1_000, tel=2_700_000), row("etlru", 2_000)])).axes
+    assert [text.get_text() for text in first.texts][-1] == "–"
+    assert len(first.texts) == 2

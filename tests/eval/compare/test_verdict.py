@@ -119,3 +119,16 @@ def test_a_mean_change_is_over_settings_in_which_lru_has_enough_for_a_ratio() ->
     own = [row("etlru", 1_000, violations=400), row("etlru", 2_000, violations=9)]
     _, found = verdicts([row("lru", 1_000), few, *own])
     assert found.mean_change("violations") == pytest.approx(-0.2)
+
+
+def test_a_loss_without_an_interval_is_not_called_certain() -> None:
+    alone = row("tlru", 1_000, p50=1_500)
+    alone["against_lru"]["p50"][1:] = [None, None]
+    _, found = verdicts([row("lru", 1_000), alone])
+    assert "(p50 1; 0 of 1 beyond the sampling error, which is not known of 1). Worst: p50 +50.0" in found.sentence
+
+
+def test_where_etlru_does_what_lru_does_it_is_said_why() -> None:
+    _, tlru, etlru = verdicts([row("lru", 1_000), row("tlru", 1_000), row("etlru", 1_000)])
+    assert tlru.sentence.endswith("No figure differs from lru.")
+    assert etlru.sentence.endswith("It evicts as lru until it can show that it is better, for 250 requests at least.")
