@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.colors import CenteredNorm, Normalize, SymLogNorm
 from matplotlib.figure import Figure
 
-from eval.compare.changes import METRICS, NAMES
+from eval.compare.changes import METRICS, NAMES, TOLERATED
 from eval.compare.settings import BASELINE
 from eval.compare.verdict import Row, Verdict
 from eval.render.looks import heat_map, ink, percent
@@ -61,10 +61,11 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
         )
         if size <= 0:
             return _Spot(size, "better" if size < 0 else "equal")
+        colour = size if size > TOLERATED else 0.0
         change = row["against_lru"][metric][0]
         digits = 0 if change is None or abs(change) >= 0.095 else 1
         name = "hits" if metric == "hit_ratio" else NAMES[metric]
-        return _Spot(size, f"{name} {percent(change, sign=True, digits=digits)}")
+        return _Spot(colour, f"{name} {percent(change, sign=True, digits=digits)}")
 
     return _maps(found, spot, SymLogNorm(0.01, vmin=-1.0, vmax=1.0, base=10), "BrBG_r")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from eval.compare.picture import gap_closed, kinds
+from eval.compare.picture import gap_closed, kinds, worst_figures
 from eval.compare.verdict import verdicts
 from tests.eval.compare.test_verdict import row
 
@@ -38,3 +38,11 @@ def test_a_gap_of_next_to_nothing_is_not_drawn_as_one() -> None:
     first, _ = gap_closed(verdicts([*lru, *optimum, row("etlru", 1_000, tel=2_700_000), row("etlru", 2_000)])).axes
     assert [text.get_text() for text in first.texts][-1] == "–"
     assert len(first.texts) == 2
+
+
+def test_only_a_loss_that_counts_is_brown() -> None:
+    own = [row("etlru", 1_000, p50=1_009), row("etlru", 2_000, p50=1_011)]  # +0.9 %, +1.1 %
+    (axes,) = worst_figures(verdicts([row("lru", 1_000), row("lru", 2_000), *own])).axes
+    assert [text.get_text()[:4] for text in axes.texts] == ["p50 ", "p50 "]
+    ((white, brown),) = axes.images[0].get_array().tolist()
+    assert (white, round(brown, 3)) == (0.0, 0.011)
