@@ -135,14 +135,15 @@ def test_how_much_repeats_differ_is_in_the_intervals(tmp_path: Path) -> None:
     played(folder, "stock lru", 0, rows)
     (stock,) = summarise(folder)
     assert stock.figures["ttft_p50"] == (100, 100, 100)
-    assert interval_note(stock.repeats).endswith("one repeat does not tell how much the next would differ.")
+    assert interval_note(stock).endswith("one repeat does not tell how much the next would differ.")
     played(folder, "stock lru", 1, slower)
     played(folder, "ours", 0, slower)
     stock, ours = summarise(folder)
     assert (stock.figures["ttft_p50"].low, stock.figures["ttft_p50"].high) == (100, 150)
     assert stock.figures["tel"] == (60 * 400, 60 * 400, 60 * 400), "of one repeat, whichever is drawn"
     assert ours.figures["tel"] == (60 * 400, 60 * 400, 60 * 400), "of the repeats that the arm has"
-    assert interval_note(stock.repeats).endswith("over conversations and repeats.")
+    few = "2 repeats are few: what differs between repeats alone they hold with 50% at most."
+    assert interval_note(stock).endswith(f"over conversations and repeats. {few}")
 
 
 def test_a_subagent_is_drawn_with_the_session_that_started_it(tmp_path: Path) -> None:
@@ -242,6 +243,25 @@ def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:
     tail, median, _ = sentences(arms)
     assert "TEL −20%" in tail
     assert median.startswith("The median of uncached tokens gained too: ")
+
+
+def test_who_pays_with_the_median_is_told_where_the_interval_tells(tmp_path: Path) -> None:
+    for number, (cached, verdict) in enumerate([(500, "gained too"), (0, "paid for it"), (100, "may be as before")]):
+        folder = Folder(tmp_path / str(number), RUN)
+        played(folder, "stock lru", 0, [row(n, n, 0, 1000, 100) for n in range(9)])
+        played(folder, "ours", 0, [row(n, n, 0, 1000, cached) for n in range(9)])
+        _, median, note = sentences(summarise(folder))
+        assert median.startswith(f"The median of uncached tokens {verdict}: ")
+        assert "few" not in note
+
+
+def test_few_conversations_are_said_to_be_few(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, [row(n, n, 0, 1000, 100) for n in range(3)])
+    (stock,) = summarise(folder)
+    assert "3 conversations are few: what differs between conversations alone they hold with 75%" in interval_note(
+        stock
+    )
 
 
 @pytest.mark.parametrize(("slower_ms", "comparable"), [((52.0, 54.0), True), ((52.0, 75.0), False)])

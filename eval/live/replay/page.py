@@ -136,7 +136,7 @@ def _table(folder: Folder, arms: Sequence[ArmSummary]) -> str:
         for title, values, changes in table_rows(arms)
     ]
     counts = " · ".join(f"{arm.name}: {arm.errors} errors, {arm.retries} retries" for arm in arms)
-    note = f"{interval_note(arms[0].repeats)} TEL and requests over ξ: of one repeat."
+    note = f"{interval_note(arms[0])} TEL and requests over ξ: of one repeat."
     return html.table(head, rows, highlighted) + html.paragraph(f"{note}\n{counts}")
 
 

@@ -3,7 +3,7 @@
 Intervals are by bootstrap over conversations and repeats. Turns of one conversation share their history, so they are
 drawn together, and with them those of its subagents. A machine is slower for some minutes and then faster, so repeats
 are drawn, too. The same are drawn for every arm, so a change against the baseline is a paired one. Of one repeat alone
-the intervals do not say how much the next would differ.
+the intervals do not say how much the next would differ, of a few too little: see :func:`interval_note`.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class ArmSummary:
     changes: Mapping[str, Figure]  # of each figure, relative to the baseline's: -0.1 is 10 % less
     tokens_per_s: float  # of all answers together, while it was played
     repeats: int
+    sessions: int  # conversations, each with those of its subagents
 
 
 class _Sample:
@@ -182,6 +183,7 @@ def summarise(folder: Folder) -> list[ArmSummary]:
             changes=_changes(values[arm], values[baseline], resampled[arm], resampled[baseline]),
             tokens_per_s=sum(row.output_tokens for _, row in rows[arm]) / max(folder.seconds(arm), 1e-9),
             repeats=sample.repeats,
+            sessions=len(sessions),
         )
         for arm, sample in samples.items()
     ]
@@ -206,10 +208,21 @@ def _sample(
     return _Sample(succeeded, sessions, sum(part.arm == arm for part in folder.parts), folder.run.threshold)
 
 
-def interval_note(repeats: int) -> str:
-    """What the intervals in brackets are, of a run of so many repeats."""
-    limit = " and repeats" if repeats > 1 else "; one repeat does not tell how much the next would differ"
-    return f"In brackets: 95 % intervals, by bootstrap over conversations{limit}."
+def interval_note(arm: ArmSummary) -> str:
+    """What the intervals in brackets are, and where they are too narrow.
+
+    What is drawn of n values reaches at most from the least to the greatest of them. That span holds the median of all
+    that could come with a probability of 1 − 2^(1 − n): else all n are above it, or all below.
+    """
+    lines = ["In brackets: 95 % intervals, by bootstrap over conversations"]
+    lines[0] += " and repeats." if arm.repeats > 1 else "; one repeat does not tell how much the next would differ."
+    for count, name in ((arm.sessions, "conversations"), (arm.repeats, "repeats")):
+        held = 1 - 2.0 ** (1 - count)
+        if 0 < held < COVERAGE:
+            lines.append(
+                f"{count} {name} are few: what differs between {name} alone they hold with {held:.0%} at most."
+            )
+    return " ".join(lines)
 
 
 def _draws(random: np.random.Generator, count: int) -> Floats:

@@ -71,14 +71,14 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
         return []
     baseline, candidate = arms[0], arms[-1]
     change = candidate.changes
-    paid = candidate.figures["uncached_p50"].value - baseline.figures["uncached_p50"].value
-    verdict = "paid for it" if paid > 0 else "gained too" if paid < 0 else "is unchanged"
+    median = change["uncached_p50"]
+    verdict = "paid for it" if median.low > 0 else "gained too" if median.high < 0 else "may be as before"
     return [
         f"The tail of {candidate.name} against {baseline.name}: TTFT p95 {_percent(change['ttft_p95'])}, p99 "
         f"{_percent(change['ttft_p99'])}, TEL {_percent(change['tel'])}.",
-        f"The median of uncached tokens {verdict}: {_percent(change['uncached_p50'])}; TTFT p50 "
+        f"The median of uncached tokens {verdict}: {_percent(median)}; TTFT p50 "
         f"{_percent(change['ttft_p50'])}, ITL p50 {_percent(change['itl_p50'])}.",
-        interval_note(baseline.repeats),
+        interval_note(baseline),
     ]
 
 
