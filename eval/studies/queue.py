@@ -134,6 +134,10 @@ def compare(args: argparse.Namespace) -> Table:
         ("load", "policy", "w", "busy", "uncached", "TEL", "TTFT p50", "p95", "p99", *(BATCHED if decodes else ())),
         texts=2,
     )
+    result.caption = "; ".join(
+        f"load {load:g}: {line.beta:g} ms + {line.alpha:.3g} ms a token" for load, line in lines.items()
+    )
+    result.caption_justify = "left"
     for load in lines:
         before = _figures(done[load, cells[0]], args.threshold)
         for cell in cells:

@@ -128,7 +128,9 @@ def test_real_cache_and_simulator_agree_where_requests_wait(policy: str) -> None
 def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--trace", "synthetic:conversations=60", "--capacity", "20k", "--threshold", "1024", "--page-size", "16"]
     assert main(["queue", *sizes, "--policy", "etlru", "--median-weight", "0", "0.3", "--load", "0.5", "0.9"]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if "lru" in line]
+    out = capsys.readouterr().out
+    assert "load 0.5: 20 ms + " in out  # the line of TTFT, of which all seconds are
+    rows = [line.split() for line in out.splitlines() if "lru" in line]
     assert [(row[:3] if row[0][0] == "0" else row[:2]) for row in rows] == [
         *(["0.5", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "0.3"]),
         *(["0.9", "sglang-lru", "–"], ["etlru", "0"], ["etlru", "0.3"]),
