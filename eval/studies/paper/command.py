@@ -79,7 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", action=Several, type=whole(1), metavar="TOKENS", help="instead of the paper's")
     add_page_size(parser)
     parser.add_argument("--out", type=Path, default=Path(".out/paper"), metavar="DIR", help="(default: %(default)s)")
-    parser.add_argument("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side")
+    parser.add_argument(
+        "--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)"
+    )
     parser.add_argument("--quick", action="store_true", help="two capacities, two ξ_s, 300 turns")
 
 
