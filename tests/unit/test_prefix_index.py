@@ -7,10 +7,15 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radix_tlru.learning.conversations import Conversations
 from radix_tlru.learning.prefix_index import STEPS, HashedContext, PrefixIndex, depth_of
-from tests.helpers.turns import branches, fingerprint_of, grown, hashed, new_conversations, told
+from tests.helpers.turns import Words, branches, fingerprint_of, grown, hashed, new_conversations, told
 
 SHORTEST = 16
+ASKED = (
+    *("anew", "with the result of a tool", "without the last answer", "without any answer"),
+    *("the same", "the same, and is answered alike"),
+)
 
 
 def path_to(index: PrefixIndex, checkpoint: int) -> list[int]:
@@ -108,15 +113,75 @@ def test_checkpoints_are_kept_for_what_is_known_alone() -> None:
         conversations.record_turn(
             told(float(number), context[:2_550], context[2_550:], cached_len=cached), is_leaf=True
         )
-    known = [prefix.checkpoint for prefix in conversations._prefixes._known.values()]
-    assert len(known) > 1
-    for conversation in conversations._known._by_number.values():
-        known += [conversation.checkpoint, conversation.last_prompt, conversation.chain_start]
-    checkpoints = {checkpoint for checkpoint in known if checkpoint}
-    index = conversations._known.index
-    assert checkpoints == {*index.contexts, *index.prompts, *index.prefixes}
+    assert len(conversations._prefixes._known) > 1
+    assert_kept_for_what_is_known(conversations)
+
+
+def assert_kept_for_what_is_known(conversations: Conversations) -> None:
+    index, known = conversations._known.index, [*conversations._known._by_number.values()]
+    prefixes = {prefix.checkpoint for prefix in conversations._prefixes._known.values()}
+    assert index.prefixes.keys() == prefixes
+    assert index.contexts == {conversation.checkpoint: conversation for conversation in known}
+    prompts = [(at, each) for each in known for at in (each.last_prompt, each.chain_start) if at]
+    assert sorted(index.prompts) == sorted(at for at, _ in prompts), "each is one conversation's"
+    assert index.prompts == dict(prompts)
+    checkpoints = {*index.contexts, *index.prompts, *index.prefixes}
     assert index._leading == Counter(key for checkpoint in checkpoints for key in path_to(index, checkpoint))
     assert index._above.keys() == index._leading.keys()
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.sampled_from(ASKED), st.integers(1, 60)), max_size=25))
+def test_checkpoints_follow_whoever_goes_on_asks_again_or_leaves_answers_out(steps: list[tuple[int, str, int]]) -> None:
+    """Answers hold reasoning: so each chain of calls is known by its first prompt, too."""
+    conversations, words = new_conversations(), Words()
+    chats = [
+        (words.fresh(200), words.fresh(200), words.fresh(30))
+    ]  # of each: first prompt of the chain, prompt, answer
+    for at, (number, how, tokens) in enumerate(steps):
+        first, prompt, answer = chats[number % len(chats)]
+        added, other = words.fresh(tokens), words.fresh(16 + tokens)
+        chat = {
+            "anew": (added, added, other),
+            "with the result of a tool": (first, prompt + answer + added, other),
+            "without the last answer": (prompt + added, prompt + added, other),
+            "without any answer": (first + added, first + added, other),
+            "the same": (first, prompt, other),
+            "the same, and is answered alike": (first, prompt, answer),
+        }[how]
+        chats.append(chat)
+        _, prompt, answer = chat
+        conversations.record_turn(told(float(at), prompt, answer, thought_len=len(answer)), is_leaf=True)
+        assert_kept_for_what_is_known(conversations)
+
+
+def test_of_two_with_the_same_context_the_last_goes_on_and_nobody_watches_for_the_other() -> None:
+    conversations, words = new_conversations(), Words()
+    prompt, answer = words.fresh(500), words.fresh(100)
+    first = conversations.record_turn(told(0.0, prompt, answer), is_leaf=True)
+    conversations.record_turn(told(9.0, words.fresh(500)), is_leaf=True)
+    again = conversations.record_turn(told(10.0, prompt, answer), is_leaf=True)
+    assert (first.number, again.number) == (1, 3), "who asks the same again has not returned"
+    later = conversations.record_turn(told(30.0, prompt + answer + words.fresh(50)), is_leaf=True)
+    assert (later.number, later.turn) == (3, 1)
+    intervals = conversations._log.intervals()
+    ages = dict(zip(intervals.stamp.tolist(), intervals.end.tolist(), strict=True))
+    returned = dict(zip(intervals.stamp.tolist(), intervals.returned.tolist(), strict=True))
+    assert (ages[0.0], returned[0.0]) == (9.0, False), "until the last turn before it was asked again"
+    assert (ages[10.0], returned[10.0]) == (20.0, True)
+
+
+def test_a_prompt_that_began_a_chain_is_that_of_whoever_was_asked_it_last() -> None:
+    """Whoever goes on with it, without the answers, is the last one, wherever the chain has got to."""
+    conversations, words = new_conversations(), Words()
+    prompt, called = words.fresh(500), words.fresh(100)
+    chain = prompt + called + words.fresh(50)
+    asked = [(prompt, called), (chain, words.fresh(100)), (prompt, words.fresh(100))]
+    said = [told(float(at), *each, thought_len=len(each[1])) for at, each in enumerate(asked)]
+    assert [conversations.record_turn(each, is_leaf=True).number for each in said] == [1, 1, 2]
+    goes_on = conversations.record_turn(told(8.0, [*chain, *asked[1][1], *words.fresh(50)]), is_leaf=True)
+    assert (goes_on.number, goes_on.turn) == (1, 2), "known by its context"
+    spoken = conversations.record_turn(told(9.0, prompt + words.fresh(50)), is_leaf=True)
+    assert (spoken.number, spoken.new_len) == (2, 50)
 
 
 def test_the_deepest_of_many_forks_is_found_with_a_bounded_number_of_hashes() -> None:
