@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import RecentTurns
+from radix_tlru.policy.models import Group
 from tests.helpers.leaves import Leaves
 from tests.helpers.rules import InTurn
 from tests.helpers.turns import Words, told, turn
@@ -205,6 +207,26 @@ def test_when_the_threshold_moves_the_leaves_of_a_shadow_of_lru_keep_their_price
     assert len(order._pricings) == 1
 
 
+class Fresh(RecentTurns):
+    """Told from others for ten turns."""
+
+    __slots__ = ()
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        until = self.stamp(leaf) + 10.0
+        return Group(1, until) if now < until else Group(0, math.inf)
+
+
+def test_a_group_that_expires_in_turns_expires_in_seconds_at_the_pace_of_late() -> None:
+    returns = HintedReturns(Fresh())
+    for turn_index, stamp in ((1, 100.0), (5, 120.0)):  # 4 turns in 20 s
+        known = Conversation(stamp, 1, 0, 1_600, 0, turn_index=turn_index)
+        leaf = Leaf(0, 1_600, 1_600, 0.0, known)
+        assert returns.stamp(leaf) == stamp
+    assert returns.group(leaf, 120.0).expiry == 120.0 + 10 * 20 / 4
+    assert returns.group(leaf._replace(conversation=None), 120.0).expiry == 120.0 + 5 * 20 / 4, "from turn 0 to 10"
+
+
 def test_priorities_are_told_apart_in_eight_bands() -> None:
     """However many priorities clients use, a decision compares no more groups than that."""
     assert len(BANDS) == 8
@@ -293,6 +315,18 @@ def test_what_a_prompt_leaves_out_counts_until_its_claim_ends() -> None:
     assert (known.number, known.turn) == (1, 3), "one conversation, known by its prompts"
     # Claims may fill 4,000: 1,600, then 1,440 + 1,760, but not 2 · 1,440 + 1,920; when the first is over 1,440 + 2,080.
     assert believed == [True, True, False, True]
+
+
+def test_a_claim_that_is_made_again_and_again_takes_little_memory_and_ends_all_the_same() -> None:
+    claims, held_s = ClaimQuota(capacity=10_000), 60.0
+    claim = Hints(retention=(Range(0, None, HIGHEST, held_s),))
+    assert claims.admit(claim, 500, 0.0, 3, repeated=0) == claim
+    for at in range(1_000):
+        for conversation in (1, 2):
+            assert claims.admit(claim, 1_000, at / 1_000, conversation, repeated=1_000) == claim
+        assert len(claims._expiries) <= 2 * 3 + 64 + 1
+    assert claims.admit(claim, 1_000, held_s, 4, repeated=0) == claim.without_claims(), "2,500 are all, and 500 free"
+    assert claims.admit(claim, 2_500, held_s + 1.0, 4, repeated=0) == claim
 
 
 def test_a_conversation_has_one_claim() -> None:
