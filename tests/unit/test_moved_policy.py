@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,6 +164,29 @@ def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> No
         return found
 
     assert decided(0.01) == decided(1.0) == decided(100.0)
+
+
+def test_what_a_decision_passes_over_as_it_may_correct_no_more_comes_first_at_the_next() -> None:
+    """200 leaves of one age, all free at ξ = 4,000 and dear at 200. No turn ends: decisions alone price them."""
+    returns = LearnedReturns()
+    leaves = Leaves(Policy(returns, FixedPrompt(NEXT_PROMPT), 4_000, median_weight=0.0))
+    for leaf_id in range(200):
+        conversation = Conversation(0.0, leaf_id, 0, 1_000, 0)
+        conversation.features = NOTHING_KNOWN
+        leaves.appear(leaf_id, Leaf(0, 960, 960, float(leaf_id), conversation))
+    leaves.order.choose_victim(1)
+    leaves.order.switch_policy(Policy(returns, FixedPrompt(NEXT_PROMPT), 200, median_weight=0.0))
+    priced = []
+    for taken in range(20):
+        victim = leaves.order.choose_victim(10_000)
+        assert victim is not None
+        in_force = leaves.order._pricings.in_force
+        prices = leaves.order._entries.bucket
+        assert prices[victim.leaf_id].pricing is in_force
+        priced.append(taken + sum(bucket.pricing is in_force for bucket in prices.values()))
+        leaves.vanish(victim.leaf_id)
+    assert priced[0] <= REPRICED + CORRECTED
+    assert all(more == fewer + 1 for fewer, more in pairwise(priced[2:])), "a decision may always correct one"
 
 
 @pytest.mark.parametrize("moves", [1, 12])
