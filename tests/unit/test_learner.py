@@ -13,6 +13,7 @@ from eval.caches.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
+from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
@@ -246,6 +247,27 @@ def test_a_conversation_that_a_client_ends_is_watched_no_more() -> None:
     assert ends == {ended.log_serial: 10.0, silent.log_serial: 30.0}
     assert ended.hints is not None
     assert ended.hints.conversation_ends
+
+
+@pytest.mark.parametrize("by_hint", [True, False])
+def test_a_turn_that_its_client_says_is_the_last_is_watched_no_more(by_hint: bool) -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
+    last = learner.record_turn(told(0.0, range(64), hints=Hints(conversation_ends=True) if by_hint else None))
+    learner.record_turn(told(10.0, range(2_000, 2_064)))
+    assert learner._log.intervals().end.tolist()[last.log_serial] == (0.0 if by_hint else 10.0)
+
+
+def test_a_conversation_that_a_client_ends_goes_first_in_every_shadow() -> None:
+    learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
+    served = [learner.record_turn(turn(float(number), 640, 640, number)) for number in range(100)]
+    assert learner.selector is not None
+    for ended in (served[-2], served[-1]):  # with the first of them the policies are others, and all get new prices
+        learner.end_conversation(ended)
+        for shadow in learner.selector._shadows.values():
+            victim = shadow.order.choose_victim(640)
+            assert victim is not None
+            assert victim.leaf.conversation is ended
+            shadow._evict(victim.leaf_id, victim.keep)
 
 
 def tail_of(requests: list[Request], capacity: int, threshold: int, estimate: int | None, policy: str = "tlru") -> int:
