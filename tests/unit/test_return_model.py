@@ -169,6 +169,14 @@ def test_a_leaf_of_nobody_is_one_of_whom_nothing_is_known_from_the_start_of_time
         assert returns.group(leaf, now) == returns.group(plain, now)
 
 
+def test_who_was_used_later_than_now_has_only_just_been_used() -> None:
+    """As where another policy counted time by look-ups: the newest of them is not that of the latest turn."""
+    returns = Returns([[1 / 2] * 3 + [1 / 64] * (len(AGES) - 4)])
+    leaf = Leaf(0, LENGTH, LENGTH, 1.0, of_kind(0, 100.0))
+    assert returns.group(leaf, 90.0) == returns.group(leaf, 100.0)
+    assert returns.rate(returns.group(leaf, 90.0).number, 1.0, 0.0) == in_groups(1 / 2)
+
+
 def test_before_anything_is_learned_the_order_is_that_of_recency() -> None:
     returns = LearnedReturns()
     leaves = [Leaf(0, 64, 64, 1.0, conversation(stamp, turn=int(stamp) % 5)) for stamp in range(0, 90_000, 1_000)]

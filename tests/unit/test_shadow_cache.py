@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -51,6 +52,14 @@ def test_a_long_context_gets_its_room_in_steps_of_eight_leaves() -> None:
     assert leaves == [1_000 - 8 * step for step in range(500 // 8 + 1)]
     assert len(shadow.order) == 1_000 - 500 + 1
     assert shadow._resident == held(shadow) == 64_000
+
+
+def test_a_trim_chunk_larger_than_what_is_held_empties_a_shadow() -> None:
+    shadow, conversations, words = ShadowCache(replace(LRU, trim_chunk=5_000), 1_000, 1), new_conversations(), Words()
+    for at in range(4):
+        served = told(float(at), words.fresh(400))
+        shadow.serve(conversations.record_turn(served, is_leaf=True), served)
+        assert shadow._resident == held(shadow) == (400, 800, 400, 800)[at]
 
 
 @pytest.mark.parametrize("one_in", [1, 2, 5])

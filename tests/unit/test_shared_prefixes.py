@@ -107,6 +107,17 @@ def test_what_is_found_cached_is_shared_to_the_token_whoever_left_it() -> None:
     assert (depth_of(first.checkpoint), first.depth, first.uses) == (1_024, 1_030, 0)
 
 
+def test_a_prefix_that_reaches_a_little_further_than_was_known_is_the_same_prefix() -> None:
+    conversations = new_conversations()
+    known, further = (
+        conversations.record_turn(run(float(name), name=name, cached=cached), is_leaf=True).prefix
+        for name, cached in ((1, 1_024), (2, 1_030))
+    )
+    assert known is further
+    assert known is not None
+    assert (known.depth, known.uses, len(conversations._prefixes._known)) == (1_030, 1, 1)
+
+
 def test_all_prefixes_on_the_path_are_used_and_the_longest_is_that_of_the_conversation() -> None:
     conversations = new_conversations()
     short = conversations.record_turn(run(0, name=1, cached=512), is_leaf=True).prefix
