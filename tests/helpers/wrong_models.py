@@ -125,6 +125,17 @@ class Raises(Right):
         return stamp
 
 
+class FailsToSay(Right):
+    @property
+    def timeless(self) -> bool:  # type: ignore[override]
+        raise LookupError("it depends")
+
+
+class OneOfAKind(Right):
+    def __copy__(self) -> OneOfAKind:
+        raise TypeError("there is but one")
+
+
 class Sometimes(Right):
     timeless = "no"
 

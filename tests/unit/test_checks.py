@@ -26,6 +26,7 @@ from tests.helpers.wrong_models import (
     Endless,
     EndsAtOnce,
     EndsNowhere,
+    FailsToSay,
     Falls,
     FallsUnseen,
     FirstIsOther,
@@ -42,6 +43,7 @@ from tests.helpers.wrong_models import (
     NotTimeless,
     OldFirst,
     OneLevel,
+    OneOfAKind,
     PlainPair,
     Raises,
     Right,
@@ -143,6 +145,8 @@ LEAF = "leaf 0 to 64 used at 1"
         (Nothing(), "Nothing: has no method key"),
         (object(), "object: has no attribute timeless"),
         (Sometimes(), "Sometimes.timeless is 'no': must be True or False"),
+        (FailsToSay(), "FailsToSay.timeless raised LookupError: it depends"),
+        (OneOfAKind(), "copy.copy(OneOfAKind) raised TypeError: there is but one"),
         (
             EndsAtOnce(),
             f"EndsAtOnce.group({LEAF}, 1.0) returned Group(0, expiry=1.0): "
