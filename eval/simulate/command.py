@@ -50,7 +50,8 @@ def add_arguments(
     add_policies(parser, policies, default)
     add = parser.add_argument
     add("--capacity", action=Several, type=tokens, required=True, metavar="TOKENS", help="of each replica: 500k 2M")
-    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help=THRESHOLD_HELP)
+    xi = f"{THRESHOLD_HELP} (default: {START_THRESHOLD})"
+    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help=xi)
     add(
         "--next-prompt-estimate",
         action=Several,

@@ -73,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TOKENS",
         help=f"for all traces or one each (default: 1/{SHARE_CACHED} of the distinct tokens)",
     )
-    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help="ξ, likewise")
+    xi = f"ξ, likewise (default: {START_THRESHOLD})"
+    add("--threshold", action=Several, type=tokens, default=[START_THRESHOLD], metavar="TOKENS", help=xi)
     add_page_size(parser, default=16)
     add(
         "--load", type=number(above=0, below=1), default=0.8, metavar="SHARE", help="of the time that lru is busy (0.8)"
