@@ -19,6 +19,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_128_hexdigest
@@ -66,8 +67,10 @@ class Explainer:
 
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
         lru = policy_for(Config("lru", trim_chunk=config.trim_chunk))
-        self._lru = ShadowCache(lru, capacity // page_size * page_size, page_size)
-        self._unreplayed: deque[tuple[Explanation, Conversation, Turn]] = deque()  # turns that lru has not served
+        self._new_shadow = partial(ShadowCache, lru, capacity // page_size * page_size, page_size)
+        self._lru = self._new_shadow()
+        # Turns that lru has not served; None: the cache was emptied then.
+        self._unreplayed: deque[tuple[Explanation, Conversation, Turn] | None] = deque()
         self._steps: Generator[None, None, int] | None = None  # what is left of the first of them, if it has begun
         self._recorded = 0  # turns, since the last slice
         self._requests: dict[str, Explanation] = {}  # the oldest first
@@ -93,6 +96,10 @@ class Explainer:
             self._record_turn(rid, turn, conversation, threshold, policy)
         except Exception as error:
             self._fail(error)
+
+    def forget_tree(self) -> None:
+        """The cache was emptied after the turns that were recorded until now: so it would have been under lru."""
+        self._unreplayed.append(None)
 
     @property
     def unreplayed(self) -> int:
@@ -167,7 +174,12 @@ class Explainer:
             del self._requests[next(iter(self._requests))]
 
     def _do_step(self) -> None:
-        told, conversation, turn = self._unreplayed[0]
+        waiting = self._unreplayed[0]
+        if waiting is None:
+            self._lru = self._new_shadow()
+            self._unreplayed.popleft()
+            return
+        told, conversation, turn = waiting
         if self._steps is None:
             self._steps = self._lru.serve_in_steps(conversation, turn)
         try:

@@ -220,6 +220,8 @@ class LearningComponent(FullComponent):
                 conversation = self._record(learner, served)
                 if conversation is not None and served.node_id is not None:
                     self.write_use(served.node_id, conversation)
+                if served.is_last_of_tree and self.explainer is not None:
+                    self.explainer.forget_tree()
                 if self.learner is learner:  # or the breaker has tripped
                     self._put_in_force(learner.policy)
             except Exception as error:
@@ -241,7 +243,10 @@ class LearningComponent(FullComponent):
 
     def forget_nodes(self) -> None:
         """The tree is emptied: turns that wait to be recorded are of no node of the next one."""
-        self._unrecorded.forget_nodes()
+        if self._unrecorded:
+            self._unrecorded.forget_nodes()
+        elif self.explainer is not None:
+            self.explainer.forget_tree()
 
     def leave_uses(self, node_id: NodeId, left_id: NodeId) -> None:
         """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""

@@ -39,6 +39,7 @@ class ServedTurn:
     is_leaf: bool  # whether nothing that was cached then continued it
     is_back: bool = False  # whether a request that continues it has come
     is_over: bool = False  # whether its session was closed, so that none will come
+    is_last_of_tree: bool = False  # whether the tree was emptied before another one was served
     is_made_ahead: bool = False  # whether it is no turn, but what a conversation will go on with was prefilled
 
 
@@ -83,6 +84,8 @@ class UnrecordedTurns:
             served.node_id, hints = None, served.turn.hints
             if hints is not None:
                 served.turn = served.turn._replace(hints=hints.without_claims())
+        if self._waiting:
+            self._waiting[-1].is_last_of_tree = True
         self._at = {None: [*self._waiting]} if self._waiting else {}
 
     @property
