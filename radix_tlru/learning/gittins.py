@@ -36,9 +36,10 @@ def gittins(hazards: NDArray[np.float64]) -> list[float]:
     """
     index: list[float] = []
     blocks: list[tuple[float, float, float]] = []  # bands taken together, the nearest last
-    for hazard, stays in zip(hazards[::-1].tolist(), [0.0, *np.exp(-hazards[-2::-1] * _WIDTHS).tolist()], strict=True):
-        hit = 1.0 - stays  # P(returns in the band), if it is reached
-        held = hit / hazard
+    # P(returns in the band), if it is reached; 1 - exp(-x) would be 0 where little is, and the band never merged.
+    hits = [1.0, *(-np.expm1(-hazards[-2::-1] * _WIDTHS)).tolist()]
+    for hazard, hit in zip(hazards[::-1].tolist(), hits, strict=True):
+        stays, held = 1.0 - hit, hit / hazard
         while blocks and blocks[-1][0] * held > hit * blocks[-1][1]:  # what follows promises more
             next_hit, next_held, next_stays = blocks.pop()
             hit, held, stays = hit + stays * next_hit, held + stays * next_held, stays * next_stays

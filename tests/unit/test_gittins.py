@@ -95,6 +95,13 @@ def test_a_fresh_conversation_is_worth_what_it_will_soon_be_worth() -> None:
     assert index[BANDS.index(128.0)] < 1e-8
 
 
+@given(st.floats(1e-30, 1e-12))
+def test_however_unlikely_a_return_is_now_what_is_promised_later_counts(hazard: float) -> None:
+    curve = [0.01 if 45 <= start < 90 else hazard for start in BANDS]
+    best = max(promised(curve, 0, horizon) for horizon in horizons(0))
+    assert curve_of(curve)[0] == pytest.approx(best, rel=1e-6)
+
+
 # ---- between the bands ----
 
 
