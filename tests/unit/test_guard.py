@@ -94,6 +94,15 @@ def test_who_is_worse_falls_back_to_lru_and_does_so_within_the_window() -> None:
     assert shown(guard, turns_of(better, seed=2), 2_000) == "etlru"
 
 
+@pytest.mark.parametrize(("more", "refused"), [(0.008, {}), (0.013, {"etlru": "mean"})])
+def test_who_is_in_force_may_prefill_up_to_1_percent_more_than_lru(more: float, refused: dict[str, str]) -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(better), 1_000) == "etlru"
+    for uncached in islice(turns_of(lambda lru, number: round(lru * (1 + more))), 2_000):
+        guard.count_turn(PROMPT, uncached, 0)
+    assert (guard.preferred, guard.refused) == ("lru" if refused else "etlru", refused)
+
+
 WORSE_IN_ONE_THING: dict[str, Callable[[int, int], int]] = {
     # Each has far less TEL.
     "p50": lambda lru, number: 2_500 if 1_200 < lru < 2_500 else min(lru, 2_500),

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from radix_tlru.learning import turn_log
-from radix_tlru.learning.turn_features import SIZES, Feature, Features
+from radix_tlru.learning.turn_features import NOTHING_KNOWN, SIZES, Feature, Features
 from radix_tlru.learning.turn_log import Intervals, TurnLog
 
 RINGS = 4  # rows of a small ring
@@ -118,6 +118,7 @@ def ring(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int
 
 
 def test_a_log_has_the_silence_of_each_of_the_last_turns(ring: int) -> None:
+    @example([(0.0, what, 0, NOTHING_KNOWN, 1) for what in ("turn", "supersede", "return")])
     @given(steps)
     def holds(steps_taken: list[tuple[float, str, int, Features, int]]) -> None:
         log, plain = written(steps_taken, ring)
