@@ -227,6 +227,16 @@ def test_beyond_what_was_seen_times_go_on_as_they_did() -> None:
     assert tokens_within(times, 5.0) < 20  # not even the smallest was as quick
 
 
+def test_beyond_what_was_seen_prefills_are_as_late_as_those_of_the_two_largest_sizes() -> None:
+    times = PrefillTimes()
+    for tokens, late in ((100, 0), (400, 0), (1_600, 3)):  # of 32 each: 3 of 64, but 3 of 32 are more than 1 in 20
+        for number in range(32):
+            times.add(Sample(tokens, tokens * (1.5 if number < late else 1.0)))
+    near = times.near(10_000.0)
+    assert near is not None
+    assert (near.line.tokens(10_000.0), near.late) == (pytest.approx(10_000.0), 1.0)
+
+
 @pytest.mark.parametrize(
     ("overhead", "left"),
     [

@@ -117,6 +117,20 @@ def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: 
         assert order.over_budget == fresh.over_budget
 
 
+def test_at_the_end_of_a_turn_a_leaf_without_a_price_tells_the_time() -> None:
+    """It was used 1,000 s after the others, whose groups have expired by then: those get their new prices at once."""
+    leaves = Leaves(Policy(LearnedReturns(), AnyPrompt(), THRESHOLD, median_weight=1.0))
+    for leaf_id, stamp in enumerate((0.0, 1.0, 2.0, 1_000.0)):
+        if stamp == 1_000.0:
+            leaves.order.choose_victim(1)  # the others get a price
+        conversation = Conversation(stamp, leaf_id, 0, 1_000, 0)
+        conversation.features = NOTHING_KNOWN
+        leaves.appear(leaf_id, Leaf(0, 960, 960, float(leaf_id), conversation))
+    assert sorted(leaves.order._entries.expired(1_000.0, 9)) == [0, 1, 2]
+    leaves.order.renew_prices()
+    assert [*leaves.order._entries.expired(1_000.0, 9)] == []
+
+
 def test_without_price_levels_a_move_of_the_threshold_or_of_w_gives_no_leaf_a_new_price() -> None:
     leaves = CountedLeaves(LRU)
     for leaf_id in range(100):

@@ -250,6 +250,14 @@ def test_a_look_at_a_large_order_judges_few_leaves_and_foresees_the_victims(poli
     assert len(foreseen) == 5
 
 
+def test_a_look_finds_as_many_victims_as_it_is_asked_for() -> None:
+    leaves = Leaves(LRU)
+    for number in range(1, 101):
+        leaves.appear(number, conversation(50, last_access=number))
+    leaves.evict(50)  # all have a price now
+    assert [each.victim.leaf_id for each in preview((leaves.order,), 30)] == list(range(2, 32))
+
+
 class OrderAgainstAScan(RuleBasedStateMachine):
     """Whatever leaves do, the order's next victim is the one that a look at all of them would choose."""
 
