@@ -14,6 +14,7 @@ class Right(Recency):
     """A right one, with what a model of one's own has."""
 
     def observe(self, turn: Any, conversation: Any) -> None:
+        assert (len(turn.prompt_ids), len(turn.answer_ids)) == (turn.prompt_len, turn.answer_len)
         conversation.annotation = len(turn.answer_ids)
 
 
