@@ -12,15 +12,16 @@ from radix_tlru.hints.models import HintedReturns
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.return_model import LearnedReturns
 from radix_tlru.learning.turn_features import NOTHING_KNOWN
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency, ReturnModel
 from radix_tlru.policy.order import CORRECTED, REPRICED, EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
-from tests.helpers.leaves import Leaves
+from tests.helpers.leaves import Leaves, unbounded_decisions
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100
-LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+RECENCY = Recency()
+LRU = Policy(RECENCY, AnyPrompt(), THRESHOLD, median_weight=1.0)
 
 
 class CountedLeaves(Leaves):
@@ -33,8 +34,8 @@ class CountedLeaves(Leaves):
         return super().get(leaf_id)
 
 
-def moved(threshold: int, weight: float) -> Policy:
-    return Policy(Recency(), FixedPrompt(NEXT_PROMPT), threshold, weight)
+def moved(threshold: int, weight: float, returns: ReturnModel = RECENCY) -> Policy:
+    return Policy(returns, FixedPrompt(NEXT_PROMPT), threshold, weight)
 
 
 @given(
@@ -90,31 +91,39 @@ def test_a_moved_threshold_reprices_few_leaves_and_the_cheapest_of_them_goes(
     assert leaves.order.over_budget == expected
 
 
+@pytest.mark.parametrize("returns", [RECENCY, LearnedReturns()])
 @given(weights=st.lists(st.sampled_from([0.0, 0.05, 0.3, 0.9, 1.0]), min_size=1, max_size=4), taken=st.integers(0, 9))
-def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(weights: list[float], taken: int) -> None:
-    held = {n: Leaf(0, 100 * n, 100 * n, float(7 * n % 11)) for n in range(1, 11)}
-    order, fresh = (
-        EvictionOrder(moved(THRESHOLD, 0.5), 1, held.get),
-        EvictionOrder(moved(THRESHOLD, weights[-1]), 1, held.get),
-    )
-    for leaf_id in held:
-        order.add_leaf(leaf_id)
-        fresh.add_leaf(leaf_id)
-    for weight in weights:
-        order.choose_victim(1)
-        order.switch_policy(moved(THRESHOLD, weight))
-    for _ in range(taken):
-        victim = order.choose_victim(10_000)
-        assert victim == fresh.choose_victim(10_000)
-        assert victim is not None
-        order.remove_leaf(victim.leaf_id)
-        fresh.remove_leaf(victim.leaf_id)
-        rest = held.pop(victim.leaf_id)._replace(end=victim.keep)
-        if victim.keep:
-            held[100 + victim.leaf_id] = rest
-            order.add_leaf(100 + victim.leaf_id)
-            fresh.add_leaf(100 + victim.leaf_id)
-        assert order.over_budget == fresh.over_budget
+def test_an_order_that_follows_w_is_as_if_it_had_had_it_from_the_start(
+    returns: ReturnModel, weights: list[float], taken: int
+) -> None:
+    held: dict[int, Leaf] = {}
+    for n in range(1, 11):
+        conversation = Conversation(100.0 * (7 * n % 11), n, 0, 1_000, 0)
+        conversation.features = NOTHING_KNOWN
+        held[n] = Leaf(0, 100 * n, 100 * n, float(7 * n % 11), conversation)
+    with unbounded_decisions():
+        order, fresh = (
+            EvictionOrder(moved(THRESHOLD, 0.5, returns), 1, held.get),
+            EvictionOrder(moved(THRESHOLD, weights[-1], returns), 1, held.get),
+        )
+        for leaf_id in held:
+            order.add_leaf(leaf_id)
+            fresh.add_leaf(leaf_id)
+        for weight in weights:
+            order.choose_victim(1)
+            order.switch_policy(moved(THRESHOLD, weight, returns))
+        for _ in range(taken):
+            victim = order.choose_victim(10_000)
+            assert victim == fresh.choose_victim(10_000)
+            assert victim is not None
+            order.remove_leaf(victim.leaf_id)
+            fresh.remove_leaf(victim.leaf_id)
+            rest = held.pop(victim.leaf_id)._replace(end=victim.keep)
+            if victim.keep:
+                held[100 + victim.leaf_id] = rest
+                order.add_leaf(100 + victim.leaf_id)
+                fresh.add_leaf(100 + victim.leaf_id)
+            assert order.over_budget == fresh.over_budget
 
 
 def test_at_the_end_of_a_turn_a_leaf_without_a_price_tells_the_time() -> None:
