@@ -89,7 +89,7 @@ class HintedReturns(ReturnModelWrapper):
             return Group(_ENDED, expiry)
         group = self.inner_group(leaf, self._inside(now), least if kind == _PLAIN else math.inf)
         inner_expiry = group.expiry
-        if not self.in_seconds and inner_expiry < math.inf:
+        if not self.in_seconds:
             inner_expiry = max(now + (inner_expiry - self._now) / self._pace, math.nextafter(now, math.inf))
         return Group(group.number * _KINDS + kind, min(inner_expiry, expiry))
 

@@ -121,7 +121,6 @@ class Conversations:
         if before is None:
             self.begun += 1
             conversation = Conversation(stamp, self.begun, 0, turn.context_len, min(turn.cached_len, turn.context_len))
-            conversation.new_len = turn.prompt_len - conversation.shared_len
             conversation.family = conversation.number
         else:
             conversation = Conversation(stamp, before.number, before.turn + 1, turn.context_len, before.shared_len)
@@ -137,7 +136,7 @@ class Conversations:
             # Without a reasoning parser nobody tells how much of an answer is left out: then it is all of it.
             left_out = 0 if self.answers.is_rewritten else turn.answer_len
             conversation.known_next_tokens -= turn.thought_len or left_out
-            conversation.reusable_len = min(turn.context_len, self._whole_pages(turn.prompt_len))
+            conversation.reusable_len = self._whole_pages(turn.prompt_len)
         self._served += 1
         conversation.turn_index = self._served
         return conversation
@@ -166,7 +165,7 @@ class Conversations:
             conversation.prefix = prefixes[0]
             if left is not None and not prefixes[0].is_common:
                 conversation.family = left.family
-            conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
+        conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
 
     def _supersede(self, conversation: Conversation, left: Conversation | None, shared: int) -> None:
         """A first turn leaves the path of a conversation after ``shared`` tokens, or begins anew in its session."""

@@ -125,8 +125,6 @@ class KnownConversations:
             return 0, 0
         checkpoint = path[-1]
         other = prompts.get(checkpoint)
-        if other is conversation:
-            return 0, 0
         if other is not None:
             if other.last_prompt == checkpoint:
                 other.last_prompt = 0

@@ -171,7 +171,7 @@ class _UsualTimes:
     """The usual time of a prefill by its tokens: lines between the medians of the groups, which rise.
 
     Args:
-        groups: two or more.
+        groups: two or more, the largest at least ``ratio`` times as large as the smallest.
         ratio: the line below the smallest group goes through it and through the first group at least ``ratio`` times as
             large; the line above the largest group goes through one at most 1 / ``ratio`` as large.
     """
@@ -181,8 +181,8 @@ class _UsualTimes:
         self.sizes = [group.tokens for group in groups]
         self.times = [group.ms for group in groups]
         last = len(groups) - 1
-        self.below = self._chord(0, min(bisect_left(self.sizes, ratio * self.sizes[0]), last))
-        self.above = self._chord(max(bisect_right(self.sizes, self.sizes[-1] / ratio) - 1, 0), last)
+        self.below = self._chord(0, bisect_left(self.sizes, ratio * self.sizes[0]))
+        self.above = self._chord(bisect_right(self.sizes, self.sizes[-1] / ratio) - 1, last)
         self._lines = [self.below, *(self._chord(number, number + 1) for number in range(last)), self.above]
 
     def ms(self, tokens: float) -> float:
