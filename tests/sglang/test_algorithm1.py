@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from radix_tlru import Config
 from radix_tlru.sglang import build_cache
-from radix_tlru.sglang.offline import cache_params, stock_cache
+from radix_tlru.sglang.offline import Core, cache_params, stock_cache
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.examples import examples
 from tests.helpers.reference import PageTrie
@@ -83,6 +83,24 @@ def test_lru_caches_what_stock_caches_but_for_the_tail_of_its_last_victim(
         # ran through the node still shows, and nothing else.
         left = {mine - theirs for mine, theirs in kept if mine > theirs}
         assert ours.cache.full_evictable_size() - stock.cache.full_evictable_size() == (max(left) if left else 0)
+
+
+@pytest.mark.parametrize(("policy", "left"), [("stock", (100, 0)), ("lru", (100, 50)), ("tlru", (50, 100))])
+def test_to_leave_a_path_within_a_node_is_a_use_of_what_is_behind_it_under_lru_alone(
+    policy: str, left: tuple[int, int], tree_core: Core
+) -> None:
+    """A and B of 100 tokens, then 50 of A and 50 others: 250 are held. Another 100 are 50 too many for a pool of 300.
+
+    By that use B is the oldest under lru, as in stock, which drops it whole. Without it the second half of A is.
+    """
+    if policy == "stock":
+        driver = Driver(stock_cache(300, core=tree_core))
+    else:
+        driver = Driver(our_cache(300, policy=policy, threshold=10**9, next_prompt_estimate=0))
+    a, b, fork, last = (list(range(1_000 * name, 1_000 * name + 100)) for name in range(4))
+    for context in (a, b, a[:50] + fork[:50], last):
+        driver.request(context)
+    assert (driver.resident(a), driver.resident(b)) == left
 
 
 def test_two_caches_fed_the_same_evict_the_same() -> None:
