@@ -1,9 +1,10 @@
 """`python -m eval tune`: which policy, ξ and w to serve a trace with, what to expect of them, and the flags to paste.
 
 Every setting serves the whole trace and knows nothing of what is to come. The choice is made on the first half of the
-requests; what is expected is said of the second half. The choice: of all settings whose TEL is within a tolerance (1 %)
-of the least, the one with the lowest median. Where it is no better than stock lru on the second half, no flags are
-printed.
+requests; what is expected is said of the second half. The choice: of the settings whose median keeps its limit, those
+whose TEL is within a tolerance (1 %) of the least; of these the one with the lowest median. Where it is no better than
+stock lru on the second half, no flags are printed. Where it is, but other sessions could have said otherwise, a line
+says so.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from eval.arguments import (
@@ -30,14 +33,18 @@ from eval.arguments import (
     weight_text,
     whole,
 )
+from eval.compare.bootstrap import FEWEST_SESSIONS, Sample, draws, interval, resampled
+from eval.compare.changes import METRICS
 from eval.parallel import in_parallel
-from eval.simulate.cells import Cell, outcome
+from eval.simulate.cells import Cell, outcome, uncached_tokens
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.timing import Timing, TimingError
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
 from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
+from eval.traces.request import Request
+from eval.traces.variants import sessions_of
 from radix_tlru.config import DEFAULT_NEXT_PROMPT, FLAGS
 
 BASELINE = "sglang-lru"
@@ -63,7 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_policies(parser, POLICIES, POLICIES, "tlru, etlru: to choose from (default: both)")
     own = "; ".join(f"{policy}: {' '.join(map(weight_text, weights))}" for policy, weights in WEIGHTS.items())
     add("--median-weight", action=Several, type=median_weight, metavar="W", help=f"w to choose from (default: {own})")
-    add("--median-limit", type=number(), metavar="PERCENT", help="by how much the median may rise (default: any)")
+    limited = "by how much the median may rise, on the half that is chosen by (default: %(default)g)"
+    add("--median-limit", type=number(), default=1.0, metavar="PERCENT", help=limited)
     add("--jobs", type=whole(1), default=1, metavar="N", help="settings tried side by side (default: 1)")
     add("--out", type=Path, required=True, metavar="DIR", help="for tune.json and frontier.png")
 
@@ -101,11 +109,13 @@ def run(args: argparse.Namespace) -> int:
     if draw(settings, chosen, args.out / "frontier.png", title):
         files.append(args.out / "frontier.png")
 
+    change = _Change(stock, chosen, trace.requests, objective)
     show(
         f"{timing} ({timing.origin}): {args.slo:g} ms is ξ = {objective:,}",
-        _expected(stock, chosen, timing, title),
+        _expected(stock, chosen, change, timing, title),
         f"{len(settings)} settings tried; all of them: {', '.join(map(str, files))}",
         f"\n  {flags_of(chosen.cell)}" if is_better else _no_better(stock, others),
+        *change.doubts() * is_better,
     )
     return 0
 
@@ -144,11 +154,11 @@ def _try(cell: Cell, objective: int, source: TraceSource) -> Setting:
     half = len(requests) // 2
     parts = ((requests[:half], cached[:half]), (requests[half:], cached[half:]))
     first, second = (outcome(part, found, objective) for part, found in parts)
-    return Setting(cell, first, second)
+    return Setting(cell, first, second, uncached_tokens(*parts[1]))
 
 
 def choose(
-    settings: Sequence[Setting], stock: Setting, median_limit: float | None = None, tolerance: float = TAIL_TOLERANCE
+    settings: Sequence[Setting], stock: Setting, median_limit: float, tolerance: float = TAIL_TOLERANCE
 ) -> Setting:
     """The lowest median among those whose TEL is within ``tolerance`` of the least, all on the first half.
 
@@ -158,10 +168,12 @@ def choose(
     Raises:
         ValueError: no setting keeps the limit.
     """
-    limit = float("inf") if median_limit is None else stock.first.p50 * (1 + median_limit / 100)
+    limit = stock.first.p50 * (1 + median_limit / 100)
     allowed = [one for one in settings if one.first.p50 <= limit]
     if not allowed:
-        raise ValueError(f"--median-limit {median_limit:g}: no setting that was tried keeps it")
+        raise ValueError(
+            f"--median-limit {median_limit:g}: no setting that was tried keeps it: allow more, or keep stock lru"
+        )
     least = min(one.first.tel for one in allowed)
     near = [one for one in allowed if one.first.tel <= least * (1 + tolerance)]
     return min(near, key=lambda one: (one.first.p50, one.first.tel))
@@ -178,19 +190,48 @@ def _row(one: Setting, chosen: bool) -> dict[str, Any]:
     return {**asdict(one.cell), "chosen": chosen, "first_half": asdict(one.first), "second_half": asdict(one.second)}
 
 
-def _expected(stock: Setting, chosen: Setting, timing: Timing, title: str) -> Table:
-    result = table("Expected, from the second half of the trace", ("", "stock lru", title, "change"))
-    before, after = stock.second, chosen.second
-    rows: list[tuple[str, float, float, str]] = [
-        *(
-            (f"TTFT {name} (ms)", timing.ms(getattr(before, name)), timing.ms(getattr(after, name)), "{:,.0f}")
-            for name in ("p50", "p90", "p95", "p99")
-        ),
-        ("uncached tokens, mean", before.mean, after.mean, "{:,.0f}"),
-        ("requests over the SLO", before.violations, after.violations, "{:,.0f}"),
-        ("TEL (tokens over ξ)", before.tel, after.tel, "{:,.0f}"),
-        ("hit ratio", before.hit_ratio, after.hit_ratio, "{:.1%}"),
+class _Change:
+    """How far the changes against stock lru on the second half would move if other sessions had come."""
+
+    def __init__(self, stock: Setting, chosen: Setting, requests: Sequence[Request], objective: int) -> None:
+        second = len(requests) // 2
+        prompt = np.array([request.prompt_tokens for request in requests[second:]])
+        numbers, session = np.unique(sessions_of(requests)[second:], return_inverse=True)
+        drawn = draws(len(numbers))
+        self._is_known = len(numbers) >= FEWEST_SESSIONS
+        self._stock, self._chosen = (
+            resampled(Sample(one.uncached, prompt, session), objective, drawn) for one in (stock, chosen)
+        )
+
+    def ends(self, metric: str, of: Callable[[float], float] = float) -> NDArray[np.float64]:
+        """Ends of the 95 % interval of the relative change of ``of`` a figure; nan: it cannot be told."""
+        if not self._is_known:
+            return np.full(2, np.nan)
+        column = METRICS.index(metric)
+        stock, chosen = (np.array(list(map(of, figures[:, column]))) for figures in (self._stock, self._chosen))
+        return interval(np.divide(chosen, stock, out=np.full_like(stock, np.nan), where=stock != 0) - 1)
+
+    def doubts(self) -> list[str]:
+        """Why a lower TEL may be no better policy."""
+        _, most = self.ends("tel")
+        if np.isnan(most):
+            return [f"By chance or not cannot be told: fewer than {FEWEST_SESSIONS} sessions, or some without any TEL."]
+        return ["Chance alone may have lowered TEL: its interval holds 0. Try more of this traffic."] * bool(most >= 0)
+
+
+def _expected(stock: Setting, chosen: Setting, change: _Change, timing: Timing, title: str) -> Table:
+    columns = ("", "stock lru", title, "change", "95 % interval")
+    result = table("Expected, from the second half of the trace", columns)
+    rows: list[tuple[str, str, str, Callable[[float], float]]] = [
+        *((f"TTFT {name} (ms)", name, "{:,.0f}", timing.ms) for name in ("p50", "p90", "p95", "p99")),
+        ("uncached tokens, mean", "mean", "{:,.0f}", float),
+        ("requests over the SLO", "violations", "{:,.0f}", float),
+        ("TEL (tokens over ξ)", "tel", "{:,.0f}", float),
+        ("hit ratio", "hit_ratio", "{:.1%}", float),
     ]
-    for name, old, new, form in rows:
-        result.add_row(name, form.format(old), form.format(new), f"{new / old - 1:+.1%}" if old else "–")
+    for name, metric, form, of in rows:
+        old, new = (of(getattr(one.second, metric)) for one in (stock, chosen))
+        low, high = change.ends(metric, of)
+        ends = "–" if np.isnan(low) else f"{low:+.1%} to {high:+.1%}"
+        result.add_row(name, form.format(old), form.format(new), f"{new / old - 1:+.1%}" if old else "–", ends)
     return result

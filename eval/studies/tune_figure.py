@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from eval.arguments import weight_text
 from eval.render.looks import INK, RC, look, percent_axis
@@ -21,6 +23,7 @@ class Setting:
     cell: Cell
     first: Outcome
     second: Outcome
+    uncached: NDArray[np.int64]  # tokens of each request of the second half
 
 
 def draw(settings: Sequence[Setting], chosen: Setting, path: Path, title: str) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
@@ -24,7 +25,9 @@ NOTHING = Outcome(10, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0, 0, {}, 0.0)
 
 
 def setting(weight: float, p50: float, tel: int) -> Setting:
-    return Setting(replace(CELL, median_weight=weight), replace(NOTHING, p50=p50, tel=tel), NOTHING)
+    return Setting(
+        replace(CELL, median_weight=weight), replace(NOTHING, p50=p50, tel=tel), NOTHING, np.zeros(10, np.int64)
+    )
 
 
 STOCK = setting(0.0, 100.0, 2000)
@@ -32,15 +35,15 @@ FRONTIER = [setting(0.0, 140.0, 1000), setting(0.1, 120.0, 1009), setting(0.2, 9
 
 
 def test_of_settings_with_nearly_the_least_tail_the_one_whose_median_pays_least() -> None:
-    assert choose(FRONTIER, STOCK).cell.median_weight == 0.1
-    assert choose(FRONTIER, STOCK, tolerance=0.0).cell.median_weight == 0.0
-    assert choose(FRONTIER, STOCK, tolerance=0.5).cell.median_weight == 0.2
+    assert choose(FRONTIER, STOCK, 50).cell.median_weight == 0.1
+    assert choose(FRONTIER, STOCK, 50, tolerance=0.0).cell.median_weight == 0.0
+    assert choose(FRONTIER, STOCK, 50, tolerance=0.5).cell.median_weight == 0.2
 
 
 def test_a_limit_of_the_median_leaves_out_what_breaks_it() -> None:
     assert choose(FRONTIER, STOCK, median_limit=0).cell.median_weight == 0.2
     assert choose(FRONTIER, STOCK, median_limit=-15).cell.median_weight == 0.4
-    with pytest.raises(ValueError, match="--median-limit -50: no setting that was tried keeps it"):
+    with pytest.raises(ValueError, match="--median-limit -50: no setting that was tried keeps it: allow more"):
         choose(FRONTIER, STOCK, median_limit=-50)
 
 
@@ -53,7 +56,7 @@ def test_the_flags_to_paste_are_flags_of_the_server() -> None:
 
 def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--trace", TRACE, "--capacity", "40k", "--slo", "100", "--page-size", "16", "--out", str(tmp_path)]
-    assert main(["tune", *words, "--median-weight", "0", "0.2"]) == 0
+    assert main(["tune", *words, "--median-weight", "0", "0.2", "--median-limit", "500"]) == 0
     printed = capsys.readouterr().out
     tried = json.loads((tmp_path / "tune.json").read_text())
     assert len(tried) == 1 + 2 * 4 * 2
@@ -61,11 +64,30 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     (chosen,) = (row for row in tried if row["chosen"])
     assert f"--tlru-threshold {chosen['threshold']} " in printed
     assert f"{chosen['second_half']['tel']:,}" in printed
+    assert "95 % interval" in printed
+    assert "Chance alone" not in printed
     assert chosen["first_half"]["requests"] + chosen["second_half"]["requests"] > 400
     assert chosen["second_half"]["requests"] - chosen["first_half"]["requests"] in (0, 1)
     assert (tmp_path / "frontier.png").stat().st_size > 10_000
     least = min(row["first_half"]["tel"] for row in tried[1:])
     assert chosen["first_half"]["tel"] <= least * 1.01
+
+
+@pytest.mark.parametrize(
+    ("trace", "doubt"),
+    [
+        ("synthetic:conversations=150", "Chance alone may have lowered TEL: its interval holds 0."),
+        ("subagents:sessions=5", "By chance or not cannot be told: fewer than 6 sessions"),
+    ],
+)
+def test_a_gain_that_other_sessions_might_not_have_is_doubted(
+    trace: str, doubt: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--trace", trace, "--capacity", "20k", "--slo", "200", "--policy", "tlru", "--median-weight", "0.4"]
+    assert main(["tune", *words, "--median-limit", "500", "--out", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--radix-eviction tlru" in printed
+    assert doubt in printed
 
 
 @pytest.mark.parametrize(
