@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from eval.__main__ import main
-from eval.compare.cells import _grouped
 from eval.simulate.grid import EVICTIONS
-from eval.trace_arguments import TraceSource
 from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
@@ -25,7 +23,7 @@ SIMULATE_KEYS = {
 }
 
 
-def compare(out: Path, trace: Path, *flags: str, capacity: int = CAPACITY) -> int:
+def compare(out: Path, trace: Path | str, *flags: str, capacity: int = CAPACITY) -> int:
     sizes = ("--capacity", str(capacity), "--threshold", str(THRESHOLD), "--page-size", str(BLOCK), "--jobs", "1")
     return main(["compare", "--out", str(out), "--trace", str(trace), *sizes, *flags])
 
@@ -140,9 +138,12 @@ def test_what_a_trace_is_too_small_for_is_said(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_sessions_are_drawn_with_their_subagents(tmp_path: Path) -> None:
-    source = TraceSource("subagents:sessions=3,span_s=100")
-    assert int(_grouped(source).session.max()) + 1 == 3
-    assert _grouped(source).drawn.shape[1] == 3
+    """Five sessions are too few for intervals, however many subagents they have."""
+    for sessions, has_intervals in (5, False), (6, True):
+        out = tmp_path / str(sessions)
+        assert compare(out, f"subagents:sessions={sessions},span_s=100", "--policy", "etlru", capacity=500_000) == 0
+        ends = [end for row in rows(out) for _, *both in row["against_lru"].values() for end in both]
+        assert any(end is not None for end in ends) == has_intervals
 
 
 def test_a_policy_that_is_worse_is_told_where(tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]) -> None:

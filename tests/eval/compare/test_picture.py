@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from eval.compare.picture import gap_closed, kinds, worst_figures
 from eval.compare.verdict import verdicts
-from tests.eval.compare.test_verdict import row
+from tests.helpers.verdict_rows import row
 
 
 def short(*traces: str) -> list[str]:
