@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from radix_tlru.policy.models import ReturnModel, for_another_order
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 
-__all__ = ["IN_FORCE", "Rule", "Selector", "sparsity"]
+__all__ = ["IN_FORCE", "Rule", "Selector", "is_sampled", "sparsity"]
 
 _FEWEST = 100  # contexts that a shadow holds at least, unless the cache itself holds fewer
 _MOST_SPARSE = 16  # one conversation in so many is served by a shadow, at the sparsest; its branches are, too
@@ -42,6 +43,15 @@ def sparsity(capacity: int, turns: int, tokens: int) -> int:
     """Conversations for each that shadows should sample, where ``turns`` had contexts of ``tokens`` in all."""
     held = capacity * turns // max(tokens, 1)  # contexts that fit into the cache
     return min(max(held // _FEWEST, 1), _MOST_SPARSE)
+
+
+def is_sampled(family: int, one_in: int) -> bool:
+    """Whether shadows serve the conversations of that number: one of each ``one_in`` that begin one after the other.
+
+    Which one, a hash says: of calls in a cycle, as the steps of a pipeline are, every n-th may be of one kind.
+    """
+    group, place = divmod(family, one_in)
+    return one_in == 1 or zlib.crc32(group.to_bytes(8, "little")) % one_in == place
 
 
 class Selector:
@@ -89,7 +99,7 @@ class Selector:
         found.
         """
         self._count_context(turn.context_len)
-        if conversation.family % self.one_in:
+        if not is_sampled(conversation.family, self.one_in):
             return
         self.prompt_tokens += turn.prompt_len
         uncached: list[int] = []
@@ -114,7 +124,7 @@ class Selector:
     def without(self, conversation: Conversation) -> Iterator[None]:
         """Take a conversation out of the orders of the shadows while what is known of it changes."""
         with ExitStack() as orders:
-            if conversation.family % self.one_in == 0:
+            if is_sampled(conversation.family, self.one_in):
                 for shadow in self._shadows.values():
                     orders.enter_context(shadow.without(conversation))
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -18,7 +19,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
-from radix_tlru.learning.selector import IN_FORCE, Selector, sparsity
+from radix_tlru.learning.selector import IN_FORCE, Selector, is_sampled, sparsity
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.sharded_dict import SHARDS
@@ -159,7 +160,17 @@ def test_shadows_are_made_anew_where_contexts_become_much_longer() -> None:
             pass
         found.append(selector.one_in)
     assert found == [15] * 999 + [1] * 1_001
-    assert selector.sampled == 999 // 15 + 1_001, "what was sampled before still counts"
+    before = sum(is_sampled(number, 15) for number in range(1, 1_000))
+    assert selector.sampled == before + 1_001, "what was sampled before still counts"
+
+
+@pytest.mark.parametrize("cycle", [2, 3, 8, 16])
+@pytest.mark.parametrize("one_in", [2, 6, 16])
+def test_of_calls_that_come_in_a_cycle_the_shadows_see_each(one_in: int, cycle: int) -> None:
+    sampled = Counter(number % cycle for number in range(200 * one_in * cycle) if is_sampled(number, one_in))
+    assert len(sampled) == cycle
+    assert sampled.total() == 200 * cycle
+    assert all(100 < count < 300 for count in sampled.values()), "200 each, but for chance"
 
 
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
