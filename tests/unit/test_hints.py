@@ -152,6 +152,20 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
     assert late == sorted(late), "twice the time has passed, and it is not coming"
 
 
+def test_who_returns_soon_is_as_dear_as_the_time_left_says_but_four_times_as_dear_at_most() -> None:
+    returns = HintedReturns(RecentTurns())
+    now = 100.0  # turns, of a second each
+    returns.stamp(Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0)))
+    returns.stamp(Leaf(0, 64, 64, 0.0, Conversation(now, 2, 0, 64, 0, turn_index=now)))
+    rates = {}
+    for left in (1.5, 40.0, 300.0):
+        known = Conversation(61.0, 3, 0, 64, 0, turn_index=61.0, hints=Hints(returns_in_s=now - 61.0 + left))
+        leaf = Leaf(0, 64, 64, 0.0, known)
+        rates[left] = returns.rate(returns.group(leaf, now).number, 61.0, now)
+    # 39 turns ago: 1 / 40. The time left is rounded down to a power of 2.
+    assert rates == {1.5: pytest.approx(DEAREST / 40), 40.0: pytest.approx(1 / 32), 300.0: pytest.approx(1 / 40)}
+
+
 def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
     assert [factor(priority) for priority in (0, 35, 100)] == [0.0, 1.0, DEAREST]
     lines = Lines(LRU_LIKE, capacity=100_000)
@@ -219,10 +233,12 @@ class Fresh(RecentTurns):
 
 def test_a_group_that_expires_in_turns_expires_in_seconds_at_the_pace_of_late() -> None:
     returns = HintedReturns(Fresh())
-    for turn_index, stamp in ((1, 100.0), (5, 120.0)):  # 4 turns in 20 s
-        known = Conversation(stamp, 1, 0, 1_600, 0, turn_index=turn_index)
-        leaf = Leaf(0, 1_600, 1_600, 0.0, known)
-        assert returns.stamp(leaf) == stamp
+    seen = ((1, 100.0), (2, 105.0), (5, 120.0))  # 4 turns in 20 s
+    first, older, leaf = (
+        Leaf(0, 1_600, 1_600, 0.0, Conversation(stamp, 1, 0, 1_600, 0, turn_index=turn)) for turn, stamp in seen
+    )
+    for each in (first, leaf, older):  # time does not run backwards
+        assert returns.stamp(each) == each.conversation.stamp
     assert returns.group(leaf, 120.0).expiry == 120.0 + 10 * 20 / 4
     assert returns.group(leaf._replace(conversation=None), 120.0).expiry == 120.0 + 5 * 20 / 4, "from turn 0 to 10"
 
