@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_retention_config_speaks_of_the_prompt_and_then_of_the_answer() -> Non
             {"token_start": 2_000, "token_end": 3_000, "priority": 60},  # beyond the prompt: of nothing
         ],
         "decode_retention_priority": 5,
-        "decode_duration_ms": 1e11,
+        "decode_duration_ms": 1e12,
         "transfer_mode": "DRAM",
     }
     assert retention(kv_cache_retention_config=config) == (
@@ -138,6 +139,7 @@ CONFIGS = f"{CONFIG}.token_range_retention_configs"
             {CONFIG: {"decode_duration_ms": 0}},
             f"{CONFIG}.decode_duration_ms 0: must be a number of milliseconds above 0",
         ),
+        ({CONFIG: {"decode_duration_ms": 1.1e12}}, f"{CONFIG}.decode_duration_ms 1100000000000.0: must be"),
         ({CONFIG: {"token_range_retention_configs": 7}}, f"{CONFIGS} 7: must be a list of up to 16 ranges"),
         (
             {CONFIG: {"token_range_retention_configs": [{**RANGE, "token_end": 0}]}},
@@ -159,6 +161,36 @@ def test_what_is_said_wrongly_is_named_by_its_field(said: dict[str, Any], messag
         read_hints(said, ASKED)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
+
+
+NUMBERS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "tlru.next_prompt_tokens": lambda value: {"tlru": {"next_prompt_tokens": value}},
+    "tlru.returns_in_s": lambda value: {"tlru": {"returns_in_s": value}},
+    **{
+        f"tlru.retention[0].{field}": lambda value, field=field: {
+            "tlru": {"retention": [{"priority": 1, field: value}]}
+        }
+        for field in Range._fields
+    },
+    "retention_seconds": lambda value: {"retention_seconds": value},
+    **{
+        f"{CONFIGS}[0].{field}": lambda value, field=field: {
+            CONFIG: {"token_range_retention_configs": [{**RANGE, field: value}]}
+        }
+        for field in (*RANGE, "duration_ms")
+    },
+    f"{CONFIG}.decode_retention_priority": lambda value: {CONFIG: {"decode_retention_priority": value}},
+    f"{CONFIG}.decode_duration_ms": lambda value: {CONFIG: {"decode_duration_ms": value}},
+    "nvext.agent_hints.osl": lambda value: {"nvext": {"agent_hints": {"osl": value}}},
+}
+
+
+@pytest.mark.parametrize("wrong", [True, "9", [9], -1, float("nan")])
+@pytest.mark.parametrize("field", NUMBERS)
+def test_what_is_no_number_or_below_zero_is_refused_in_every_field_that_takes_a_number(field: str, wrong: Any) -> None:
+    with pytest.raises(HintsError) as error:
+        read_hints(NUMBERS[field](wrong), ASKED)
+    assert str(error.value).startswith(f"{field} {json.dumps(wrong)}: must be a")
 
 
 def test_a_header_has_the_fields_that_a_body_would_have() -> None:
@@ -187,9 +219,17 @@ def test_a_header_that_is_something_else_is_refused(text: str, message: str) -> 
     assert "\n" not in str(error.value)
 
 
+NAMES = (
+    *(*Hints.__slots__, *Range._fields, "token_start", "token_end", "duration_ms", "agent_hints", "osl"),
+    *("token_range_retention_configs", "decode_retention_priority", "decode_duration_ms", "speculative_prefill"),
+)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    st.none() | st.booleans() | st.integers() | st.integers(0, 100) | st.floats() | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+        | st.dictionaries(st.text(), inner, max_size=3)
+    ),
 )
 
 
