@@ -173,6 +173,19 @@ def test_of_calls_that_come_in_a_cycle_the_shadows_see_each(one_in: int, cycle: 
     assert all(100 < count < 300 for count in sampled.values()), "200 each, but for chance"
 
 
+@pytest.mark.parametrize(("fits", "is_new"), [(1, True), (2, False), (4, False), (8, False), (9, True)])
+def test_shadows_stay_unless_more_than_twice_or_less_than_half_as_many_contexts_fit(fits: int, is_new: bool) -> None:
+    """One in four is sampled, as if 400 of 64 tokens fitted in. In truth 100 times ``fits`` do."""
+    lru = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+    selector = Selector({"lru": lru}, 100 * fits * 64, PAGE, 4, LeastTel(["lru"]))
+    before, known = selector._shadows, conversation(family=1)
+    for name in range(1_000):
+        for _ in selector.replay_turn(known, turn(float(name), 64, 64), "lru"):
+            pass
+    assert (selector._shadows is not before) is is_new
+    assert selector.one_in == (fits if is_new else 4)
+
+
 def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
     # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
     candidates = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE).candidates
@@ -272,6 +285,7 @@ def test_a_conversation_that_a_client_ends_goes_first_in_every_shadow() -> None:
     learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
     served = [learner.record_turn(turn(float(number), 640, 640, number)) for number in range(100)]
     assert learner.selector is not None
+    learner.end_conversation(served[0])  # which no shadow holds any more
     for ended in (served[-2], served[-1]):  # with the first of them the policies are others, and all get new prices
         learner.end_conversation(ended)
         for shadow in learner.selector._shadows.values():

@@ -140,6 +140,18 @@ def test_a_lasting_group_is_a_lower_bound_of_the_group_for_as_long_as_it_lasts(
             assert rate_at(time) >= bound
 
 
+@pytest.mark.parametrize(("longer", "shorter"), [(9, 1), (1, 9)])
+def test_of_the_prefixes_that_a_leaf_is_in_the_one_with_the_most_uses_says_how_often_others_come(
+    longer: int, shorter: int
+) -> None:
+    """Uses of each, every 2 s: the one that was found last, of whatever length, has few as yet."""
+    returns = Returns([[1e-6] * (len(AGES) - 1)])
+    known = of_kind(0, 0.0, context_len=LENGTH)
+    known.prefix = prefix_of(640, longer, 2.0, 0.0, prefix_of(320, shorter, 2.0, 0.0))
+    group = returns.group(Leaf(0, 320, LENGTH, 1.0, known), 0.0)
+    assert returns.rate(group.number, 1.0, 0.0) == in_groups(0.5 * 9 / 10 / 4.0 + 1e-6)  # the price is of 4 s later
+
+
 def test_what_a_queued_request_waits_for_goes_last_until_it_is_waited_for_no_more() -> None:
     returns = Returns([[0.5] * (len(AGES) - 1)])
     known = of_kind(0, 100.0, queued_until=160.0)
@@ -343,6 +355,7 @@ def test_a_conversation_is_known_by_its_tokens_and_counts_its_turns_and_waits() 
     third = conversations.record_turn(turn(100, 1400, 1400), is_leaf=True)
     assert (first.number, other.number, second.number, third.number) == (1, 2, 1, 1)
     assert (first.turn, other.turn, second.turn, third.turn) == (0, 0, 1, 2)
+    assert (first.turn_index, other.turn_index, second.turn_index, third.turn_index) == (1, 2, 3, 4)
     assert [(each.wait, each.wait_before) for each in (first, second, third)] == [(-1, -1), (90, -1), (10, 90)]
     assert [each.new_len for each in (first, second, third)] == [1000, 200, 100]
 

@@ -157,7 +157,8 @@ def test_a_leaf_that_is_shared_is_worth_what_the_conversation_promises_and_other
 def test_a_conversation_whose_path_was_left_is_superseded_early_or_late() -> None:
     conversations, words = new_conversations(), Words()
     path = words.fresh(4_096)
-    for shared, how in ((512, Supersession.EARLY), (2_048, Supersession.LATE), (128, Supersession.NONE)):
+    cases = (724, Supersession.EARLY), (1_024, Supersession.LATE), (128, Supersession.NONE)  # of 4,096
+    for shared, how in cases:
         left = conversations.record_turn(told(0.0, [*path[:3_000], *words.fresh(1_096)]), is_leaf=True)
         conversations.record_turn(told(1.0, [*path[:shared], *words.fresh(500)]), is_leaf=True)
         assert left.superseded is how
