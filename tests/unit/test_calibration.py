@@ -227,6 +227,15 @@ def test_beyond_what_was_seen_times_go_on_as_they_did() -> None:
     assert tokens_within(times, 5.0) < 20  # not even the smallest was as quick
 
 
+def test_a_prefill_of_a_size_that_was_seen_once_counts_with_those_next_to_it() -> None:
+    """Of 400 tokens there is one, which took as long as 690: three are a group at least, and the median of these is."""
+    times = PrefillTimes()
+    for tokens, ms, count in ((100, 100.0, 40), (400, 690.0, 1), (700, 700.0, 2), (1_600, 1_600.0, 40)):
+        for _ in range(count):
+            times.add(Sample(tokens, ms))
+    assert tokens_within(times, 650.0) == pytest.approx(650.0, rel=0.01)
+
+
 def test_beyond_what_was_seen_prefills_are_as_late_as_those_of_the_two_largest_sizes() -> None:
     times = PrefillTimes()
     for tokens, late in ((100, 0), (400, 0), (1_600, 3)):  # of 32 each: 3 of 64, but 3 of 32 are more than 1 in 20

@@ -103,6 +103,17 @@ def test_who_is_in_force_may_prefill_up_to_1_percent_more_than_lru(more: float, 
     assert (guard.preferred, guard.refused) == ("lru" if refused else "etlru", refused)
 
 
+@pytest.mark.parametrize(("more", "refused"), [(8, {}), (13, {"etlru": "over ξ"})])
+def test_it_may_be_over_the_threshold_in_up_to_1_percent_more_turns(more: int, refused: dict[str, str]) -> None:
+    """Under lru 1,000 of 2,000 turns are over ξ; under the candidate some more by a token, which no percentile sees."""
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(better), 1_000) == "etlru"
+    lru = [2_000] * 1_000 + [THRESHOLD] * 1_000
+    own = [2_000] * 1_000 + [THRESHOLD + 1] * more + [THRESHOLD] * (1_000 - more)
+    assert shown(guard, iter(zip(own, lru, strict=True)), 2_000) == ("lru" if refused else "etlru")
+    assert guard.refused == refused
+
+
 WORSE_IN_ONE_THING: dict[str, Callable[[int, int], int]] = {
     # Each has far less TEL.
     "p50": lambda lru, number: 2_500 if 1_200 < lru < 2_500 else min(lru, 2_500),

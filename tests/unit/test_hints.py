@@ -164,6 +164,9 @@ def test_who_returns_soon_is_as_dear_as_the_time_left_says_but_four_times_as_dea
         rates[left] = returns.rate(returns.group(leaf, now).number, 61.0, now)
     # 39 turns ago: 1 / 40. The time left is rounded down to a power of 2.
     assert rates == {1.5: pytest.approx(DEAREST / 40), 40.0: pytest.approx(1 / 32), 300.0: pytest.approx(1 / 40)}
+    known = Conversation(now - 1.0, 4, 0, 64, 0, turn_index=now - 1.0, hints=Hints(returns_in_s=1.5))
+    group = returns.group(Leaf(0, 64, 64, 0.0, known), now)
+    assert returns.rate(group.number, now - 1.0, now) == pytest.approx(1.0), "within a second, and less is not told"
 
 
 def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:

@@ -223,6 +223,7 @@ def test_what_other_policies_would_have_cost_is_counted_where_it_is_asked_for() 
     ):
         learner = Learner(config, 10_000, PAGE, watched)
         for name in range(60):
+            assert name >= 50 or learner.selector is None, "it takes 50 turns to know how many contexts fit"
             learner.record_turn(turn(name, 900, 900, name))
         assert (learner.selector is not None) is counted, config
         assert learner.served.requests == 60

@@ -141,6 +141,20 @@ def test_a_prompt_model_of_several_levels_takes_the_unlikely_loss_first() -> Non
     assert [phase for _, _, phase in taken] == ["tel_safe"] * 2 + ["lru"] * 4
 
 
+def test_where_no_level_is_free_no_token_is_safe() -> None:
+    class Two:
+        probabilities = (0.25, 1.0)
+
+        def next_prompt(self, leaf: Leaf, level: int) -> int | None:
+            return (100, None)[level]
+
+    leaves = Leaves(Policy(Recency(), Two(), THRESHOLD, median_weight=0.0))
+    leaves.appear(1, conversation(2000, last_access=0))
+    assert leaves.order.over_budget == 0
+    assert leaves.evict(10_000) == (1, 500, "lru")
+    assert leaves.order.over_budget == 0
+
+
 @given(
     history=st.integers(1, 2000),
     trimmed=st.integers(0, 500),

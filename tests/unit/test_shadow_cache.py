@@ -101,18 +101,27 @@ def test_of_prefixes_on_one_path_each_is_held_once_whichever_was_found_first(ord
     assert found == [0, *order]
 
 
-def test_a_prefix_that_is_found_on_the_path_of_a_longer_one_takes_what_that_held() -> None:
-    """Whose path they leave is not in the shadow, which samples: the prefixes alone say what is shared."""
+@pytest.mark.parametrize(
+    ("sampled", "expected"), [((2, 3, 4), [0, 0, 2_048]), ((2, 4), [0, 2_048]), ((3, 4), [0, 1_024]), ((4,), [0])]
+)
+def test_a_prefix_that_is_found_on_the_path_of_a_longer_one_takes_what_that_held(
+    sampled: tuple[int, ...], expected: list[int]
+) -> None:
+    """Whose path they leave is not in the shadow, which samples: the prefixes alone say what is shared.
+
+    The second conversation leaves the path after 2,048 tokens, the third after 1,024, the fourth after 2,048: only that
+    one is known to go on behind both.
+    """
     shadow, conversations, words = ShadowCache(LRU, 100_000, 1), new_conversations(), Words()
     path = words.fresh(4_096)
     found = []
     for at, shared in enumerate((4_096, 2_048, 4_096, 1_024, 2_048)):
         served = told(float(at), path[:shared] + words.fresh(500 if at else 0))
         conversation = conversations.record_turn(served, is_leaf=True)
-        if conversation.number > 1:
+        if conversation.number in sampled:
             found.append(shadow.serve(conversation, served))
-    assert found == [0, 0, 2_048], "only the last one is known to go on behind both"
-    assert shadow._resident == held(shadow) == 2_048 + 3 * 500
+    assert found == expected
+    assert shadow._resident == held(shadow) == 2_048 + len(sampled) * 500
 
 
 def test_branches_of_a_conversation_are_sampled_together_until_many_share_its_prefix() -> None:
