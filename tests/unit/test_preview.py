@@ -64,6 +64,15 @@ def test_what_goes_next_is_told_as_of_the_newest_use_even_if_that_leaf_has_no_pr
         assert told.victim.leaf_id == victim.leaf_id == cheapest
 
 
+def test_prices_are_told_as_of_the_time_of_the_order_though_every_leaf_was_used_before() -> None:
+    leaves = {number: Leaf(0, LENGTH, LENGTH, float(number)) for number in range(3)}
+    order = EvictionOrder(Policy(Recency(), AnyPrompt(), threshold=600, median_weight=1.0), 1, leaves.get)
+    for number in leaves:
+        order.add_leaf(number)
+    order.advance_clock(1_000.0)
+    assert [each.price.return_rate for each in preview((order,), 3)] == [1 / 1_001, 1 / 1_000, 1 / 999]
+
+
 @pytest.mark.parametrize("in_force", ["learned", "lru"])
 def test_a_decision_meets_few_expired_entries_and_none_under_another_policy(
     in_force: str, monkeypatch: pytest.MonkeyPatch
