@@ -19,6 +19,7 @@ from radix_tlru.policy.models import Recency
 from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed
 from radix_tlru.sglang.scheduler.ranks import Rank
 from tests.helpers.caches import Driver, our_cache
+from tests.helpers.turns import told
 
 pytestmark = pytest.mark.usefixtures("tree_core")
 
@@ -111,6 +112,21 @@ def test_a_leaf_that_cannot_be_priced_while_its_turn_is_recorded_leaves_stock_lr
     check_lru(driver)
 
 
+@pytest.mark.parametrize("hook", ["end_conversation", "record_prefill"])
+def test_so_does_what_a_client_seldom_asks_for(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = learning()
+    use(driver)
+    tail, node_id = driver.cache.tail, driver.match_conversation("F").last_device_node
+    asked = tail.conversation_at(node_id)
+    assert asked is not None
+    monkeypatch.setattr(tail.learner, hook, broken)
+    if hook == "end_conversation":
+        tail.end_conversation(asked)
+    else:
+        tail.record_prefill(node_id, told(9.0, driver.histories["F"]))
+    check_lru(driver)
+
+
 def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = learning()
     use(driver)
@@ -190,6 +206,9 @@ def test_a_second_fault_is_not_survived(monkeypatch: pytest.MonkeyPatch) -> None
 def test_where_nobody_is_served_a_fault_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = learning(armed=False)
     use(driver)
+    driver.cache.tail_metrics = SimpleNamespace(report=broken)
+    with pytest.raises(BrokenError):
+        driver.cache.report()
     monkeypatch.setattr(driver.cache.tail.order, "choose_victim", broken)
     with pytest.raises(BrokenError):
         driver.evict(10)
