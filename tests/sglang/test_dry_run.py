@@ -153,3 +153,15 @@ def test_what_makes_no_sense_in_a_dry_run_is_refused() -> None:
         Config(host_threshold=900, dry_run=True)
     with pytest.raises(ConfigError, match=r"^--tlru-dry-run: not together with lru, which would save nothing$"):
         Config("lru", dry_run=True)
+
+
+def test_a_dry_run_compares_what_is_pinned_with_lru_even_where_no_metrics_are_kept() -> None:
+    """To say that is what it is for. A server that evicts by it would compare nothing, as nothing is chosen."""
+    for dry_run in (True, False):
+        driver = cache_of("python", Config("tlru", THRESHOLD, next_prompt_estimate=20, dry_run=dry_run))
+        talk = Talk(driver)
+        for _ in range(60):
+            talk.turn()
+        learner = driver.cache.tail.learner
+        assert learner is not None
+        assert (learner.selector is not None) is dry_run
