@@ -274,7 +274,7 @@ class BothCores(RuleBasedStateMachine):
 def test_both_cores_name_the_same_victims_and_keep_the_same_of_them(policy: str, page_size: int) -> None:
     seen: Counter[str] = Counter()
     budget = settings(
-        max_examples=max(examples(EXAMPLES), 5),
+        max_examples=max(examples(EXAMPLES), 8),
         stateful_step_count=STEPS,
         derandomize=True,
         suppress_health_check=list(HealthCheck),
