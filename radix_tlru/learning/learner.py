@@ -36,7 +36,7 @@ from radix_tlru.learning.turn_log import TurnLog
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import Tally
 
-__all__ = ["Learner"]
+__all__ = ["Learner", "steps_of_a_slice"]
 
 _ENOUGH = 50
 """Turns before which nothing is compared."""
@@ -54,6 +54,17 @@ _MOST_STEPS = 8
 """Steps of a slice, at most; or those of the turns that were recorded since the last one."""
 
 _OVER = object()
+
+
+def steps_of_a_slice(waiting: int, a_turn: int, recorded: int) -> int:
+    """Steps that a slice of work takes.
+
+    Args:
+        waiting: turns whose work is to be done.
+        a_turn: steps that one takes.
+        recorded: turns that have come since the last slice.
+    """
+    return min(max(math.ceil(waiting * a_turn / _SLICES), 1), max(_MOST_STEPS, a_turn * recorded))
 
 
 class Learner:
@@ -160,8 +171,7 @@ class Learner:
         steps, turns = math.inf, 0
         if a_slice:
             a_turn = 2 + len(self.candidates)  # each candidate's shadow, the verdict, the end
-            most = max(_MOST_STEPS, a_turn * (self._turns - self._turns_at_slice))
-            steps = min(max(math.ceil(len(self._unlearned) * a_turn / _SLICES), 1), most)
+            steps = steps_of_a_slice(len(self._unlearned), a_turn, self._turns - self._turns_at_slice)
         self._turns_at_slice = self._turns
         while steps > 0:
             if self._lesson is None:

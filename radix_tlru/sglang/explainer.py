@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from xxhash import xxh3_128_hexdigest
 
 from radix_tlru.config import Config, one_line
+from radix_tlru.learning.learner import steps_of_a_slice
 from radix_tlru.learning.records import is_known
 from radix_tlru.learning.shadow_cache import ShadowCache
 from radix_tlru.learning.shared_prefixes import prefixes_of
@@ -46,12 +47,6 @@ _LONGEST_NAME = 128
 
 _MOST_EVICTIONS = 8_192
 """Conversations, and prefixes, whose evictions are known: 0.5 kB each. One that is silent for longer is not."""
-
-_SLICES = 128
-"""A slice is 1 / _SLICES of the steps that wait, and at least one step: as of learning."""
-
-_MOST_STEPS = 8
-"""Steps of a slice, at most; or two for each turn that was recorded since the last one, so that they do not pile up."""
 
 logger = logging.getLogger(__name__)
 
@@ -108,16 +103,15 @@ class Explainer:
 
     def replay(self, *, a_slice: bool = False) -> None:
         """Have the shadow cache serve the turns that wait for it, or do a slice of that: a few steps."""
-        most = math.inf
+        steps = math.inf
         if a_slice:
             a_turn = 2  # mostly: as many leaves go as come, 8 of them in a step
-            most = max(_MOST_STEPS, a_turn * self._recorded)
-            most = min(max(math.ceil(len(self._unreplayed) * a_turn / _SLICES), 1), most)
+            steps = steps_of_a_slice(len(self._unreplayed), a_turn, self._recorded)
         self._recorded = 0
         try:
-            while self._unreplayed and most > 0:
+            while self._unreplayed and steps > 0:
                 self._do_step()
-                most -= 1
+                steps -= 1
         except Exception as error:
             self._fail(error)
 
