@@ -152,9 +152,9 @@ def _stock_cache(
 
     if policy != "tlru" or not slack:
         return stock_cache_of(params, "lru" if policy == "tlru" else policy)
-    config = {"threshold": slack, "next_prompt_estimate": 0}
-    if "trim_chunk" in inspect.signature(TLRUStrategy).parameters:  # of a patched SGLang, see patches/
-        config["trim_chunk"] = round_up(trim_chunk or 1, page_size) // page_size
+    config: dict[str, int | str] = {"threshold": slack, "next_prompt_estimate": 0}
+    if "granularity" in inspect.signature(TLRUStrategy).parameters:  # of a patched SGLang, see patches/
+        config |= {"granularity": "page", "trim_chunk": round_up(trim_chunk or 1, page_size) // page_size}
     return stock_cache_of(params, "tlru", config)
 
 

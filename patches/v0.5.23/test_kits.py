@@ -35,7 +35,8 @@ SEEDS = range(4)
 
 def build(config: CacheConfig, **arguments: bool) -> tuple[UnifiedRadixCache, TokenToKVPoolAllocator, object]:
     """The fixture's cache on a CPU, evicted to the page; a path of more than 6 pages has something not TEL-safe."""
-    tlru = {"threshold": 8 * config.page_size, "next_prompt_estimate": 2 * config.page_size, "trim_chunk": 1}
+    lengths = {"threshold": 8 * config.page_size, "next_prompt_estimate": 2 * config.page_size}
+    tlru = {**lengths, "granularity": "page", "trim_chunk": 1}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fixtures, "get_device", lambda: "cpu")
         if config.eviction_policy == "tlru":

@@ -45,7 +45,7 @@ TLRU = {
     "radix-eviction": "tlru",
     "tlru-threshold": THRESHOLD,
     "tlru-next-prompt-estimate": NEXT_PROMPT,
-    "radix-eviction-policy-config": json.dumps({"trim_chunk": 1}),  # to the page, as ours in pools so small
+    "radix-eviction-policy-config": json.dumps({"granularity": "page", "trim_chunk": 1}),  # as ours in pools so small
 }
 
 pytestmark = [pytestmark, pytest.mark.timeout(1_200)]

@@ -31,8 +31,9 @@ def server() -> Iterator[Server]:
     """Without overlap scheduling: on a CPU, where a batch is done when it is launched, it adds the batch after to
     SGLang's count of a prefill's time."""
     tlru = ("--radix-eviction", "tlru", "--tlru-ttft-slo-ms", f"{SLO_MS:g}", "--tlru-next-prompt-estimate", "20")
+    by_page = ("--radix-eviction-policy-config", '{"granularity": "page"}')
     schedule = ("--tp", "2", "--chunked-prefill-size", str(CHUNK), "--disable-overlap-schedule")
-    given = [*cpu_flags(ensure_demo_model(), POOL), *schedule, *tlru]
+    given = [*cpu_flags(ensure_demo_model(), POOL), *schedule, *tlru, *by_page]
     with Server(given, name="test-patched-slo", environment=RANKS, startup_s=STARTUP_S) as server:
         yield server
 

@@ -87,7 +87,7 @@ def stock_cache(
     capacity: int,
     page_size: int = 1,
     policy: str = "lru",
-    policy_config: Mapping[str, int] | None = None,
+    policy_config: Mapping[str, int | str] | None = None,
     core: Core = "python",
 ) -> UnifiedRadixCache:
     """The unmodified cache of SGLang, under one of its own policies and on one of its two tree cores."""
@@ -95,7 +95,7 @@ def stock_cache(
 
 
 def stock_cache_of(
-    params: CacheInitParams, policy: str = "lru", policy_config: Mapping[str, int] | None = None
+    params: CacheInitParams, policy: str = "lru", policy_config: Mapping[str, int | str] | None = None
 ) -> UnifiedRadixCache:
     """The same on pools that are there. ``params``: not changed."""
     return UnifiedRadixCache(
