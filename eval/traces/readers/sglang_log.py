@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
+from eval.traces.reading.collected import line_of, whole_lines
 from eval.traces.reading.content import stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.fitted import Fitted
@@ -50,14 +51,15 @@ class _Served:
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    if "line" in record:
-        return logged_line(record["line"]) is not None or is_of_vllm(record["line"])
-    return "request_parameters" in record or str(record.get("event", "")).startswith("request.")
+    if "request_parameters" in record or str(record.get("event", "")).startswith("request."):
+        return True
+    line = line_of(record)
+    return line is not None and (logged_line(line) is not None or is_of_vllm(line))
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = _Log(options)
-    for record in source.records():
+    for record in whole_lines(source.records()):
         try:
             line = _line(record)
             if line is not None:

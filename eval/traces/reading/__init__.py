@@ -17,6 +17,7 @@
 | `fitted.py` | lengths of texts fit the tokens that a server counted | estimates, counts → paths |
 | `calls.py` | which call continues which | calls → requests |
 | `log_line.py` | a line of a server's log | text → a request, or nothing |
+| `collected.py` | such lines in fields of JSON, and in parts | records → records |
 | `agent_log.py` | sessions of local agents with exact usage | calls → requests |
 | `lengths.py` | traces of lengths alone: contexts are rebuilt | lengths → requests |
 

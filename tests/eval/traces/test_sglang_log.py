@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,62 @@ def test_a_log_is_read_as_operators_collect_it(tmp_path: Path, before: str, afte
     (path,) = tmp_path.glob("*.log")
     path.write_text("".join(f"{before}{line}{after}\n" for line in path.read_text().splitlines()))
     assert open_trace(str(path)).requests == trace.requests
+
+
+PART = 16 << 10  # bytes, of Docker and containerd
+
+
+def as_docker(line: str) -> list[str]:
+    """Lines of the file of a container, by Docker's json-file driver."""
+    parts = [line[start : start + PART] for start in range(0, len(line), PART)]
+    return [json.dumps({"log": part, "stream": "stderr", "time": "2026-11-25T10:00:01Z"}) for part in parts]
+
+
+def as_containerd(line: str) -> list[str]:
+    parts = [line.rstrip()[start : start + PART] for start in range(0, len(line), PART)]
+    marks = ["P"] * (len(parts) - 1) + ["F"]
+    return [f"2026-11-25T10:00:01.1Z stderr {mark} {part}" for mark, part in zip(marks, parts, strict=True)]
+
+
+def in_field(name: str) -> Callable[[str], list[str]]:
+    return lambda line: [json.dumps({name: line.rstrip(), "host": "h"})]
+
+
+COLLECTED = {
+    "docker's files": as_docker,
+    "fluent bit": in_field("log"),
+    "containerd's files": as_containerd,
+    "journald -o json": in_field("MESSAGE"),
+    "vector": in_field("message"),
+    "google cloud": in_field("textPayload"),
+}
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("collected", COLLECTED.values(), ids=COLLECTED)
+def test_a_log_in_fields_of_json_and_in_parts_is_read_whole(
+    tmp_path: Path, collected: Callable[[str], list[str]], form: str
+) -> None:
+    long = list(range(10_000))
+    trace = logged(tmp_path, form, 3, *TURNS, (request(4, input_ids=long), answer(4, 10_000, 1_020.0)))
+    (path,) = tmp_path.glob("*.log")
+    lines = path.read_text().splitlines(keepends=True)
+    assert max(map(len, lines)) > 2 * PART
+    path.write_text("".join(f"{part}\n" for line in lines for part in collected(line)))
+    again = open_trace(str(path))
+    assert again.requests == trace.requests
+    assert again.notes == trace.notes
+
+
+def test_a_line_whose_last_part_is_missing_was_not_written_yet(tmp_path: Path) -> None:
+    whole = logged(tmp_path, "text", 3, *TURNS, (request(4, input_ids=list(range(10_000))), answer(4, 10_000, 1_020.0)))
+    (path,) = tmp_path.glob("*.log")
+    parts = [part for line in path.read_text().splitlines(keepends=True) for part in as_docker(line)]
+    path.write_text("".join(f"{part}\n" for part in parts[:-3]))  # the last line, INFO, and two parts of the answer
+    trace = open_trace(str(path))
+    assert trace.requests[:3] == whole.requests[:3]
+    assert (trace.requests[3].prompt_tokens, trace.requests[3].output_tokens) == (10_000, 0)
+    assert "1 requests have no end in the log" in said(trace, "assumed")
 
 
 def test_a_log_of_vllm_is_refused_with_what_to_give(tmp_path: Path) -> None:
