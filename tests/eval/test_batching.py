@@ -96,7 +96,7 @@ def test_what_is_held_is_not_evicted_and_what_is_released_is() -> None:
     assert held.request(first) < 400
 
 
-@pytest.mark.parametrize("conversations", [80, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.parametrize("conversations", [40, pytest.param(150, marks=pytest.mark.long)])
 @pytest.mark.parametrize("policy", ["lru", "tlru", "etlru"])
 def test_held_tokens_are_those_of_the_contexts_that_run(policy: str, conversations: int) -> None:
     """Random holds and releases on contexts that share prefixes, against sets of tokens."""

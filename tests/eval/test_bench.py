@@ -177,7 +177,7 @@ def test_every_cache_as_served_has_a_row() -> None:
 def test_every_call_of_the_schedulers_thread_is_timed_in_every_cache_that_has_it() -> None:
     drawn = Console(width=160)
     with drawn.capture() as shown:
-        drawn.print(longest(60, LONGEST_TRACE.replace("conversations=3000", "conversations=250")))
+        drawn.print(longest(60, LONGEST_TRACE.replace("conversations=3000", "conversations=120")))
     lines = [line for line in shown.get().splitlines() if line.split()]
     rows = [[cell for cell in re.split(r"\s{2,}", line.strip()) if cell] for line in lines[3:]]
     caches: dict[str, list[str]] = {}

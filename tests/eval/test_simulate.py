@@ -132,8 +132,11 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
 @pytest.mark.parametrize("policy", ["tlru", "etlru"])
 @pytest.mark.parametrize(
     "settings",
-    [(), ("--next-prompt-estimate", "200"), ("--median-weight", "0.5")],
-    ids=["learned", "pinned", "weighted"],
+    [
+        pytest.param((), id="learned"),
+        pytest.param(("--next-prompt-estimate", "200"), id="pinned", marks=pytest.mark.long),
+        pytest.param(("--median-weight", "0.5"), id="weighted", marks=pytest.mark.long),
+    ],
 )
 def test_the_real_cache_and_the_simulator_agree_in_every_request(
     trace: Path,

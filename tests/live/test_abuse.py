@@ -214,7 +214,7 @@ def test_a_flush_under_load_is_refused_as_stock_refuses_it(to_both: Any) -> None
     assert [status for status, _ in ours] == [400] * 5
 
 
-@pytest.mark.parametrize(("mode", "flushed"), [("in_place", 400), ("retract", 200)])
+@pytest.mark.parametrize(("mode", "flushed"), [pytest.param("in_place", 400, marks=pytest.mark.long), ("retract", 200)])
 def test_paused_answers_go_on_where_they_were(mode: str, flushed: int, to_both: Any) -> None:
     """A pause that retracts gives back all that the answers held, so that the cache can be flushed in it."""
     paused: list[Call] = [("/pause_generation", {"mode": mode}), ("/flush_cache", {})]

@@ -57,6 +57,7 @@ def watching(weighted_model: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize(
     ("title", "query"), [(panel.title, query) for panel in PANELS for query in panel.queries], ids=str
 )
+@pytest.mark.long
 def test_every_query_of_the_dashboard_has_data_under_load(title: str, query: Query, watching: Prometheus) -> None:
     expression = query.expression.replace("$__rate_interval", "5m").replace("$instance", ".*")
     if WITH_A_THRESHOLD in expression:
@@ -67,6 +68,7 @@ def test_every_query_of_the_dashboard_has_data_under_load(title: str, query: Que
         assert watching.values(expression), f"{title}: {expression}"
 
 
+@pytest.mark.long
 def test_the_picture_has_every_panel(watching: Prometheus) -> None:
     now = time.time()
     places = draw(watching, now - 120, now).axes
@@ -75,6 +77,7 @@ def test_the_picture_has_every_panel(watching: Prometheus) -> None:
     assert {"Policy in force", "Threshold ξ", "What could go", "Next victim", "w"} <= shown
 
 
+@pytest.mark.long
 def test_the_rules_are_evaluated_and_none_fires_on_a_server_that_is_well(watching: Prometheus) -> None:
     deadline = time.monotonic() + 60
     while any(rule["health"] == "unknown" for rule in watching.ask("rules")["groups"][0]["rules"]):

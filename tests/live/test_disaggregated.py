@@ -98,6 +98,7 @@ def test_the_prefill_server_trims(pair: Disaggregated) -> None:
         assert_unharmed(server, POOL)
 
 
+@pytest.mark.long
 def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disaggregated, told_by_stock: Told) -> None:
     before = evicted(pair)
     told = histories(crowd(pair, [{}] * 12))
@@ -108,7 +109,8 @@ def test_answers_under_pressure_are_those_of_a_server_that_does_both(pair: Disag
 
 
 # Every 32nd prefill ξ is set anew, whoever had the others; the last of these times 12 turns at least have been served.
-@pytest.mark.parametrize("turns", [EVERY + 12, pytest.param(3 * EVERY, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("turns", [EVERY + 12, 3 * EVERY])
 def test_the_prefill_server_learns_its_threshold_and_what_the_transfer_takes(pair: Disaggregated, turns: int) -> None:
     before = pair.get_metrics()
     lengths = random.Random(0)

@@ -105,7 +105,8 @@ def test_tails_go_first_and_answers_are_as_stocks(server: Server, stock_server: 
     assert_all_is_given_back(server, POOL)
 
 
-@pytest.mark.parametrize("runs", [15, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("runs", [15, 40])
 def test_a_replay_closes_what_the_trace_says_and_real_caches_foretell_it(
     server: Server, tmp_path: Path, runs: int
 ) -> None:

@@ -175,13 +175,14 @@ def stages() -> tuple[str, ...]:
     return ("--tp", "1", "--pp-size", "2", "--model-path", str(ensure_demo_model()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("failing", "in_stages"),
     [
         ("1", False),
-        pytest.param("0", False, marks=pytest.mark.long),
-        pytest.param("0", True, marks=pytest.mark.long),
-        pytest.param("1", True, marks=pytest.mark.long),
+        ("0", False),
+        ("0", True),
+        ("1", True),
     ],
 )
 def test_a_fault_on_one_rank_alone_ends_the_server_with_a_line_that_names_both(

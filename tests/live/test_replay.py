@@ -41,7 +41,8 @@ def arguments(*arms: str, out: Path, trace: str = FEW) -> list[str]:
     return ["--trace", trace, "--loop", "ordered", "--users", "1", *OBJECTIVE, *arms, "--out", str(out)]
 
 
-@pytest.mark.parametrize(("repeats", "how"), [(1, ["--in-turn"]), pytest.param(2, [], marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("repeats", "how"), [(1, ["--in-turn"]), (2, [])])
 def test_two_servers_side_by_side_and_the_simulator_agrees(
     stock_server: Server,
     our_server: Server,
@@ -233,6 +234,7 @@ def test_a_client_that_is_cut_off_says_what_is_missing_and_goes_on(our_server: S
     assert Folder(out).missing == []
 
 
+@pytest.mark.long
 def test_a_server_that_is_killed_is_named_and_the_next_call_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

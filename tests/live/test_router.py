@@ -136,6 +136,7 @@ def letters(random: Random, longest: int) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("logs_in_tmp")
+@pytest.mark.long
 def test_the_simulated_rule_decides_as_the_real_router() -> None:
     settings = CacheAware(0.5, balance_abs_threshold=2, eviction_interval_s=math.inf, max_tree_tokens=12_000)
     given = ["--cache-threshold", "0.5", "--balance-abs-threshold", "2", "--max-tree-size", "12000"]

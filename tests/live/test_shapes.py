@@ -187,6 +187,7 @@ def test_a_prompt_is_warm_for_its_adapter_alone(
     assert "row 1: lora_path three: must be one of one, two" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_request_of_priority_goes_first_and_those_that_it_stops_go_on(adapted: list[Server]) -> None:
     async def overtake(server: Server) -> tuple[list[Any], Any]:
         server.flush_cache()

@@ -158,6 +158,7 @@ def test_storage_is_detached_and_attached_while_the_server_runs(server: Server) 
     assert_all_is_given_back(server, POOL)
 
 
+@pytest.mark.long
 def test_clients_that_leave_while_storage_is_read_take_nothing_with_them(server: Server) -> None:
     prompts = [conversation.ask(50) for conversation in talk(server)]
     flush(server)
@@ -180,7 +181,8 @@ def leave(server: Server, prompt: tuple[int, ...], number: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize("asked", [64, pytest.param(150, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("asked", [64, 150])
 def test_two_ranks_with_storage_evict_the_same_at_every_step(tmp_path: Path, asked: int) -> None:
     """Each rank reads files of its own, and each file takes as long as it takes."""
     given = [

@@ -91,6 +91,7 @@ def test_a_crowd_under_pressure_is_answered_as_by_stock(server: Server, told_by_
     assert_unharmed(server, POOL)
 
 
+@pytest.mark.long
 def test_what_first_tokens_wait_for_other_than_prefills_is_not_guessed(server: Server) -> None:
     lengths = random.Random(0)
     for number in range(2 * EVERY):  # one at a time, but of two processes neither knows that

@@ -124,6 +124,7 @@ def test_what_the_server_cannot_warm_is_said_before_it_is_asked_for_any(
     assert reply.json()["meta_info"]["cached_tokens"] < len(new) // 2
 
 
+@pytest.mark.long
 def test_a_server_that_drains_asks_itself_for_no_further_prompt(weighted_model: Path, tmp_path: Path) -> None:
     """250 prompts of four tokens fill a quarter of the pool. Half of a round after SIGTERM would be 125 more."""
     many = written(tmp_path / "many.jsonl", *({"input_ids": [number, 1, 2, 3]} for number in range(POOL // 4 // 4)))

@@ -205,6 +205,7 @@ def test_without_sglang_it_says_what_to_install() -> None:
     assert report.stderr == ""
 
 
+@pytest.mark.long
 def test_a_platform_that_does_not_exist_is_reported_and_not_raised() -> None:
     report = _doctor(SGLANG_PLATFORM="no_such_platform")
     assert report.returncode == 1

@@ -92,7 +92,7 @@ def test_a_dry_run_evicts_what_stock_evicts(core: Core) -> None:
     dry.cache.sanity_check()
 
 
-@pytest.mark.parametrize("core", ["rust", "python"])
+@pytest.mark.parametrize("core", ["rust", pytest.param("python", marks=pytest.mark.long)])
 def test_its_shadows_say_what_those_of_a_server_that_evicts_would(core: Core) -> None:
     """Within 2 %: whose request waits, a cache knows only of what it still has of a conversation."""
     dry, ours = cache_of(core, ETLRU), cache_of(core, replace(ETLRU, dry_run=False))

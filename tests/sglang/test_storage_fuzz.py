@@ -108,7 +108,9 @@ def page_size(request: pytest.FixtureRequest) -> int:
     return request.param
 
 
-@pytest.mark.parametrize("write_policy", ["write_through", "write_through_selective", "write_back"])
+@pytest.mark.parametrize(
+    "write_policy", ["write_through", pytest.param("write_through_selective", marks=pytest.mark.long), "write_back"]
+)
 def test_no_order_of_steps_loses_anything(tmp_path: Path, write_policy: WritePolicy, page_size: int) -> None:
     driver = driver_of(page_size, write_policy, tmp_path)
     steps = Steps(driver)

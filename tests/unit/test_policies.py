@@ -205,7 +205,7 @@ def test_nor_has_the_cache_of_another_engine(name: str) -> None:
         assert tel(requests, simulate(theirs, requests), threshold) >= least, f"{seed = }"
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("page_size", [1, pytest.param(16, marks=pytest.mark.long)])
 def test_more_capacity_never_hurts_lru_in_any_request_nor_belady_in_sum(page_size: int) -> None:
     for seed in range(60):
         random = Random(seed)
@@ -303,6 +303,7 @@ def test_the_real_cache_caches_of_a_real_trace_what_the_simulator_says() -> None
 
 
 @real_trace
+@pytest.mark.long
 def test_stock_lru_differs_from_the_simulators_by_no_more_than_half_a_percent_at_p95() -> None:
     requests = mooncake()[0]
     sizes = {"threshold": 4096, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE_SIZE}

@@ -262,7 +262,10 @@ def test_a_shadow_evicts_a_shared_prefix_with_its_last_branch() -> None:
     assert shadow._resident <= shadow.capacity
 
 
-@pytest.mark.parametrize(("trace", "capacity"), [(AGENTS, 100_000), (AGENTS, 300_000), (REWINDS, 120_000)])
+@pytest.mark.parametrize(
+    ("trace", "capacity"),
+    [(AGENTS, 100_000), pytest.param(AGENTS, 300_000, marks=pytest.mark.long), (REWINDS, 120_000)],
+)
 def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, capacity: int) -> None:
     """From the 100th request on, when the shadow, which begins with the 50th, holds what others left behind."""
     requests = open_trace(trace).requests
@@ -278,7 +281,9 @@ def test_a_shadow_of_lru_pays_what_lru_pays_where_paths_are_shared(trace: str, c
     assert learner.selector.served["lru"].excess - before == pytest.approx(tel_of_lru, rel=0.01)
 
 
-@pytest.mark.parametrize("capacity", [100_000, pytest.param(200_000, marks=pytest.mark.long), 400_000])
+@pytest.mark.parametrize(
+    "capacity", [100_000, *(pytest.param(more, marks=pytest.mark.long) for more in (200_000, 400_000))]
+)
 def test_with_shared_templates_etlru_has_less_tel_than_lru_and_in_small_caches_than_tlru(
     capacity: int,
 ) -> None:
