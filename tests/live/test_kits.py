@@ -141,6 +141,7 @@ class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
         assert complaints(self.server) == []
 
 
+@pytest.mark.long
 class TestKits(Kits, unittest.TestCase):
     server_name, pool = "our_server", POOL
 

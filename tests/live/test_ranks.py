@@ -57,10 +57,9 @@ def test_two_ranks_evict_the_same_at_every_step(more: tuple[str, ...], asked: in
     assert "without a stamp" not in log
 
 
-@pytest.mark.parametrize("asked", [120, pytest.param(MANY, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "more", [pytest.param((), id="", marks=pytest.mark.long), pytest.param(TIERS, id="with a host tier")]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("asked", [120, MANY])
+@pytest.mark.parametrize("more", [pytest.param((), id=""), pytest.param(TIERS, id="with a host tier")])
 def test_two_pipeline_stages_evict_the_same_by_the_threshold_that_the_first_has_learned(
     more: tuple[str, ...], asked: int, tmp_path: Path
 ) -> None:
@@ -132,6 +131,7 @@ def wait_for_the_end(server: Server) -> None:
     assert not server.alive()
 
 
+@pytest.mark.long
 def test_a_rank_that_evicts_one_token_more_is_found_out(tmp_path: Path) -> None:
     with two_ranks("test-ranks-fault", PYTHONPATH=write_plugin(tmp_path, FAULT)) as server:
         wait_for_the_end(server)
@@ -196,7 +196,8 @@ def test_a_fault_on_one_rank_alone_ends_the_server_with_a_line_that_names_both(
     assert "Received data size doesn't match" not in log, "no batches of two shapes met"
 
 
-@pytest.mark.parametrize("in_stages", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("in_stages", [False, True])
 def test_a_fault_on_all_ranks_leaves_all_of_them_with_lru(tmp_path: Path, in_stages: bool) -> None:
     environment = {"PYTHONPATH": write_plugin(tmp_path, NO_MEMORY), "FAILING": "01"}
     with two_ranks("test-ranks-all", *(stages() if in_stages else ()), **environment) as server:

@@ -61,10 +61,7 @@ def kept_in(directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(shape, marks=[pytest.mark.long] * (shape != "write_through")) for shape in SHAPES],
-)
+@pytest.fixture(scope="module", params=SHAPES)
 def server(
     request: pytest.FixtureRequest, weighted_model: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
@@ -127,6 +124,7 @@ def stored_in(server: Server, prompts: Sequence[tuple[int, ...]]) -> int:
     return sum(ask(server, prompt).stored for prompt in prompts)
 
 
+@pytest.mark.long
 def test_answers_on_what_storage_gave_back_are_those_of_a_server_without_a_cache(
     server: Server, stock_server: Server
 ) -> None:
@@ -149,6 +147,7 @@ def test_answers_on_what_storage_gave_back_are_those_of_a_server_without_a_cache
     assert_all_is_given_back(server, POOL)
 
 
+@pytest.mark.long
 def test_storage_is_detached_and_attached_while_the_server_runs(server: Server) -> None:
     talks = talk(server)
     for config, found in ((None, False), (CONFIG, True)):

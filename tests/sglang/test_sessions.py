@@ -258,7 +258,7 @@ class Tiers(TieredDriver):
 
 
 @pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
-@pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
+@pytest.mark.parametrize("write_policy", [pytest.param("write_through", marks=pytest.mark.long), "write_back"])
 def test_both_tiers_know_what_sessions_refer_to(write_policy: Any) -> None:
     driver, rng = Tiers(600, 1_200, write_policy, Config(threshold=120, next_prompt_estimate=20), 4), random.Random(3)
     referred = 0

@@ -150,7 +150,7 @@ def serve(driver: TieredDriver, requests: int) -> Iterator[Found]:
     driver.cache.shutdown()
 
 
-@pytest.mark.parametrize("write_policy", ["write_through", "write_back"])
+@pytest.mark.parametrize("write_policy", [pytest.param("write_through", marks=pytest.mark.long), "write_back"])
 def test_nothing_is_computed_twice(tmp_path: Path, write_policy: WritePolicy, page_size: int) -> None:
     """Storage that loses nothing: whatever was ever computed is found, on one tier or another."""
     stored = 0

@@ -257,7 +257,7 @@ def test_who_knows_of_thoughts_has_a_shorter_tail_and_who_does_not_learns(policy
 @pytest.mark.parametrize(
     ("policy", "weight"),
     [
-        ("tlru", 0.0),
+        pytest.param("tlru", 0.0, marks=pytest.mark.long),
         ("etlru", 0.5),
         pytest.param("tlru", 0.5, marks=pytest.mark.long),
         pytest.param("etlru", 0.0, marks=pytest.mark.long),
