@@ -30,7 +30,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 demo: setup ## stock lru, stock tlru and etlru on real servers, side by side (2 to 4 minutes; ARGS="--repeats 3")
 	$(BIN)/python -m eval demo $(ARGS)
 
-test: setup lint ## lint, types and the test suite (5 to 10 minutes on two cores, as fast as they are)
+test: setup lint ## lint, types and the test suite (some 10 minutes on two cores, as fast as they are)
 	$(BIN)/python -m pytest --numprocesses 2 --durations 10 -m "not long"
 
 test-all: setup lint ## that, with the long versions, on servers that each start as a user's does (an hour)
