@@ -56,10 +56,10 @@ def test_the_flags_to_paste_are_flags_of_the_server() -> None:
 
 def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--trace", TRACE, "--capacity", "40k", "--slo", "100", "--page-size", "16", "--out", str(tmp_path)]
-    assert main(["tune", *words, "--policy", "etlru", "--median-weight", "0", "0.2", "--median-limit", "500"]) == 0
+    assert main(["tune", *words, "--median-weight", "0", "0.2", "--median-limit", "500"]) == 0
     printed = capsys.readouterr().out
     tried = json.loads((tmp_path / "tune.json").read_text())
-    assert len(tried) == 1 + 4 * 2
+    assert len(tried) == 1 + 2 * 4 * 2
     assert tried[0]["policy"] == "sglang-lru"
     (chosen,) = (row for row in tried if row["chosen"])
     assert f"--tlru-threshold {chosen['threshold']} " in printed
