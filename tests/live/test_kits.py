@@ -141,7 +141,6 @@ class Kits(BasicAPIContractMixin, AbortAllMixin, PauseResumeInPlaceMixin):
         assert complaints(self.server) == []
 
 
-@pytest.mark.long
 class TestKits(Kits, unittest.TestCase):
     server_name, pool = "our_server", POOL
 

@@ -57,7 +57,6 @@ def test_what_a_session_holds_is_not_evicted(server: Server, stock_server: Serve
     assert_all_is_given_back(server, POOL)
 
 
-@pytest.mark.long
 class TestSGLangsOwnKit(StreamingSessionKitMixin, unittest.TestCase):
     """Sessions at once, and turns that are aborted, at any moment."""
 
@@ -76,5 +75,6 @@ class TestSGLangsOwnKit(StreamingSessionKitMixin, unittest.TestCase):
         assert_all_is_given_back(self.server, POOL)
 
 
+@pytest.mark.long
 class TestSGLangsOwnKitAtItsLength(TestSGLangsOwnKit):
     rounds = 10
