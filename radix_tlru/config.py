@@ -108,12 +108,12 @@ class Config:
     until then. ``tlru`` with both ξ and Q̂ pinned is T-LRU as published."""
 
     median_weight: float | None = None
-    """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between a token's age counts against its being
-    safe. None: for ``tlru`` 0, as published; for ``etlru`` 1, and less where that was seen to be worse than lru in
-    nothing."""
+    """w in [0, 1]: 0 protects the tail alone, 1 sees no threshold. In between, a TEL-safe token has a price, too. None:
+    for ``tlru`` 0, as published; for ``etlru`` 1, and less where that was seen to be worse than lru in nothing."""
 
     ttft_slo_ms: float | None = None
-    """TTFT objective in ms: ξ = (SLO - β) / α, with α and β fitted to the prefills that were measured."""
+    """TTFT objective in ms. ξ is the largest number of uncached tokens that 19 of 20 prefills of this server compute in
+    the time that the objective leaves them (``radix_tlru.objective``)."""
 
     trim_chunk: int | None = None
     """Tokens, rounded up to pages, that an allocation makes room for at least. As many are taken from a leaf at once,

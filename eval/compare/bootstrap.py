@@ -29,9 +29,8 @@ COVERAGE = 0.95
 """Share of the resamples that an interval holds."""
 
 FEWEST_SESSIONS = 6
-"""Sessions below which there are no intervals. What n draws differ by reaches at most from the least
-to the greatest of n, which holds the median of all that could come with 1 − 2^(1 − n): 97 % of 6, 50 % of 2, none of 1.
-"""
+"""Sessions below which there are no intervals. An interval reaches from the least to the greatest of n at most. These
+hold the median of all that could come with 1 − 2^(1 − n): 97 % of 6, 50 % of 2, none of 1."""
 
 _AT_ONCE = 4_000_000
 """Weights of requests in memory at one time: 32 MB."""

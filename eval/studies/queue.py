@@ -10,8 +10,8 @@ requests behind it. Here a server prefills one request after the other, first co
 server. ``--alpha`` gives it instead. Arrivals are those of the trace: a user who waits longer does not come back later.
 
 With ``--itl`` answers take time, too: continuous batching as of ``batching.py``. Requests that run hold KV, which the
-cache cannot evict, and wait while others prefill. The table then has ITL and tokens per second
-as well. Only policies of the simulator can be run so.
+cache cannot evict, and wait while others prefill. The table then has ITL and tokens per second as well. Only policies
+of the simulator can be run so.
 
 Without ``--itl``, what is cached of the prompts in the queue counts as used under stock lru and radix-tlru, not under
 stock tlru, as in SGLang (``queue_model.py``).

@@ -13,7 +13,7 @@ What little evidence cannot tell is not believed. Each effect has a gamma prior 
 its spread that chance explains (James and Stein 1961). The base of a band that nobody has reached follows the band
 before. So before anything is seen the order is that of recency, exactly lru's.
 
-``fit`` works in slices of some 100 µs, so that a scheduler's thread can fit a little at each turn.
+``fit`` works in slices of less than a millisecond, so that a scheduler's thread can fit a little at each turn.
 """
 
 from __future__ import annotations

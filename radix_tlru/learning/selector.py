@@ -57,8 +57,9 @@ def is_sampled(family: int, one_in: int) -> bool:
 class Selector:
     """Candidates, a shadow cache of each, and the one that is preferred by what they cost.
 
-    Contexts may become longer than those that the shadows were made for. Where twice as many conversations, or half as
-    many, would be sampled by now, the shadows are made anew. They begin empty, all alike, and the rule goes on.
+    Contexts may become longer than those that the shadows were made for. Where more than twice as many conversations
+    would be sampled by now, or less than half as many, the shadows are made anew. They begin empty, all alike, and the
+    rule goes on.
 
     Args:
         candidates: by name.

@@ -18,8 +18,7 @@ class Threshold:
     """Tokens: more than any context."""
 
     WORTH_IT = 0.1
-    """ξ moves when what it follows is further away than this share of it. A move has all leaves
-    repriced, 24 in a turn."""
+    """ξ moves when what it follows is further away than this share of it. A move has all leaves repriced, 24 a turn."""
 
     def __init__(self, start: int, next_prompt_estimate: int, page_size: int) -> None:
         self.tokens = start

@@ -188,7 +188,7 @@ def for_another_order(returns: ReturnModel) -> ReturnModel:
 
 @dataclass(frozen=True, slots=True)
 class Recency(SingleGroup):
-    """The longer unused, the longer until used again: λ = 1 / age.
+    """The longer unused, the longer until used again: λ = 1 / (age + 1).
 
     The order of LRU, with a scale: unused for twice as long is taken to be half as likely to return soon. The scale
     matters only between price levels and only if 0 < w < 1. The clock is logical (any unit, the same for all leaves).

@@ -1,9 +1,9 @@
-"""A priority queue for keys that mostly rise: a bucket of :class:`~radix_tlru.policy.order.EvictionOrder`.
+"""A priority queue for keys that mostly rise: a bucket of an order, or the times at which its groups expire.
 
-Keys are times of last use, and a leaf becomes evictable soon after it is used. So nearly every entry has a higher key
-than the one before. Such entries are appended to a line: two machine words each, O(1) to add and to take. What arrives
-out of order, such as the front of a leaf that was trimmed, goes into a heap. An entry of the heap is bytes that sort
-as entries do: Python's garbage collector would look at thousands of pairs.
+Keys of a bucket are times of last use, and a leaf becomes evictable soon after it is used. So nearly every entry has a
+higher key than the one before. Such entries are appended to a line: two machine words each, O(1) to add and to take.
+What arrives out of order, such as the front of a leaf that was trimmed, goes into a heap. An entry of the heap is bytes
+that sort as entries do: Python's garbage collector would look at thousands of pairs.
 
 Entries that do not count any more are dropped by a sweep, some at a time. Swept entries that still count move into a
 second queue. When nothing is left to sweep, that one takes the place of the first.

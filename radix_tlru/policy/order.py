@@ -18,8 +18,9 @@ a decision compares the buckets by their first leaf. What keeps that right:
   the cheapest is known, the victim is the cheapest of those that have one. Prices by another return model are not
   compared.
 
-A decision is O(log buckets + log leaves), amortised. A leaf is trimmed page by page, each page at its own price. A leaf
-with ``usable_without`` set (hybrid models) is evicted whole, at the price of the middle token of what becomes unusable.
+A decision is O(log buckets + log leaves), amortised; where rates change with time, O(buckets + log leaves). A leaf is
+trimmed page by page, each page at its own price. A leaf with ``usable_without`` set (hybrid models) is evicted whole,
+at the price of the middle token of what becomes unusable.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Policy:
 
 
 def policy_for(config: Config) -> Policy:
-    """The policy that a configuration begins with: its start threshold, and T-LRU before anything was learned.
+    """The policy that a configuration begins with, before anything is learned: recency, a step at Q̂, its first ξ.
 
     Trims are exact to the page if the configuration names no chunk and no pool (:meth:`Config.for_pool`).
     """

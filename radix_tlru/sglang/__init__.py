@@ -7,14 +7,15 @@ plugin         makes ``--radix-eviction`` a flag of an unmodified SGLang
 flags          flags → ``Config``
 carrier        the Config travels on ``ServerArgs`` to every process
 support        what is supported: flags, models, caches, tree cores; what is not is refused here
+releases       which releases of SGLang are supported, and what differs between them
 state          what was learned, kept in a file from one run to the next
 warming        prompts that are prefilled once the server is up, and kept warm
-hooks          functions of SGLang that are hooked
+hooks          how a function of SGLang is hooked, once in a process
 metrics/       what an operator sees at ``/metrics``
 explainer      what single requests lacked, and who had it evicted
 explain_hooks  how a server is asked for that
 cache/         the radix cache with the order in it, on either tree core
-scheduler/     prefills and queues, shown to the cache
+scheduler/     how long prefills took and when answers are out, shown to the cache
 requests/      from the request of a client to the turn that is learned from
 offline/       real caches without a server
 doctor/        what is installed, what fits, what a server would accept

@@ -1,7 +1,7 @@
 """One trace through one cache with another value of one constant, as a server would serve it.
 
-The cache has the trim chunk, w and learning of a server. Requests queue for prefills. α is
-chosen so that lru is busy for a given share of the time (:func:`~eval.studies.queue_model.line_for`).
+The cache has the trim chunk, w and learning of a server. Requests queue for prefills. α is chosen so that lru is busy
+for a given share of the time (:func:`~eval.studies.queue_model.line_for`).
 """
 
 from __future__ import annotations

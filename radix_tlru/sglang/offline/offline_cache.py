@@ -67,15 +67,16 @@ class OfflineCache:
         Args:
             tokens: of the context.
             prompt: how many tokens the prompt has: the first of them.
+            stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
             answer: how many the answer has; None: the others.
             thought: of them, how many are reasoning, which no later prompt repeats.
             ending: the last of them, where they are known.
             session: that the client names. Where the cache has sessions, it is open from then on.
             finish: OpenAI's ``finish_reason`` of the answer, where it is known.
             rid: id of the request, by which it can be explained.
-            stamp: when the request came, s. With it, a cache of ours is told of the turn that it was.
 
-        Raises MemoryError if the context is larger than the pool.
+        Raises:
+            MemoryError: the context is larger than the pool.
         """
         context = array("q", tokens)
         key = RadixKey(context).page_aligned(self.page_size)
