@@ -62,6 +62,12 @@ def _ratio(part: str, whole: str) -> str:
     return f"sum({_rate(part)}) / (sum({_rate(whole)}) > 0)"
 
 
+def _by_policy(part: str, whole: str) -> str:
+    """A ratio for each policy in the shadow caches; the whole has no such label, as all of them serve the same."""
+    part, whole = (_rate(f"sglang:tlru_shadow_{name}_total") for name in (part, whole))
+    return f"sum by (policy) ({part}) / scalar(sum({whole}) > 0)"
+
+
 def _quantile(share: float, metric: str) -> Query:
     return Query(f"histogram_quantile({share}, sum by (le) ({_rate(f'{metric}_bucket')}))", f"p{share * 100:g}")
 
@@ -70,7 +76,6 @@ def _numbered(names: Sequence[str]) -> str:
     return "; ".join(f"{number}: {name}" for number, name in enumerate(names, 1))
 
 
-_SHADOWS = "sglang:tlru_shadow_excess_tokens_total"
 _EVICTIONS = "sglang:eviction_duration_seconds"
 
 PANELS = (
@@ -112,36 +117,19 @@ PANELS = (
         "TEL in the shadow caches",
         "Of the same sampled requests under each policy. To be held against each other, not against what was served.",
         Short,
-        (
-            Query(
-                f"sum by (policy) ({_rate(_SHADOWS)}) / scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
-                "{{policy}}",
-            ),
-        ),
+        (Query(_by_policy("excess_tokens", "requests"), "{{policy}}"),),
     ),
     Panel(
         "Beyond ξ in the shadow caches",
         "Share of the same sampled requests. In force: whichever was, or in a dry run would have been.",
         PercentUnit,
-        (
-            Query(
-                f"sum by (policy) ({_rate('sglang:tlru_shadow_violations_total')}) "
-                f"/ scalar(sum({_rate('sglang:tlru_shadow_requests_total')}) > 0)",
-                "{{policy}}",
-            ),
-        ),
+        (Query(_by_policy("violations", "requests"), "{{policy}}"),),
     ),
     Panel(
         "Hit ratio in the shadow caches",
         "Cached tokens of the prompts of the same sampled requests.",
         PercentUnit,
-        (
-            Query(
-                f"1 - sum by (policy) ({_rate('sglang:tlru_shadow_uncached_tokens_total')}) "
-                f"/ scalar(sum({_rate('sglang:tlru_shadow_prompt_tokens_total')}) > 0)",
-                "{{policy}}",
-            ),
-        ),
+        (Query(f"1 - {_by_policy('uncached_tokens', 'prompt_tokens')}", "{{policy}}"),),
     ),
     Panel(
         "Hit ratio",
