@@ -190,6 +190,20 @@ def _check_header(path: Path, header: Mapping[str, Any]) -> None:
 
 def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SavedState:
     """Raises ValueError, TypeError or KeyError for what cannot have been saved."""
+    _check_arrays(arrays)
+    state = LearnedState(
+        arrays["turns"],
+        HazardModel(arrays["base"], tuple(np.split(arrays["effects"], np.cumsum(SIZES)[:-1]))),
+        tuple(tuple(map(int, ending)) for ending in header["endings"]),
+        _answers(header["answers"]),
+        tuple((int(tokens), int(kind)) for tokens, kind in arrays["lengths"].tolist()),
+        Seen(**header["seen"]),
+    )
+    return SavedState(Origin(**header["origin"]), str(header["saved_at"]), state)
+
+
+def _check_arrays(arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Raise ValueError for an array that no learner has saved."""
     turns, base, effects, lengths = arrays["turns"], arrays["base"], arrays["effects"], arrays["lengths"]
     for name, found, kind, shape in (
         ("turns", turns, TURN, (len(turns),)),
@@ -210,30 +224,19 @@ def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Sav
         "effects": not np.isfinite(effects).all(),
         "lengths": (lengths < 0).any() or (lengths[:, 1] >= KINDS).any(),
     }
-    answers = AnswerShares(**header["answers"])
-    answers = answers._replace(
-        by_ending=tuple((bool(thought), int(ending), float(share)) for thought, ending, share in answers.by_ending)
-    )
-    shares = (
-        answers.spoken,
-        answers.thought,
-        answers.rewritten,
-        answers.chains,
-        *(each[2] for each in answers.by_ending),
-    )
-    wrong["answers"] = not all(0.0 <= share <= 1.0 for share in shares)
     for name, is_wrong in wrong.items():
         if is_wrong:
             raise ValueError(f"{name} holds what cannot be")
-    state = LearnedState(
-        turns,
-        HazardModel(base, tuple(np.split(effects, np.cumsum(SIZES)[:-1]))),
-        tuple(tuple(map(int, ending)) for ending in header["endings"]),
-        answers,
-        tuple((int(tokens), int(kind)) for tokens, kind in lengths.tolist()),
-        Seen(**header["seen"]),
-    )
-    return SavedState(Origin(**header["origin"]), str(header["saved_at"]), state)
+
+
+def _answers(saved: Mapping[str, Any]) -> AnswerShares:
+    """Raises ValueError or TypeError for shares that no learner has saved."""
+    answers = AnswerShares(**saved)
+    by_ending = tuple((bool(thought), int(ending), float(share)) for thought, ending, share in answers.by_ending)
+    shares = (answers.spoken, answers.thought, answers.rewritten, answers.chains, *(share for *_, share in by_ending))
+    if not all(0.0 <= share <= 1.0 for share in shares):
+        raise ValueError("answers holds what cannot be")
+    return answers._replace(by_ending=by_ending)
 
 
 def _reason(error: Exception) -> str:
