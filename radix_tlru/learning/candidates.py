@@ -67,13 +67,7 @@ class Candidates(Mapping[str, Policy]):
     def expect_prompts(self, prompts: PromptModel) -> None:
         """Have those that look at the next prompt expect such lengths."""
         model = HintedPrompts(prompts) if self.takes_hints else prompts
-        self._replace(
-            {
-                name: replace(policy, prompts=model)
-                for name, policy in self.items()
-                if len(policy.prompts.probabilities) > 1
-            }
-        )
+        self._replace({name: replace(policy, prompts=model) for name, policy in self.items() if policy.sees_threshold})
 
     def _replace(self, policies: Mapping[str, Policy]) -> None:
         for name, policy in policies.items():

@@ -14,11 +14,13 @@ import pkgutil
 from collections.abc import Callable
 from typing import Protocol
 
-from radix_tlru.config import FLAGS, ConfigError, one_line
+from radix_tlru.config import FLAGS, ConfigError
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.policy.models import ReturnModel
 
 __all__ = ["Conversation", "CustomReturnModel", "Turn", "custom_model"]
+
+_MEMBERS = ("timeless", "key", "stamp", "group", "rate", "floor", "observe")
 
 
 class CustomReturnModel(ReturnModel, Protocol):
@@ -45,10 +47,7 @@ def custom_model(name: str) -> CustomReturnModel:
         found = make()
     except Exception as error:  # whatever somebody else's code raises
         raise ConfigError(f"{FLAGS['return_model']} {name}: cannot be made, {type(error).__name__}: {error}") from error
-    missing = [method for method in _METHODS if not hasattr(found, method)]
-    if missing:
-        raise ConfigError(one_line(f"{FLAGS['return_model']} {name}: has no {missing[0]}, which a return model has"))
+    for member in _MEMBERS:
+        if not hasattr(found, member):
+            raise ConfigError(f"{FLAGS['return_model']} {name}: has no {member}, which a return model has")
     return found
-
-
-_METHODS = ("timeless", "key", "stamp", "group", "rate", "floor", "observe")

@@ -83,7 +83,7 @@ class PromptLengths:
         self._lengths = np.zeros(_REMEMBERED, np.int64)  # a ring
         self._kinds = np.zeros(_REMEMBERED, np.int64)  # of what was continued
 
-    def count_prompt(self, tokens: int, kind: int = 0) -> None:
+    def count_prompt(self, tokens: int, kind: int) -> None:
         """A conversation of that kind was continued by a prompt that added ``tokens``."""
         row = self._counted % _REMEMBERED
         self._lengths[row], self._kinds[row] = tokens, kind

@@ -181,7 +181,7 @@ class EvictionOrder:
     def _enter_pending(self, count: int | None = None) -> None:
         """Give the pending leaves their entries; with a count, those that have waited longest."""
         for leaf_id in list(islice(self._pending, count)):
-            self.push(leaf_id, self._leaf(leaf_id))
+            self._push(leaf_id, self._leaf(leaf_id))
             del self._pending[leaf_id]
 
     def _leaf(self, leaf_id: int) -> Leaf:
@@ -190,7 +190,7 @@ class EvictionOrder:
         assert leaf is not None, f"leaf {leaf_id} was not removed before it went"
         return leaf
 
-    def push(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
+    def _push(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
         """Price a leaf, put it into its bucket, and count its use as the newest if it is.
 
         Args:
@@ -222,7 +222,7 @@ class EvictionOrder:
     def _push_again(self, leaf_id: int, leaf: Leaf, least_cost: float | None = None) -> None:
         """Another price for a leaf that has an entry, which becomes an old one."""
         self._entries.forget(leaf_id)
-        self.push(leaf_id, leaf, least_cost)
+        self._push(leaf_id, leaf, least_cost)
 
     # ---- prices ----
 

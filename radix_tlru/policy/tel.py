@@ -62,8 +62,7 @@ def keep_within_budget(history: int, next_prompt: int, threshold: int, page_size
     >>> keep_within_budget(history=2000, next_prompt=100, threshold=600, page_size=64)
     1536
     """
-    needed = history + next_prompt - threshold
-    return -(-needed // page_size) * page_size if needed > 0 else 0
+    return round_up(max(history + next_prompt - threshold, 0), page_size)
 
 
 def marginal_cost(return_rate: float, exceed_probability: float, median_weight: float) -> float:
