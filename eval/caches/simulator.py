@@ -102,7 +102,7 @@ class SimulatedCache:
         for node in path:
             node.last_access = self._served
         if self._knowledge is not None:
-            self._learn(path, self._knowledge(self._served - 1))
+            self._write_known(path, self._knowledge(self._served - 1))
         if end and self.learner is not None:  # as in a server, only turns that are in the tree
             self._tell(self.learner, request, path, cached)
         self._offer_if_free(deepest)
@@ -219,7 +219,7 @@ class SimulatedCache:
             path.append(deepest)
         return deepest
 
-    def _learn(self, path: list[Node], spans: Sequence[Span]) -> None:
+    def _write_known(self, path: list[Node], spans: Sequence[Span]) -> None:
         """Write what is known onto the nodes of a path, splitting nodes where it changes."""
         position = 0
         for node in path[1:]:

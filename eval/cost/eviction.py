@@ -48,7 +48,7 @@ class Cost:
     evict_us: float
     ratio: float  # to the baseline at the same number of leaves, in the same run
     growth: float  # ratio to the same arm at the first number of leaves
-    heap_entries: float | None  # for each leaf, with radix-tlru
+    entries_a_leaf: float | None  # with radix-tlru
     samples: int
 
 
@@ -91,7 +91,7 @@ def measure(leaves: int, samples: int, first: dict[str, float]) -> list[Cost]:
     medians = {name: statistics.median(times) * 1e6 for name, times in spent.items()}
     base = medians[BASELINE]
     return [
-        Cost(name, leaves, us, us / base, us / first.get(name, us), heap_entries(caches[name]), len(spent[name]))
+        Cost(name, leaves, us, us / base, us / first.get(name, us), entries_a_leaf(caches[name]), len(spent[name]))
         for name, us in medians.items()
     ]
 
@@ -141,8 +141,8 @@ def timed_eviction(cache: Any) -> float:
     return time.thread_time() - start
 
 
-def heap_entries(cache: Any) -> float | None:
-    """Entries in the heaps of the eviction order for each leaf in it; None for stock."""
+def entries_a_leaf(cache: Any) -> float | None:
+    """Entries in the buckets of the eviction order, old ones too, for each leaf in it; None for stock."""
     tail = getattr(cache.cache, "tail", None)
     return None if tail is None else tail.order.entries / max(len(tail.order), 1)
 
@@ -158,7 +158,7 @@ def cost_table(costs: list[Cost], leaves: list[int]) -> Table:
         )
     plugin = [cost for cost in costs if cost.arm == PLUGIN]
     result.add_section()
-    result.add_row("heap entries / leaf, radix-tlru", *(f"{cost.heap_entries:.2f}" for cost in plugin))
+    result.add_row("entries / leaf, radix-tlru", *(f"{cost.entries_a_leaf:.2f}" for cost in plugin))
     return result
 
 

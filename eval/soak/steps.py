@@ -143,7 +143,7 @@ def serve(requests: int, core: Core) -> None:
     sizes: dict[str, Any] = {"threshold": THRESHOLD, "next_prompt_estimate": NEXT_PROMPT, "page_size": PAGE}
     cache = RealCache("tlru", POOL, core=core, trim_chunk=None, units=Names(), **sizes)
     stream = islice(GENERATORS["synthetic"](f"conversations={requests}"), requests)
-    lines = Lines("requests", "µs of CPU / request", "heap entries / leaf", "leaves")
+    lines = Lines("requests", "µs of CPU / request", "entries / leaf", "leaves")
     for tenth in range(10):
         done, wanted = tenth * requests // 10, (tenth + 1) * requests // 10
         for request in islice(stream, wanted - done):

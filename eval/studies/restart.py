@@ -81,8 +81,8 @@ def _serve(learner: Learner, requests: Sequence[Request], args: argparse.Namespa
     """Requests before the first that another policy than lru is in force for, and the figures."""
     cache, began = SimulatedCache(learner, args.capacity, args.page_size), None
     cached: list[int] = []
-    for number_of, request in enumerate(track(requests, "requests")):
+    for number, request in enumerate(track(requests, "requests")):
         if began is None and learner.in_force != "lru":
-            began = number_of
+            began = number
         cached.append(cache.request(request))
     return began, figures(requests, cached, args.threshold)
