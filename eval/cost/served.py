@@ -20,18 +20,19 @@ from rich.table import Table
 
 from eval.caches.pages import token_ids
 from eval.caches.real import CHUNK_TOKENS
-from eval.cost.simulator import NEXT_PROMPT, TURN, Setting, change, excess
+from eval.cost.simulator import TURN, Setting, change, excess
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
 from radix_tlru import Config
+from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
 if TYPE_CHECKING:
     from radix_tlru.sglang.offline import OfflineCache
 
 STOCK, AGAIN = "stock lru", "stock lru, again"
 CANDIDATES = {
-    "tlru, ξ and Q̂ pinned": Config("tlru", next_prompt_estimate=NEXT_PROMPT),
+    "tlru, ξ and Q̂ pinned": Config("tlru", next_prompt_estimate=DEFAULT_NEXT_PROMPT),
     "tlru": Config("tlru"),
     "etlru": Config("etlru"),
     "etlru, explained": Config("etlru", explain=True),

@@ -6,7 +6,7 @@ import argparse
 import gc
 import resource
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from itertools import islice
 
@@ -19,12 +19,12 @@ from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.terminal import show, table, track
 from eval.traces import GENERATORS, open_trace
 from eval.traces.request import Request
+from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
-NEXT_PROMPT = 200
 LONG_PAGE, LONG_CAPACITY, LONG_THRESHOLD = 16, 1_000_000, 1024
 
 POLICIES: dict[str, tuple[str, int | None, float | None]] = {
-    "tlru": ("tlru", NEXT_PROMPT, 0.0),
+    "tlru": ("tlru", DEFAULT_NEXT_PROMPT, 0.0),
     "tlru, learned": ("tlru", None, None),
     "etlru": ("etlru", None, None),
 }
@@ -66,9 +66,9 @@ def throughput(source: str, setting: Setting) -> Table:
     trace = open_trace(source)
     capacity, page, threshold = astuple(setting)
     caches: dict[str, Cache] = {f"simulated {row}": simulated(row, setting) for row in ("lru", *POLICIES)}
-    caches |= {name: REAL_CACHES[name](capacity, threshold, NEXT_PROMPT, page) for name in REAL}
+    caches |= {name: REAL_CACHES[name](capacity, threshold, DEFAULT_NEXT_PROMPT, page) for name in REAL}
     caches[SERVED] = RealCache(
-        "tlru", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page, trim_chunk=None
+        "tlru", capacity, threshold=threshold, next_prompt_estimate=DEFAULT_NEXT_PROMPT, page_size=page, trim_chunk=None
     )
     spent = dict.fromkeys(caches, 0.0)
     cached: dict[str, list[int]] = {name: [] for name in caches}
@@ -116,10 +116,10 @@ def change(tel: dict[str, int], name: str, stock: str) -> str:
 def flatness(turns: int) -> Table:
     """CPU time of a request in each tenth of a long synthetic trace under tlru. The trace is never held in memory."""
     cache = simulated_cache(
-        "tlru", LONG_CAPACITY, threshold=LONG_THRESHOLD, next_prompt_estimate=NEXT_PROMPT, page_size=LONG_PAGE
+        "tlru", LONG_CAPACITY, threshold=LONG_THRESHOLD, next_prompt_estimate=DEFAULT_NEXT_PROMPT, page_size=LONG_PAGE
     )
     stream = islice(GENERATORS["synthetic"](f"conversations={turns}"), turns)
-    columns = ("turns", "µs of CPU / request", "× the first", "heap entries / leaf", "peak memory")
+    columns = ("turns", "µs of CPU / request", "× the first", "entries / leaf", "peak memory")
     result = table(f"{turns:,} synthetic turns under tlru, tenth by tenth", columns, texts=0)
     first = 0.0
     for tenth in track(range(10), "long trace"):
@@ -135,7 +135,8 @@ def flatness(turns: int) -> Table:
     return result
 
 
-def _spent(cache: Cache, requests: Sequence[Request] | Iterable[Request]) -> float:
+def _spent(cache: Cache, requests: Sequence[Request]) -> float:
+    """CPU seconds of a request."""
     start = time.process_time()
-    served = len(simulate(cache, requests))
-    return (time.process_time() - start) / max(served, 1)
+    simulate(cache, requests)
+    return (time.process_time() - start) / max(len(requests), 1)

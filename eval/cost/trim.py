@@ -18,9 +18,7 @@ from eval.simulate.cells import outcome
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
-from radix_tlru.config import CHUNKS_IN_POOL
-
-NEXT_PROMPT = 200
+from radix_tlru.config import CHUNKS_IN_POOL, DEFAULT_NEXT_PROMPT
 
 # Page size, capacities and ξ in tokens: for block traces, and for traces in single tokens.
 BLOCKS = (512, (1_000_000, 2_000_000, 4_000_000), (4096, 8192, 16384))
@@ -53,7 +51,9 @@ def run(args: argparse.Namespace) -> None:
 
 def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedCache:
     """An empty cache under tlru; lengths in tokens."""
-    cache = simulated_cache("tlru", capacity, threshold=threshold, next_prompt_estimate=NEXT_PROMPT, page_size=page)
+    cache = simulated_cache(
+        "tlru", capacity, threshold=threshold, next_prompt_estimate=DEFAULT_NEXT_PROMPT, page_size=page
+    )
     cache.order.switch_policy(replace(cache.order.policy, trim_chunk=chunk))
     return cache
 
