@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from eval.caches.pages import page_ids, token_ids
-from eval.traces.request import Request
+from eval.traces.request import Path, Request
 from radix_tlru import Config, policy_for
 from radix_tlru.policy.tel import round_up
 
@@ -121,25 +121,25 @@ class RealCache:
         """Serve a request; returns the tokens of its prompt that were cached."""
         context = request.prompt if self._strips_thinking and request.thought_tokens else request.context
         session = request.conversation if self._has_sessions else request.session
-        if not self._learns:
-            pages = page_ids(context, self.page_size, self._units)[: self._pages]
-            cached = self._cache.request(pages, session=session) * self.page_size
-        else:
-            tokens = token_ids(context, self.page_size, self._units)[: self._pages * self.page_size]
+        tokens = self._tokens(context)
+        if self._learns:
             turn = request.prompt_tokens, request.arrival_s, request.output_tokens, request.thought_tokens
             cached = self._cache.request(tokens, *turn, request.ending, session, request.stop)
+        else:
+            cached = self._cache.request(tokens, session=session) * self.page_size
         if session is not None and self._has_sessions and request.closes:
             self._cache.close_session(session)
         return min(cached, len(request.prompt) // self.page_size * self.page_size)
 
     def touch(self, request: Request) -> None:
         """Mark what is cached of a waiting request's prompt as used, if SGLang does so under this policy."""
-        if not self._refreshes:
-            return
-        if not self._learns:
-            self._cache.touch(page_ids(request.prompt, self.page_size, self._units)[: self._pages])
-        else:
-            self._cache.touch(token_ids(request.prompt, self.page_size, self._units)[: self._pages * self.page_size])
+        if self._refreshes:
+            self._cache.touch(self._tokens(request.prompt))
+
+    def _tokens(self, path: Path) -> Sequence[int]:
+        """The tokens of the real cache that stand for what fits of a path: its pages, or all of its tokens."""
+        numbers = token_ids if self._learns else page_ids
+        return numbers(path, self.page_size, self._units)[: self._pages * self._tokens_a_page]
 
 
 def _stock_cache(

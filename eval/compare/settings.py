@@ -11,13 +11,12 @@ from typing import NamedTuple
 from eval.arguments import number, tokens
 from eval.compare.traces import Survey
 from eval.simulate.cells import Cell
-from eval.simulate.grid import grid
+from eval.simulate.grid import REFERENCES, grid
 from eval.simulate.timing import TimingError
 from eval.timing_arguments import timing_of
 
-BASELINE, OPTIMUM = "lru", "tail-belady"
+BASELINE, OPTIMUM = REFERENCES
 """What all are compared with, and what the gap is to. They run in every setting."""
-
 
 SHARES, QUICK_SHARES = ("5%", "10%", "25%", "50%", "100%"), ("10%", "50%")
 """Capacities, unless others are given: shares of the working set."""

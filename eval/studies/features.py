@@ -19,6 +19,7 @@ from eval.caches.simulator import simulate
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
+from eval.simulate.grid import REFERENCES
 from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table
 from eval.trace_arguments import TraceSource, add_reading_arguments
@@ -27,7 +28,6 @@ from radix_tlru.learning import conversations
 from radix_tlru.learning.records import Conversation
 from radix_tlru.learning.turn_features import Feature, Features, features_of
 
-REFERENCES = ("lru", "tail-belady")
 POLICY, WEIGHT = "etlru", 1.0
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from rich.table import Table
 
 from eval.arguments import Several, add_cache, add_policies, check_page_sizes, number, whole
-from eval.caches.knowledge import TraceKnowledge
 from eval.caches.policies import simulated_cache
 from eval.simulate.cells import uncached_tokens
 from eval.studies.figures import figures, shown
@@ -101,8 +100,7 @@ def serve(
     page_size: int,
 ) -> Served:
     """The trace through a cache, with a round at the start and every so many seconds; None: without any."""
-    knowledge = TraceKnowledge(requests)
-    cache = simulated_cache(policy, capacity, threshold=threshold, page_size=page_size, knowledge=knowledge)
+    cache = simulated_cache(policy, capacity, threshold=threshold, page_size=page_size)
     cached: list[int] = []
     prefilled, round_s = 0, 0.0 if every_s is not None else math.inf
     for request in track(requests, policy):

@@ -39,7 +39,6 @@ def distribution(scene: Scene) -> Figure:
     figure.subplots_adjust(left=0.078, right=0.69, bottom=0.15, top=0.9, wspace=0.24)
     shares = np.linspace(0, 1, _STEPS)
     tails = 1 - np.geomspace(1 - TAIL[0], 1 - TAIL[-1], _STEPS)
-    objective = scene.latency.ms(scene.threshold) if scene.latency else scene.threshold
     for curve in curves:
         _draw(whole, curve, shares, shares)
         _draw(tail, curve, tails, -np.log10(1 - tails))
@@ -58,9 +57,9 @@ def distribution(scene: Scene) -> Figure:
     for axes in (whole, tail):
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(scene, value)))
         axes.set_xlabel(_quantity(scene))
-        axes.axvline(objective, **DOTTED)
-    name = f"SLO {objective:,.0f} ms" if scene.latency else f"ξ = {compact(objective)}"
-    whole.annotate(name, (objective, 0.03), xytext=(4, 0), textcoords="offset points", fontsize=7.5)
+        axes.axvline(scene.objective, **DOTTED)
+    name = f"SLO {scene.objective:,.0f} ms" if scene.latency else f"ξ = {compact(scene.threshold)}"
+    whole.annotate(name, (scene.objective, 0.03), xytext=(4, 0), textcoords="offset points", fontsize=7.5)
     _key(
         figure,
         curves,
@@ -105,8 +104,7 @@ def change_by_percentile(scene: Scene) -> Figure:
 
 
 def _mark_objective(axes: Axes, scene: Scene, base: Curve) -> None:
-    objective = scene.latency.ms(scene.threshold) if scene.latency else scene.threshold
-    within = float(np.mean(base.values <= objective))
+    within = float(np.mean(base.values <= scene.objective))
     if not 0.5 < within < TAIL[-1]:
         return
     place = -np.log10(1 - within)

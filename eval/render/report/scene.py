@@ -10,10 +10,11 @@ from typing import NamedTuple
 from eval.caches.policies import ORACLES
 from eval.render.report.rows import ReportError, Requests, Row, Variant, read_requests
 from eval.simulate.cells import Cell
+from eval.simulate.grid import REFERENCES
 from eval.simulate.timing import Timing
 from radix_tlru import Config
 
-BASELINE, OPTIMUM = "lru", "tail-belady"
+BASELINE, OPTIMUM = REFERENCES
 
 
 class Missing(Exception):  # noqa: N818 - not an error: the page says why a figure is not there
@@ -143,6 +144,11 @@ class Scene:
             beside = f"with that capacity there are {', '.join(map(str, thresholds))}"
             raise ReportError(f"--capacity {capacity} --threshold {threshold}: no such cells; {beside}")
         return capacity, threshold
+
+    @property
+    def objective(self) -> float:
+        """The objective of the chosen cell: TTFT in ms where figures are TTFT, else ξ in tokens."""
+        return self.threshold if self.latency is None else self.latency.ms(self.threshold)
 
     @property
     def drawn(self) -> list[Variant]:

@@ -20,7 +20,7 @@ from eval.simulate.timing import Timing
 from eval.studies.paper.grid import BASELINES, BOTH, FUTURE, Results
 from eval.studies.paper.published import OBJECTIVE_MS
 from eval.studies.paper.sources import Source, prompt_lengths
-from eval.studies.paper.tables import NAMES
+from eval.studies.paper.tables import NAMES, PERCENTILES
 
 _BARS = "#5b8fb9"
 _OWN_LOOKS = {
@@ -133,7 +133,7 @@ def _latencies(results: Results) -> Figure:
     )
     shown = [*BASELINES, "tlru", *(policy for policy in FUTURE if policy != "length-aware")]
     for line, ms in enumerate(study.future_ms):
-        for column, (percentile, title) in enumerate(zip(_PERCENTILES, _TITLES, strict=True)):
+        for column, percentile in enumerate(PERCENTILES):
             axes = panels[line, column]
             for policy in shown:
                 style = _OWN_LOOKS.get(policy, look(policy))
@@ -148,7 +148,7 @@ def _latencies(results: Results) -> Figure:
             if low < ms < high:
                 axes.axhline(ms, **DOTTED, zorder=1)
             if line == 0:
-                axes.set_title(title)
+                axes.set_title("median" if percentile == "p50" else percentile)
             if column == 0:
                 axes.set_ylabel(f"ξ_s = {ms:g} ms\nTTFT (ms)".replace("ξ_s", "$ξ_s$"))
     handles, labels = panels[0, 0].get_legend_handles_labels()
@@ -160,9 +160,6 @@ def _latencies(results: Results) -> Figure:
 def _name_source(figure: Figure, source: Source) -> None:
     """Name the trace in the lower right corner, so that no figure is taken for one of another data set."""
     figure.text(0.995, 0.008, source.label, ha="right", va="bottom", fontsize=6.5, color=MUTED)
-
-
-_PERCENTILES, _TITLES = ("p50", "p90", "p95", "p99"), ("median", "p90", "p95", "p99")
 
 
 def _capacity_axis(axes: Axes, capacities: Sequence[int], *, named: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from eval.studies.paper.grid import BASELINES, BOTH, STEPS, Results, improvement
+from eval.studies.paper.grid import BASELINES, BOTH, FUTURE, STEPS, Results, improvement
 from eval.studies.paper.published import HEADLINE, OBJECTIVE_MS, TABLES, Headline
 from eval.studies.paper.sheet import Column, Line, Sheet, per_cent
 
@@ -22,7 +22,7 @@ NAMES = {
 """Names of the paper. "Next length known" is not in it: the paper's Length-Aware knows the end as well."""
 
 _SHORT = {"lru": "LRU", "threshold-lru": "Thre-LRU"}
-_PERCENTILES = ("p50", "p90", "p95", "p99")
+PERCENTILES = ("p50", "p90", "p95", "p99")
 
 
 def relative_latency(results: Results, over: str) -> Sheet:
@@ -82,13 +82,13 @@ def base_latency(studies: Sequence[Results]) -> Sheet:
     lines = []
     for results in studies:
         data, capacity = results.study.source.data, results.study.capacities[0]
-        own = [f"{results.ttft('lru', capacity, OBJECTIVE_MS, percentile):,.0f}" for percentile in _PERCENTILES]
+        own = [f"{results.ttft('lru', capacity, OBJECTIVE_MS, percentile):,.0f}" for percentile in PERCENTILES]
         quoted = [f"{ms:,.0f}" for ms in data.lru_ms]
         lines.append(Line([results.study.source.label, f"{capacity:,}", *own]))
         lines.append(Line(["  paper", "1,000", *quoted], quoted=True, last=True))
     return Sheet(
         "TTFT under LRU at the smallest capacity, ms",
-        [Column("trace"), Column("capacity"), *map(Column, _PERCENTILES)],
+        [Column("trace"), Column("capacity"), *map(Column, PERCENTILES)],
         lines,
         "the lines named so (sections 5.2 and G.2), at a capacity of 1,000",
         "the others; they are as near to the paper's as the trace and α are",
@@ -101,7 +101,7 @@ def policies(results: Results, capacities: Sequence[int]) -> Sheet:
     figure = study.source.data.figures[1]
     known = OBJECTIVE_MS in study.future_ms
     arms = [(policy, 0.0) for policy in (*BASELINES, "tlru")] + [("tlru", weight) for weight in study.weights]
-    arms += [(policy, 0.0) for policy in ("end-aware", "length-aware", BOTH, "tail-belady") if known]
+    arms += [(policy, 0.0) for policy in FUTURE if known]
     lines = []
     for capacity in capacities:
         for policy, weight in arms:
@@ -112,7 +112,7 @@ def policies(results: Results, capacities: Sequence[int]) -> Sheet:
                     [
                         f"{capacity:,}",
                         name,
-                        *(f"{study.timing.ms(row[percentile]):,.0f}" for percentile in _PERCENTILES),
+                        *(f"{study.timing.ms(row[percentile]):,.0f}" for percentile in PERCENTILES),
                         f"{row['over_objective']:,}",
                         per_cent(row["hit_ratio"]),
                         per_cent(results.tel_saved(policy, capacity, OBJECTIVE_MS, weight)),
@@ -126,7 +126,7 @@ def policies(results: Results, capacities: Sequence[int]) -> Sheet:
         f"({study.source.label})",
         [
             *(Column("capacity"), Column("policy")),
-            *(Column(percentile, "TTFT (ms)") for percentile in _PERCENTILES),
+            *(Column(percentile, "TTFT (ms)") for percentile in PERCENTILES),
             *(Column(f"> {OBJECTIVE_MS:g} ms"), Column("hit %"), Column("TEL saved %"), Column("gap closed %")),
         ],
         lines,
