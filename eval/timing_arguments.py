@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from eval.simulate.timing import ASSUMED, Timing, read
+from eval.simulate.timing import ASSUMED, Timing, read_timing
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def timing_of(args: argparse.Namespace) -> Timing:
     if args.timing is not None:
         if args.alpha is not None or args.beta is not None:
             raise ValueError(f"--timing {args.timing}: not together with --alpha or --beta; give one of them")
-        return read(args.timing)
+        return read_timing(args.timing)
     if args.alpha is None:
         if args.beta is not None:
             raise ValueError(f"--beta {args.beta:g}: needs --alpha")

@@ -32,7 +32,7 @@ from eval.live.replay.hosts import launched
 from eval.live.replay.plan import machine_facts
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
-from eval.simulate.timing import Timing, read, write
+from eval.simulate.timing import Timing, read_timing, write_timing
 from radix_tlru.sglang.releases import torch_mismatch
 
 # Some 1.6 M tokens of conversations: four times the default pool.
@@ -202,7 +202,7 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
     if args.extra:
         on["extra"] = shlex.join(args.extra)
     if path.is_file():
-        timing, known = read(path), json.loads(path.read_bytes())
+        timing, known = read_timing(path), json.loads(path.read_bytes())
         for name, now in on.items():
             if known.get(name) != now:
                 raise ValueError(f"{path}: measured with {name} {known.get(name)!r}, not {now!r}; give another --out")
@@ -211,7 +211,7 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
     flags = [*base_flags(args.device, model, args.pool, args.page_size), *args.extra]
     with launched(Arm("stock lru"), flags, "gpu-calibrate") as server:
         timing = calibrate(server.base_url, args.lengths)
-    write(path, timing, **on)
+    write_timing(path, timing, **on)
     return timing
 
 

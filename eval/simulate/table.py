@@ -12,7 +12,7 @@ from rich.table import Table
 from eval.arguments import weight_text
 from eval.terminal import table
 
-BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
+_BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
 """Policies that a block is compared with: the first of these that it has."""
 
 
@@ -33,8 +33,8 @@ def cells_table(rows: Sequence[dict[str, Any]]) -> Group:
 
 def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     base = min(
-        (row for row in rows if row["policy"] in BASELINES),
-        key=lambda row: BASELINES.index(row["policy"]),
+        (row for row in rows if row["policy"] in _BASELINES),
+        key=lambda row: _BASELINES.index(row["policy"]),
         default=None,
     )
     held = f"{_short(size.capacity)} tokens of cache"

@@ -161,8 +161,8 @@ class _File(msgspec.Struct):
     floor: float = 0.0
 
 
-def read(path: Path) -> Timing:
-    """α and β from a file that ``write`` wrote, or ``{"alpha": ms a token, "beta": ms}``.
+def read_timing(path: Path) -> Timing:
+    """α and β from a file that :func:`write_timing` wrote, or ``{"alpha": ms a token, "beta": ms}``.
 
     Raises:
         TimingError: there is no such file, or it has another form.
@@ -176,6 +176,6 @@ def read(path: Path) -> Timing:
     return Timing(found.alpha, found.beta, found.origin or f"from {path}", found.r2, tuple(found.points), found.floor)
 
 
-def write(path: Path, timing: Timing, **measured_on: Any) -> None:
+def write_timing(path: Path, timing: Timing, **measured_on: Any) -> None:
     """Write α, β and their points as JSON, with the facts of the machine in ``measured_on``."""
     path.write_text(json.dumps({**asdict(timing), **measured_on}) + "\n")

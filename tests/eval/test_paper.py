@@ -15,7 +15,7 @@ from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.rows import Rows
-from eval.simulate.timing import ASSUMED, Point, Timing, TimingError, fit, read, write
+from eval.simulate.timing import ASSUMED, Point, Timing, TimingError, fit, read_timing, write_timing
 from eval.studies.paper import command, sources
 from eval.studies.paper.grid import BOTH, Results, Study, improvement, missing, run_batch
 from eval.studies.paper.published import HEADLINE, SHAREGPT, TABLES, WILDCHAT
@@ -122,18 +122,18 @@ def test_the_fit_finds_no_corner_in_a_line(seed: int) -> None:
 
 def test_alpha_and_beta_are_kept_in_a_file(tmp_path: Path) -> None:
     measured = fit([Point(100, 20.0), Point(200, 30.0)], "measured on a server")
-    write(tmp_path / "timing.json", measured)
-    assert read(tmp_path / "timing.json") == measured
+    write_timing(tmp_path / "timing.json", measured)
+    assert read_timing(tmp_path / "timing.json") == measured
     bent = replace(measured, floor=25.0)
-    write(tmp_path / "bent.json", bent)
-    assert read(tmp_path / "bent.json") == bent
+    write_timing(tmp_path / "bent.json", bent)
+    assert read_timing(tmp_path / "bent.json") == bent
     (tmp_path / "short.json").write_text('{"alpha": 0.1, "beta": 5}')
-    assert read(tmp_path / "short.json").tokens(105) == 1_000
+    assert read_timing(tmp_path / "short.json").tokens(105) == 1_000
     (tmp_path / "bad.json").write_text('{"alpha": "fast"}')
     with pytest.raises(TimingError, match=r"bad\.json: not an object with alpha and beta"):
-        read(tmp_path / "bad.json")
+        read_timing(tmp_path / "bad.json")
     with pytest.raises(TimingError, match=r"none\.json: No such file"):
-        read(tmp_path / "none.json")
+        read_timing(tmp_path / "none.json")
 
 
 def test_the_headline_is_in_the_tables_of_the_paper() -> None:

@@ -10,7 +10,7 @@ from sglang.srt.managers.io_struct import GenerateReqInput
 from sglang.srt.managers.tokenizer_manager import ReqState
 from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
 
-from radix_tlru.sglang.requests.first_tokens import FirstToken, FirstTokens, dumps, loads
+from radix_tlru.sglang.requests.first_tokens import FirstToken, FirstTokens, dump_first_tokens, load_first_tokens
 
 
 class InFlight(dict[str, ReqState]):
@@ -120,8 +120,8 @@ def test_each_replica_has_a_chance_to_be_told() -> None:
 
 def test_what_is_told_travels_as_one_string() -> None:
     told = (FirstToken("a", 82.125), FirstToken('"odd" name', 7.0))
-    text = dumps(told)
+    text = dump_first_tokens(told)
     assert isinstance(text, str)
-    assert loads(text) == told
-    assert dumps(()) is None
-    assert loads(None) == ()
+    assert load_first_tokens(text) == told
+    assert dump_first_tokens(()) is None
+    assert load_first_tokens(None) == ()

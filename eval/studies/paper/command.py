@@ -14,7 +14,7 @@ from eval.parallel import in_parallel
 from eval.render import html
 from eval.render.html import Image
 from eval.simulate.rows import CELLS, Rows
-from eval.simulate.timing import ASSUMED, Timing, TimingError, read, write
+from eval.simulate.timing import ASSUMED, Timing, TimingError, read_timing, write_timing
 from eval.studies.paper import tables
 from eval.studies.paper.grid import BASELINES, Results, Study, missing, run_batch
 from eval.studies.paper.published import (
@@ -142,13 +142,13 @@ def _timing(args: argparse.Namespace, folder: Path) -> Timing:
     if given + (args.timing is not None) + (args.calibrate is not None) > 1:
         raise TimingError("--alpha and --beta, --timing, --calibrate: only one of these")
     if args.timing is not None:
-        return read(args.timing)
+        return read_timing(args.timing)
     if args.calibrate is not None:
         from eval.live.calibrate import calibrate
 
         measured = calibrate(args.calibrate, seed=args.seed)
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / TIMING, measured)
+        write_timing(folder / TIMING, measured)
         return measured
     if given:
         if args.alpha is None:

@@ -19,16 +19,16 @@ from typing import Any
 
 from radix_tlru.objective.overhead import FirstToken
 
-__all__ = ["FirstTokens", "dumps", "loads"]
+__all__ = ["FirstTokens", "dump_first_tokens", "load_first_tokens"]
 
 
-def dumps(first_tokens: tuple[FirstToken, ...]) -> str | None:
-    """As one string, which :func:`loads` reads; None if there are none."""
+def dump_first_tokens(first_tokens: tuple[FirstToken, ...]) -> str | None:
+    """As one string, which :func:`load_first_tokens` reads; None if there are none."""
     return json.dumps(first_tokens) if first_tokens else None
 
 
-def loads(text: str | None) -> tuple[FirstToken, ...]:
-    """From what :func:`dumps` wrote."""
+def load_first_tokens(text: str | None) -> tuple[FirstToken, ...]:
+    """From what :func:`dump_first_tokens` wrote."""
     return tuple(FirstToken(*each) for each in json.loads(text)) if text else ()
 
 

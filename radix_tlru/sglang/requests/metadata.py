@@ -28,7 +28,7 @@ from radix_tlru.hints.schema import Hints, HintsError
 from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.carrier import config_of
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.sglang.requests.first_tokens import FirstTokens, dumps, loads
+from radix_tlru.sglang.requests.first_tokens import FirstTokens, dump_first_tokens, load_first_tokens
 from radix_tlru.sglang.support import replicas_of
 
 __all__ = [
@@ -139,7 +139,7 @@ def metadata_of(req: Any) -> RequestMetadata:
 
 def first_tokens_of(req: Any) -> tuple[FirstToken, ...]:
     """First tokens of earlier requests that a request reports, in a scheduler process."""
-    return loads(((req.sampling_params.custom_params or {}).get(KEY) or {}).get("first_tokens"))
+    return load_first_tokens(((req.sampling_params.custom_params or {}).get(KEY) or {}).get("first_tokens"))
 
 
 def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
@@ -167,7 +167,9 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     # Of several such processes none knows which requests are uncontended.
     if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
         streams = getattr(tokenized, "stream", False)  # an embedding does not
-        metadata["first_tokens"] = dumps(_first_tokens(manager).count_arrival(tokenized.rid, streams=streams))
+        metadata["first_tokens"] = dump_first_tokens(
+            _first_tokens(manager).count_arrival(tokenized.rid, streams=streams)
+        )
     params.custom_params = {**custom, KEY: metadata}
 
 
