@@ -23,17 +23,20 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import TextPrompts
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, bad_field, decode
-from eval.traces.reading.times import TOKEN_S, per_second_of
+from eval.traces.reading.times import TOKEN_S, count_late, per_second_of, sorted_note
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Path, Request, TraceError
 
 _WHOLE = "message_array_with_responses"  # of `context_mode`: a row has the history in it
+_OTHERS = {"messages", "input", "payload"}
+"""Fields of rows that other readers know."""
 
 
 class _Row(msgspec.Struct):
     session_id: Name | None = None
     timestamp: Number | None = None  # ms
     delay: Number | None = None  # ms
+    delay_ms: Number | None = None  # Dynamo's name of it
     input_length: Count | None = None
     output_length: Count | None = None
     hash_ids: list[int | str] | None = None
@@ -54,7 +57,9 @@ class _Turn:
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    return bool(record.keys() & {"input_length", "text_input"}) and not record.keys() & {"messages", "input", "payload"}
+    # aiperf writes the fields that a row has not as null.
+    told = {name for name in ("input_length", "text_input", *_OTHERS) if record.get(name) is not None}
+    return bool(told) and not told & _OTHERS
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
@@ -121,12 +126,24 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
         if per_second is None and row.timestamp is not None:
             per_second = per_second_of(row.timestamp, notes)
         start_s = None if row.timestamp is None else row.timestamp / (per_second or 1_000)
-        delay_s = None if row.delay is None else row.delay / 1_000
+        delay_ms = row.delay_ms if row.delay is None else row.delay
+        delay_s = None if delay_ms is None else delay_ms / 1_000
         turn = _Turn(start_s, delay_s, tokens, row.output_length or 0, path, whole)
         found.setdefault(_Nameless(number) if row.session_id is None else row.session_id, []).append(turn)
     _say(notes, options, kinds, block, found)
     notes.add("chained", chain.said)
+    late = sum(map(_put_in_order, found.values()))
+    notes.add("sorted", sorted_note(late, sum(map(len, found.values()))))
     return found
+
+
+def _put_in_order(turns: list[_Turn]) -> int:
+    """Put the turns of a session in order of their times, if all have one; how many came before the one above them."""
+    times_s = [turn.timestamp_s for turn in turns if turn.timestamp_s is not None]
+    if len(times_s) < len(turns):
+        return 0
+    turns.sort(key=lambda turn: turn.timestamp_s or 0.0)
+    return count_late(times_s)
 
 
 def _say(notes: Notes, options: Options, kinds: set[str], block: int, found: Mapping[Name, Sequence[_Turn]]) -> None:

@@ -86,6 +86,33 @@ def test_rows_without_ids_or_sessions_are_lengths_alone(tmp_path: Path) -> None:
     assert said(trace, "rebuilt") == "2 rows have neither ids nor a session: nothing in them can be reused"
 
 
+def test_fields_that_a_row_has_not_may_be_null(tmp_path: Path) -> None:
+    none = dict.fromkeys(("session_id", "delay", "text_input", "messages", "tools", "payload"))
+    rows = [none | {"timestamp": n * 1000, "input_length": 655, "hash_ids": [1, 2]} for n in range(2)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert trace.format == "aiperf"
+    assert trace.requests[1].prompt.common(trace.requests[0].prompt) == 512
+
+
+def test_turns_of_a_session_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": "a", "timestamp": 9_000, "input_length": 1536, "output_length": 1, "hash_ids": [1, 2, 3]},
+        {"session_id": "a", "timestamp": 1_000, "input_length": 1024, "output_length": 1, "hash_ids": [1, 2]},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [(each.arrival_s, each.prompt_tokens) for each in trace.requests] == [(0.0, 1024), (8.0, 1536)]
+    assert said(trace, "sorted") == "1 of 2 rows came before the row above them: put in order of arrival"
+
+
+def test_a_delay_may_have_the_name_that_dynamo_gives_it(tmp_path: Path) -> None:
+    rows = [{"session_id": "a", "timestamp": 0, "input_length": 300, "output_length": 100}]
+    rows.append({"session_id": "a", "delay_ms": 500, "input_length": 500, "output_length": 1})
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    # 100 tokens take 2 s, then the delay.
+    assert trace.requests[1].arrival_s == pytest.approx(100 * TOKEN_S + 0.5)
+    assert not said(trace, "drawn")
+
+
 def test_rows_without_times_start_as_drawn(tmp_path: Path) -> None:
     rows = [{"input_length": 1024, "output_length": 5, "hash_ids": [1, 2]}] * 3
     trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
