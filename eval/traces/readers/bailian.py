@@ -31,14 +31,14 @@ class _Row(msgspec.Struct):
     timestamp: Number  # s
     input_length: Count
     output_length: Count
-    hash_ids: list[int | str]
+    hash_ids: list[int | str] = []
     parent_chat_id: Name | None = None
     type: str | None = None  # text, search, image, file, …
     turn: int | None = None
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    return "chat_id" in record and "hash_ids" in record
+    return "chat_id" in record and bool(record.keys() & {"hash_ids", "parent_chat_id"})
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import msgspec
 
 from eval.traces.reading.blocks import Chain, block_path, full_blocks
+from eval.traces.reading.content import stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
@@ -32,12 +33,17 @@ class _Replay(msgspec.Struct):
     input_sequence_hashes: list[int | str]
 
 
+class _Finish(msgspec.Struct):
+    finish_reason: str | None = None
+
+
 class _Asked(msgspec.Struct):
     request_received_ms: Number | None = None
     total_time_ms: Number | None = None
     output_tokens: Count | None = None
     model: str | None = None
     replay: _Replay | None = None
+    finish_reason_metadata: _Finish | None = None
 
 
 class _Agent(msgspec.Struct):
@@ -147,6 +153,7 @@ def _requests(served: Sequence[_Served]) -> Iterator[Request]:
     parents = {str(each.agent.session_id): each.agent.parent_session_id for each in served}
     ended_s: dict[str, float] = {}
     for each in served:
+        finish = each.asked.finish_reason_metadata
         name = None if each.agent.session_id is None else str(each.agent.session_id)
         parent = each.agent.parent_session_id
         wait_s = None if name is None or name not in ended_s else max(each.start_s - ended_s[name], 0.0)
@@ -160,6 +167,7 @@ def _requests(served: Sequence[_Served]) -> Iterator[Request]:
             each.asked.replay.input_length if each.asked.replay else len(each.prompt),
             each.asked.output_tokens or 0,
             closes=bool(each.agent.session_final),
+            stop=stop_reason(finish.finish_reason if finish else None),
             session=None if name is None else _root(name, parents),
             parent=None if name is None or parent is None else str(parent),
             model=each.asked.model,

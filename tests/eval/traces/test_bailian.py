@@ -70,6 +70,18 @@ def test_text_ids_and_missing_blocks_are_read_and_said(tmp_path: Path) -> None:
     assert "2 rows have more or fewer ids than blocks" in said(trace, "assumed")
 
 
+def test_rows_without_ids_of_blocks_share_nothing_and_their_times_are_seconds(tmp_path: Path) -> None:
+    rows = [row(0, -1, 0, [], 80), row(1, -1, 7.5, [], 80)]
+    for each in rows:
+        del each["hash_ids"]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [(each.arrival_s, each.prompt_tokens, len(each.prompt)) for each in trace.requests] == [
+        (0.0, 80, 0),
+        (7.5, 80, 0),
+    ]
+    assert "2 rows have more or fewer ids than blocks" in said(trace, "assumed")
+
+
 def test_a_bad_row_is_named(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", row(0, -1, 0, [1], 16), row(1, 0, "soon", [1], 16))  # type: ignore[arg-type]
     assert refusal(source) == "t.jsonl:2: timestamp: Expected `float`, got `str` 'soon'"

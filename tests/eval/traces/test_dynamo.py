@@ -56,6 +56,12 @@ def test_subagents_are_in_the_session_of_the_agent_that_started_them(tmp_path: P
     assert said(trace, "left out") == "events that are no request: 1 tool_end"
 
 
+def test_how_an_answer_ended_is_told_where_the_agent_is(tmp_path: Path) -> None:
+    calls = ended(10, [1], 64, finish_reason_metadata={"finish_reason": "tool_calls", "tool_calls": [{"id": "c"}]})
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", FIRST, calls))
+    assert [request.stop for request in trace.requests] == [None, "tool_calls"]
+
+
 def test_a_start_is_told_by_the_end_and_how_long_it_took(tmp_path: Path) -> None:
     later = ended(10, [1], 64, request_received_ms=None, total_time_ms=4000.0)
     trace = open_trace(write_lines(tmp_path / "t.jsonl", FIRST, later))
