@@ -14,6 +14,7 @@
 | `chats.py`, `content.py` | conversations in text; what a message says | messages → requests |
 | `prompts.py`, `tokenizer.py` | prompts that are one text; how tokens are counted | text or tokens → units |
 | `bodies.py`, `api.py` | calls of the APIs of OpenAI and Anthropic: what is read; all of them | rows → calls |
+| `streams.py` | answers that were logged as they were streamed | chunks → a response |
 | `fitted.py` | lengths of texts fit the tokens that a server counted | estimates, counts → paths |
 | `calls.py` | which call continues which | calls → requests |
 | `log_line.py` | a line of a server's log | text → a request, or nothing |

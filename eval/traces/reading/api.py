@@ -23,6 +23,7 @@ from eval.traces.reading.chats import Message
 from eval.traces.reading.clock import is_since_1970
 from eval.traces.reading.content import message_of, stop_reason
 from eval.traces.reading.records import Record, as_count, bad_field, count_in
+from eval.traces.reading.streams import whole_response
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import StopReason
 
@@ -104,9 +105,9 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     if row.get("type") == "message" and isinstance(row.get("usage"), Mapping):  # of Anthropic's Messages API
         return row
     for name in _RESPONSES:
-        found = loaded(row.get(name))
+        found = whole_response(loaded(row.get(name)))
         if isinstance(found, Mapping):
-            inner = loaded(found.get("body"))
+            inner = whole_response(loaded(found.get("body")))
             found = inner if isinstance(inner, Mapping) else found
             inner = found.get("message")  # of a batch of Anthropic's
             found = inner if isinstance(inner, Mapping) and "usage" in inner else found

@@ -25,6 +25,13 @@ FINISHED = {"timestamp": "2026-11-25T12:00:00.5", "event": "request.finished", "
 LOG = f"[2026-11-25 12:00:00] Finish: obj=GenerateReqInput(rid='r', input_ids=[1, 2]), out={OUT}"
 COME = {"rid": ["a", "b"], "input_ids": [[1], [2]], "text": None, "sampling_params": [{"n": 1}, {}]}
 BATCH = {"event": "request.received", "timestamp": "2026-11-25T12:00:00", "obj": COME}
+DELTA = {"content": "x", "tool_calls": [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]}
+EVENTS = [
+    {"type": "message_start", "message": {"role": "assistant", "usage": {"input_tokens": 5}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x"}},
+    {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}},
+]
 USAGE = {"input_tokens": 5, "cache_read_input_tokens": 90, "output_tokens": 7}
 CALL = {"t": 0.0, "type": "n", "in": 130, "out": 5, "hash_ids": [1, 2], "stop": "tool_use", "input_types": ["text"]}
 
@@ -58,6 +65,8 @@ SOUND: dict[str, list[Any]] = {
     "openai": [
         {"request": {"model": "m", "messages": [TEXT]}, "response": {"choices": [{"message": SAID}], "usage": {}}},
         {"id": 1, "messages": [TEXT, SAID, TEXT, SAID]},
+        {"body": {"model": "m", "messages": [TEXT]}, "response": [{"choices": [{"delta": DELTA}], "usage": {}}]},
+        {"body": {"model": "m", "messages": [TEXT]}, "response": EVENTS},
         {"body": {"model": "m", "prompt": [[1, 2], [3]]}, "response": {"choices": [{"text": "a"}, {"text": "b"}]}},
     ],
     "claude-code": [

@@ -1,0 +1,83 @@
+"""Answers that a log has as they were streamed: a list of chunks, or the text of server-sent events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.openai_rows import body, read
+
+QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
+USAGE = {"prompt_tokens": 20, "completion_tokens": 9}
+
+
+def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"id": "c", "object": "chat.completion.chunk", "model": "m", "choices": [choice], "usage": None} | more
+
+
+OF_CHAT = [
+    chunk({"role": "assistant", "content": ""}),
+    chunk({"content": "aaaa"}),
+    chunk({"content": "bbbb"}),
+    chunk({}, "length"),
+    chunk({}, choices=[], usage=USAGE),
+]
+CALL = [{"index": 0, "id": "1", "function": {"name": "ls", "arguments": ""}}]
+OF_TOOL = [
+    *(
+        chunk({"content": None, "tool_calls": CALL}),
+        chunk({"tool_calls": [{"index": 0, "function": {"arguments": "{}"}}]}),
+    ),
+    chunk({}, "tool_calls", usage=USAGE),
+]
+OF_TEXT = [{"choices": [{"text": text, "finish_reason": None}]} for text in ("aaaa", "bbbb")]
+OF_ANTHROPIC = [
+    {"type": "message_start", "message": {"role": "assistant", "usage": {"input_tokens": 5, "output_tokens": 1}}},
+    {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+    *(
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+        for text in ("aa", "bb")
+    ),
+    {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "name": "ls", "input": {}}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+    {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+    {"type": "message_stop"},
+]
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a" * 12}]}
+OF_RESPONSES = [
+    {"type": "response.created", "response": {"object": "response", "status": "in_progress", "output": []}},
+    {"type": "response.output_text.delta", "delta": "aaaa"},
+    {"type": "response.completed", "response": {"object": "response", "status": "completed", "output": [SAID]}},
+]
+
+
+@pytest.mark.parametrize("form", ["chunks", "events", "events in a body"])
+@pytest.mark.parametrize(
+    ("chunks", "tokens", "output", "stop"),
+    [
+        (OF_CHAT, 20, 9, "length"),
+        (OF_TOOL, 20, 9, "tool_calls"),
+        (OF_TEXT, 2, 2, "stop"),
+        (OF_ANTHROPIC, 5, 9, "tool_calls"),
+        (OF_RESPONSES, 2, 3, "stop"),
+    ],
+)
+def test_a_streamed_answer_is_what_its_chunks_make(
+    tmp_path: Path, form: str, chunks: list[dict[str, Any]], tokens: int, output: int, stop: str
+) -> None:
+    events = "".join(f"event: x\ndata: {json.dumps(each)}\n\n" for each in chunks) + "data: [DONE]\n\n"
+    response = {"chunks": chunks, "events": events, "events in a body": {"status_code": 200, "body": events}}[form]
+    (request,) = read(tmp_path, {"request": body(QUESTION), "response": response}).requests
+    assert (request.prompt_tokens, request.output_tokens, request.stop) == (tokens, output, stop)
+
+
+def test_an_answer_that_was_streamed_is_the_head_of_the_next_prompt(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "content": "aaaabbbb"}
+    first = {"request": body(QUESTION), "response": [*OF_CHAT[:-1]]}
+    rows = [first | {"timestamp": 1_760_000_000}, body(QUESTION, answer, QUESTION) | {"timestamp": 1_760_000_009}]
+    before, after = read(tmp_path, *rows).requests
+    assert after.continues(before)
