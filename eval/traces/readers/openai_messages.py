@@ -25,10 +25,10 @@ from eval.traces.reading.api import (
     answer_of,
     call_of,
     each_prompt,
-    has_failed,
     is_call,
     response_of,
     rows_of,
+    unserved,
 )
 from eval.traces.reading.bodies import Histories
 from eval.traces.reading.calls import CallLog, TextCall
@@ -82,8 +82,8 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         try:
             if batches.pairs and is_call(row) and "custom_id" in row and not response_of(row):
                 notes.left_out(f"{record.where}: the results of the batch hold no response to it")
-            elif has_failed(row):
-                notes.left_out(f"{record.where}: status: the call failed")
+            elif why := unserved(row):
+                notes.left_out(f"{record.where}: {why}")
             elif is_call(row):
                 for one in each_prompt(row):
                     take_call(record, one, call_of(record, one, histories))
@@ -124,7 +124,8 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 
 def _is_head(row: Mapping[str, Any]) -> bool:
     """Whether a row is the first line of an old log of Codex."""
-    return row.keys() >= {"id", "instructions"} and not row.keys() & {"type", "role", "input", "messages", "prompt"}
+    others = {"type", "role", "input", "messages", "prompt", "output"}
+    return row.keys() >= {"id", "instructions"} and not row.keys() & others
 
 
 class _Alone:

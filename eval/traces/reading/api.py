@@ -74,9 +74,12 @@ def is_call(row: Mapping[str, Any]) -> bool:
     return isinstance(body.get("input"), list | str) and bool(body.get("model")) and "pre_gap" not in body
 
 
-def has_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a log of LiteLLM says of a call that it has no answer: most such calls reached no model."""
-    return row.get("status") == "failure" and not response_of(row)
+def unserved(row: Mapping[str, Any]) -> str:
+    """Why a call that LiteLLM logged reached no model, with the field that says so; "" if it may have."""
+    if row.get("status") == "failure" and not response_of(row):
+        return "status: the call failed"
+    is_cached = "call_type" in row and str(row.get("cache_hit")).lower() == "true"
+    return "cache_hit: LiteLLM answered from a cache of its own" if is_cached else ""
 
 
 def each_prompt(row: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -122,7 +125,26 @@ def _observed(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The answer of an observation of Langfuse, which has its ``output`` beside its ``input``."""
     output = loaded(row["output"])
     said = output if isinstance(output, Mapping) and "role" in output else {"role": "assistant", "content": output}
-    return {"message": said, "usage": row.get("usage")}
+    return {"message": said, "usage": _observed_usage(row)}
+
+
+def _observed_usage(row: Mapping[str, Any]) -> Any:
+    """The tokens of an observation, in the names of OpenAI's API.
+
+    Some clients of Langfuse count cached tokens within its ``input`` and some beside it. Its ``total`` has them once.
+    """
+    usage, details = row.get("usage"), loaded(row.get("usageDetails"))
+    counts = details if details and isinstance(details, Mapping) else usage
+    if not isinstance(counts, Mapping) or not counts.keys() & {"input", "output"}:
+        return usage
+    prompt, output, total = counts.get("input"), counts.get("output"), as_count(counts.get("total"))
+    answer = [as_count(count) for name, count in counts.items() if name.startswith("output")]
+    if counts.get("unit") not in (None, "TOKENS"):
+        prompt = output = None
+    elif answer and None not in answer:
+        output = sum(count or 0 for count in answer)
+        prompt = prompt if total is None or total <= output else total - output
+    return {"prompt_tokens": prompt, "completion_tokens": output}
 
 
 def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None = None) -> TextCall:
@@ -229,7 +251,9 @@ def _answer(
     elif not items and isinstance(response.get("message"), Mapping):
         items = [response["message"]]
     said = tuple(found for item in items if isinstance(item, Mapping) and (found := message_of(item)) is not None)
-    told = choice.get("finish_reason") or response.get("stop_reason") or response.get("status")
+    told = choice.get("finish_reason") or response.get("stop_reason")
+    cut = response.get("incomplete_details")
+    told = told or (cut.get("reason") if isinstance(cut, Mapping) else None) or response.get("status")
     stop = stop_reason(told) if isinstance(told, str) else None
     if stop == "stop" and said and said[-1].calls_tool:
         stop = "tool_calls"

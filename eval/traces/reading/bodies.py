@@ -17,7 +17,7 @@ from eval.traces.request import TraceError
 _EXIT = "exit"
 """The role of mini-swe-agent's last message, which says how the run ended; no model reads it."""
 
-BODIES = ("body", "request", "payload", "params", "request_body", "kwargs")
+BODIES = ("body", "request", "payload", "params", "request_body", "kwargs", "proxy_server_request")
 """Fields of a row that may hold the body."""
 
 
@@ -29,10 +29,13 @@ def body_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
-    """As it stands there; OpenHands keeps its tools and its model beside the messages, in ``kwargs``."""
+    """As it stands there; OpenHands keeps its tools and its model beside the messages, in ``kwargs``.
+
+    LiteLLM's table of calls has the body in ``proxy_server_request``, or "{}", and "{}" in ``messages``.
+    """
     for name in BODIES:
         found = loaded(row.get(name))
-        if isinstance(found, Mapping):
+        if found and isinstance(found, Mapping):
             if isinstance(row.get("messages"), list) and "messages" not in found:
                 return {**found, **row}
             return _body(found) if found.keys() & set(BODIES) else found

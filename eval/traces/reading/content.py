@@ -15,7 +15,7 @@ _IMAGE_CHARACTERS = 4_000
 """That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
 
 _TEXTS = ("text", "content", "output", "thinking", "reasoning_content", "refusal", "summary", "value", "transcript")
-_CALLS = ("name", "arguments", "args", "input", "action", "operation")
+_CALLS = ("name", "arguments", "args", "input", "action", "operation", "tools")
 _CALLED = ("function", "function_call", "tool_calls")
 _BINARY = (
     *("image", "image_url", "input_image", "document", "file", "input_file", "input_audio", "audio", "video_url"),
@@ -29,7 +29,8 @@ _TOOL_CALL_TYPES = {
 }
 _TOOL_RESULT_TYPES = {
     *("tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"),
-    *("computer_call_output", "shell_call_output", "apply_patch_call_output"),
+    *("computer_call_output", "shell_call_output", "apply_patch_call_output", "tool_search_output"),
+    "mcp_approval_response",
 }
 
 _ANSWERED_WITHIN = {

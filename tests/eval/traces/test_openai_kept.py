@@ -59,6 +59,8 @@ def test_a_history_that_is_not_in_the_log_is_said_to_be_missing(tmp_path: Path) 
 
 ITEMS: list[tuple[dict[str, Any], int]] = [
     ({"type": "mcp_list_tools", "server_label": "x", "tools": [{"name": "t" * 400}]}, 100),
+    ({"type": "tool_search_output", "tools": [{"name": "t" * 400}]}, 100),
+    ({"type": "mcp_approval_response", "approval_request_id": "x", "approve": True}, 1),
     ({"type": "mcp_call", "name": "t", "arguments": "{}", "output": "r" * 400}, 100),
     ({"type": "code_interpreter_call", "code": "c" * 400, "outputs": []}, 100),
     ({"type": "file_search_call", "queries": ["q" * 400], "results": None}, 100),
@@ -98,7 +100,7 @@ def test_observations_of_langfuse_have_their_answers_and_those_of_tools_are_left
     rows = [call | {"input": messages, "output": output, "usage": {"input": 7, "output": 9}}]
     trace = read(tmp_path, *rows, tool | {"input": "x", "output": "y"})
     (request,) = trace.requests
-    assert (len(request.prompt), len(request.context), request.output_tokens) == (7, 10, 9)
+    assert (len(request.prompt), len(request.context), request.output_tokens) == (7, 7 + 9, 9)
     assert trace.skipped == 1
 
 
@@ -107,3 +109,44 @@ def test_calls_of_chats_are_not_kept_for_later_ones(tmp_path: Path) -> None:
     later = body(QUESTION, previous_response_id="resp_0")
     trace = open_trace(write_lines(tmp_path / "t.jsonl", {"request": body(QUESTION), "response": response}, later))
     assert [request.prompt_tokens for request in trace.requests] == [2, 2]
+
+
+def test_the_table_of_litellm_has_bodies_where_its_messages_are_empty(tmp_path: Path) -> None:
+    response = {"choices": [{"message": ANSWER, "finish_reason": "stop"}], "usage": {"prompt_tokens": 20}}
+    row = {"call_type": "acompletion", "startTime": "2025-01-01T00:00:00+00:00", "session_id": "s", "cache_hit": "None"}
+    row |= {"messages": "{}", "response": json.dumps(response), "proxy_server_request": json.dumps(body(QUESTION))}
+    older = row | {"messages": json.dumps([QUESTION]), "proxy_server_request": "{}", "model": "m"}
+    trace = read(tmp_path, row, older, row | {"cache_hit": "True"})
+    assert [(each.prompt_tokens, each.conversation, each.model) for each in trace.requests] == [(20, "s", "m")] * 2
+    assert trace.skip_reasons == ("t.jsonl:3: cache_hit: LiteLLM answered from a cache of its own",)
+
+
+@pytest.mark.parametrize(
+    ("usage", "details", "prompt", "output"),
+    [
+        ({"input": 70, "output": 9, "total": 79, "unit": "TOKENS"}, None, 70, 9),
+        # Cached tokens beside the input, and within it; of answers, thoughts are counted apart.
+        (
+            None,
+            {"input": 10, "input_cached_tokens": 60, "output": 9, "output_reasoning_tokens": 5, "total": 84},
+            70,
+            14,
+        ),
+        ({"input": 70}, {"input": 70, "cache_read_input_tokens": 60, "output": 9, "total": 79}, 70, 9),
+        # What is not counted in tokens is not counted: 2 of the question, 3 of the answer.
+        ({"input": 700, "output": 90, "total": 790, "unit": "CHARACTERS"}, None, 2, 3),
+    ],
+)
+def test_prompts_of_langfuse_are_as_long_as_it_counted_cached_tokens_once(
+    usage: Any, details: Any, prompt: int, output: int, tmp_path: Path
+) -> None:
+    call = {"type": "GENERATION", "startTime": "2025-01-01T00:00:00Z", "model": "m", "input": [QUESTION]}
+    (request,) = read(tmp_path, call | {"output": ANSWER, "usage": usage, "usageDetails": details}).requests
+    assert (request.prompt_tokens, request.output_tokens) == (prompt, output)
+
+
+def test_a_response_has_its_instructions_beside_it_and_says_why_it_is_incomplete(tmp_path: Path) -> None:
+    usage = {"input_tokens": 36, "output_tokens": 87}
+    alone = answered("resp_0", 0) | {"instructions": None, "status": "incomplete", "usage": usage}
+    (request,) = read(tmp_path, alone | {"incomplete_details": {"reason": "max_output_tokens"}}).requests
+    assert (request.prompt_tokens, request.output_tokens, request.stop) == (36, 87, "length")
