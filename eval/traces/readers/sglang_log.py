@@ -110,7 +110,8 @@ class _Log:
             return
         if line.event == "received":
             for one in _each(line):
-                self._received[str(one.request.get("rid") or name)] = one.time_s, record, one
+                # A line of its end that was cut comes after the one with which it came.
+                self._received.setdefault(str(one.request.get("rid") or name), (one.time_s, record, one))
             return
         start_s = self._received.pop(name, (None, record, line))[0]
         self._finished(record, line, start_s)

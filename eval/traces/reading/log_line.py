@@ -52,8 +52,10 @@ def logged_line(line: str) -> LogLine | None:
     if found is None:
         return None
     request, end = _values(body, found.end())
-    out = body.find("out={", end)
-    answer = _values(body, out + len("out={"))[0] if out >= 0 else {}
+    out = body.find("out={", end) if end >= 0 else -1
+    answer, end_of_answer = _values(body, out + len("out={")) if out >= 0 else ({}, end)
+    if end_of_answer < 0 or (out < 0 and ", out=".startswith(body[end:].rstrip())):
+        return LogLine("received", time_s, request, {})  # the log ends within the line: its answer was not written yet
     return LogLine(_EVENTS[found[1]], time_s, request, answer)
 
 
@@ -82,7 +84,7 @@ def _json_line(body: str, time_s: float | None) -> LogLine | None:
 
 
 def _values(text: str, start: int) -> tuple[dict[str, Any], int]:
-    """``name=value, …`` or ``'name': value, …`` up to the closing bracket, and where that is.
+    """``name=value, …`` or ``'name': value, …`` up to the closing bracket, and where that is; -1: there is none.
 
     A value that is no literal, such as a text that was cut in the middle, is left out.
     """
@@ -99,7 +101,7 @@ def _values(text: str, start: int) -> tuple[dict[str, Any], int]:
                 return values, begin
         elif mark in "])}":
             depth -= 1
-    return values, len(text)
+    return values, -1
 
 
 def _take(pair: str, values: dict[str, Any]) -> None:

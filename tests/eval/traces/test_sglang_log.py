@@ -207,6 +207,21 @@ def test_requests_that_never_ended_are_said(tmp_path: Path) -> None:
     assert "3 requests have no end in the log" in said(trace, "assumed")
 
 
+def test_a_last_line_that_is_cut_is_a_request_that_did_not_end(tmp_path: Path) -> None:
+    trace = logged(tmp_path, "text", 3, *TURNS)
+    (path,) = tmp_path.glob("*.log")
+    lines = path.read_text().splitlines(keepends=True)[:-1]
+    places = [
+        lines[-1].index(part) for part in ("rid=", "input_ids=[100, 101", ", out={", "out={", "'meta_info'", "0.5")
+    ]
+    for place in (*places, len(lines[-1]) - 2):
+        path.write_text("".join(lines[:-1]) + lines[-1][:place])
+        cut = open_trace(str(path))
+        assert cut.requests[:2] == trace.requests[:2]
+        assert (cut.requests[2].prompt, cut.requests[2].output_tokens) == (trace.requests[2].prompt, 0)
+        assert "1 requests have no end in the log" in said(cut, "assumed")
+
+
 def test_health_checks_are_no_requests(tmp_path: Path) -> None:
     health = GenerateReqInput(rid="HEALTH_CHECK_1", input_ids=[0], sampling_params={"max_new_tokens": 1})
     trace = logged(tmp_path, "text", 3, (health, answer(9, 1, 999.0)), *TURNS)
