@@ -109,7 +109,7 @@ def _shares(counted: Counter[str], words: dict[str, str]) -> str:
 
 def _listed() -> list[str]:
     """All that can be named, with a line each."""
-    lines = ["Formats of files and folders, told from their first records (also .gz, .zst, .bz2, .xz, Parquet):"]
+    lines = ["Formats of files and folders, told from their first records (also .gz, .zst, .bz2, .xz, Parquet, Arrow):"]
     lines += [f"  {reader.name:17} {reader.about}" for reader in READERS.values()]
     lines.append("Generated, as NAME or NAME:KEY=VALUE,…:")
     for generator in GENERATORS.values():

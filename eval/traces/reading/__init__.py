@@ -4,7 +4,7 @@
 |---|---|---|
 | `options.py` | what a caller may choose | flags → `Options` |
 | `notes.py` | what a reader did to the data, and what it left out | words → `Note` |
-| `files.py`, `tables.py` | opens files, folders and data sets; rows of Parquet | path or name → `Record` |
+| `files.py`, `tables.py` | opens files, folders and data sets; rows of Parquet and Arrow | path or name → `Record` |
 | `records.py` | one record in its schema, errors with file, line and field | bytes → a struct |
 | `refusals.py` | why a record is refused: field, value, what is allowed | an error → one line |
 | `names.py` | which conversations have the same id and are others | ids, times → names |

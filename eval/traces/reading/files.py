@@ -1,7 +1,8 @@
 """Opens what somebody has: a file, a folder of files or a data set on the hub, as one stream of records.
 
 A file may be compressed (``.gz``, ``.zst``, ``.bz2``, ``.xz``, told by its first bytes) and begin with a byte-order
-mark. It holds JSON lines, one JSON document (an array, or pretty-printed objects), Parquet, CSV or lines of a log.
+mark. It holds JSON lines, one JSON document (an array, or pretty-printed objects), Parquet, Arrow, CSV or lines of a
+log.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ import msgspec
 import pyarrow as pa
 
 from eval.traces.reading.records import Record, as_bytes
-from eval.traces.reading.tables import hub_rows, is_hub_name, parquet_rows
+from eval.traces.reading.tables import arrow_rows, hub_rows, is_hub_name, parquet_rows
 from eval.traces.request import TraceError
 
-_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".csv", ".log", ".txt")
+_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".csv", ".log", ".txt")
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"
+_ARROW = (b"ARRO", b"\xff\xff\xff\xff")  # how a file and a stream of Arrow begin
 
 # What collects logs writes before a line: a container, a time, colours. None of it has quotes, as texts in JSON have.
 _LOG_LINE = re.compile(
@@ -154,6 +156,9 @@ def _records(path: Path, shown: str) -> Iterator[Record]:
             head = raw.read(4)
         if head == _PARQUET or path.suffix.lower() == ".parquet":
             yield from parquet_rows(path)
+            return
+        if head in _ARROW or path.suffix.lower() == ".arrow":
+            yield from arrow_rows(path)
             return
         if head[:1] == b"\x80" or head == b"PK\x03\x04":
             kind = "an archive: unpack it" if head[:1] == b"P" else "a pickle, which can run code: write JSON instead"

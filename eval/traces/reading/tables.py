@@ -1,4 +1,4 @@
-"""Rows of Parquet files and of data sets on the hub, through ``datasets``, streaming."""
+"""Rows of Parquet and Arrow files, and of data sets on the hub: batch by batch, never a whole file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from eval.traces.reading.records import Record
 from eval.traces.request import TraceError
@@ -30,6 +32,25 @@ def parquet_rows(path: Path) -> Iterator[Record]:
             yield Record(f"{path.name}: row {number}", row)
     except Exception as error:  # of Arrow, of datasets, of the file system: they have no base in common
         raise TraceError(f"trace {path}: not a Parquet file that can be read ({_one_line(error)})") from None
+
+
+def arrow_rows(path: Path) -> Iterator[Record]:
+    """The rows of a file, or of a stream as ``datasets`` saves it to disk.
+
+    Raises:
+        TraceError: it is no Arrow file that can be read.
+    """
+    try:
+        with pa.memory_map(str(path)) as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            reader = (pa.ipc.open_file if is_file else pa.ipc.open_stream)(source)
+            batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
+            rows = (row for batch in batches for row in batch.to_pylist())
+            for number, row in enumerate(rows, start=1):
+                yield Record(f"{path.name}: row {number}", row)
+    except (pa.ArrowException, OSError) as error:
+        raise TraceError(f"trace {path}: not an Arrow file that can be read ({_one_line(error)})") from None
 
 
 def hub_rows(name: str, data_file: str | None) -> Iterator[Record]:

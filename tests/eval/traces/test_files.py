@@ -38,6 +38,13 @@ def parquet(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(ROWS), path)
 
 
+def arrow(path: Path, opened: Callable[..., Any]) -> None:
+    table = pa.Table.from_pylist(ROWS)
+    with opened(str(path), table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=1):
+            writer.write_batch(batch)
+
+
 def pretty(path: Path) -> None:
     path.write_text("\n\n".join(json.dumps(row, indent=2) for row in ROWS))
 
@@ -63,6 +70,8 @@ FORMS: dict[str, Callable[[Path], Any]] = {
     "pretty.json": pretty,
     "no-suffix": lambda path: path.write_bytes(RAW),
     "t.parquet": parquet,
+    "stream.arrow": lambda path: arrow(path, pa.ipc.new_stream),  # as datasets saves to disk
+    "file.arrow": lambda path: arrow(path, pa.ipc.new_file),
 }
 
 
@@ -92,6 +101,9 @@ def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str)
         ("t.pkl", b"\x80\x04\x95", "is a pickle, which can run code: write JSON instead"),
         ("t.zip", b"PK\x03\x04rest", "is an archive: unpack it"),
         ("t.parquet", b"PAR1 and then nothing", "not a Parquet file that can be read (ArrowInvalid: "),
+        ("t.arrow", RAW, "not an Arrow file that can be read (ArrowInvalid: "),
+        ("t.arrow", b"ARROW1\0\0and then nothing", "not an Arrow file that can be read (ArrowInvalid: "),
+        ("t.arrow", b"", "not an Arrow file that can be read (ArrowInvalid: "),
         ("t.jsonl", b"", "trace t.jsonl: empty"),
         ("t.json", b"[]", "trace t.json: empty"),
         ("t.json", b"[{}", "t.json: not JSON: Expecting ',' delimiter: line 1 column 4 (char 3)"),
@@ -212,7 +224,7 @@ def test_an_error_in_a_folder_names_the_file_within_it(tmp_path: Path) -> None:
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     assert refusal(str(tmp_path)).endswith(
-        "the folder holds no file that ends in .json, .jsonl, .ndjson, .parquet, .csv, .log, .txt"
+        "the folder holds no file that ends in .json, .jsonl, .ndjson, .parquet, .arrow, .csv, .log, .txt"
     )
     (tmp_path / "a.json").write_text('{"a": 1}')
     assert "a.json:1: of no known format" in refusal(str(tmp_path))
