@@ -21,10 +21,12 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, as_count, decode
+from eval.traces.reading.records import Record, count_in, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
+
+_COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens")
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
 
@@ -100,10 +102,9 @@ class _Session:
             info = payload.get("info")
             if isinstance(info, Mapping) and info.get("total_token_usage") != self._counted:
                 self._counted = info.get("total_token_usage")
-                found = info.get("last_token_usage")
-                yield from self.end(found if isinstance(found, Mapping) else {})
+                yield from self.end(_counts(record, info.get("last_token_usage")))
 
-    def end(self, usage: Mapping[str, Any] | None = None) -> Iterator[Request]:
+    def end(self, usage: Mapping[str, int | None] | None = None) -> Iterator[Request]:
         """The call whose answer was read, with its tokens if they were counted."""
         if not self._answer:
             return
@@ -165,14 +166,14 @@ class _Session:
         self._added = [piece(each, self._count, "user") for each in messages if each is not None]
         self._anew = True
 
-    def _logged(self, usage: Mapping[str, Any]) -> Logged:
+    def _logged(self, usage: Mapping[str, int | None]) -> Logged:
         self._digest.update(msgspec.json.encode([self._origin, self._counted]))
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
-            as_count(usage.get("input_tokens")),
-            as_count(usage.get("output_tokens")),
-            as_count(usage.get("cached_input_tokens")) or 0,
+            usage.get("input_tokens"),
+            usage.get("output_tokens"),
+            usage.get("cached_input_tokens") or 0,
             self._start_s,
             self._end_s,
             "tool_calls" if any(each.calls_tool for each in self._answer) else "stop",
@@ -180,6 +181,16 @@ class _Session:
             self._anew,
             self._digest.hexdigest(),
         )
+
+
+def _counts(record: Record, usage: Any) -> dict[str, int | None]:
+    """The tokens of a call.
+
+    Raises:
+        TraceError: a number is no number of tokens, such as a negative one.
+    """
+    counts = usage if isinstance(usage, Mapping) else {}
+    return {name: count_in(record, f"payload.info.last_token_usage.{name}", counts.get(name)) for name in _COUNTS}
 
 
 def _parent_of(source: Any) -> str:

@@ -339,6 +339,13 @@ def test_turns_of_codex_that_a_user_takes_back_are_not_in_the_next_prompt(tmp_pa
     assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
 
 
+def test_a_number_of_codex_that_is_no_number_of_tokens_is_refused(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "rollout-1.jsonl", *rollout()[:6], counted(5.5, 328, -1, 9_600, 328))
+    assert refusal(source) == (
+        "rollout-1.jsonl:7: payload.info.last_token_usage.input_tokens: -1, must be a number of tokens, 0 to 2**53"
+    )
+
+
 def test_codex_calls_that_nobody_counted_are_measured(tmp_path: Path) -> None:
     lines = [each for each in rollout() if each["payload"].get("type") != "token_count"]
     trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *lines))
