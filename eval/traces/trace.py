@@ -138,8 +138,9 @@ def _checked(trace: Trace, source: str, notes: Notes) -> Trace:
         TraceError: it holds no request.
     """
     if not trace.requests:
-        reasons = f": {notes.reasons[0]}" if notes.reasons else ""
-        raise TraceError(f"trace {source}: holds no request, {notes.skipped} records skipped{reasons}")
+        reasons = [*notes.reasons, *(note.text for note in notes.all() if note.kind == "left out"), ""]
+        reason = f": {reasons[0]}" if reasons[0] else ""
+        raise TraceError(f"trace {source}: holds no request, {notes.skipped} records skipped{reason}")
     return replace(trace, skipped=notes.skipped, skip_reasons=tuple(notes.reasons), notes=notes.all())
 
 

@@ -198,7 +198,9 @@ def test_a_wrong_flag_is_one_line_and_status_2(
     trace: Path, tmp_path: Path, flags: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate(trace, tmp_path, *flags) == 2
-    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+    printed = capsys.readouterr().err.strip()
+    assert message in printed
+    assert "\n" not in printed
     assert not (tmp_path / "cells.jsonl").exists(), "nothing is run that cannot be run whole"
 
 

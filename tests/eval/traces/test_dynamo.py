@@ -56,6 +56,11 @@ def test_subagents_are_in_the_session_of_the_agent_that_started_them(tmp_path: P
     assert said(trace, "left out") == "events that are no request: 1 tool_end"
 
 
+def test_payloads_alone_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "t.jsonl", FIRST | {"event_type": "request_payload", "request": None})
+    assert refusal(source).endswith("0 records skipped: events that are no request: 1 request_payload")
+
+
 def test_how_an_answer_ended_is_told_where_the_agent_is(tmp_path: Path) -> None:
     calls = ended(10, [1], 64, finish_reason_metadata={"finish_reason": "tool_calls", "tool_calls": [{"id": "c"}]})
     trace = open_trace(write_lines(tmp_path / "t.jsonl", FIRST, calls))
