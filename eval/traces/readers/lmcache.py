@@ -41,7 +41,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = CallLog(options, notes)
-    last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
+    last: dict[str, tuple[str, float]] = {}  # of each session's last call, input and output as texts, and its time (s)
     notes.add("real", f"calls of sessions; {counted(options)}")
     sessions: set[Name] = set()
     timed: bool | None = None  # whether calls have times: drawn times and real ones may be years apart
@@ -59,11 +59,14 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     yield from log.requests()
 
 
-def _call(record: Record, row: _Row, last: dict[str, str]) -> TextCall:
+def _call(record: Record, row: _Row, last: dict[str, tuple[str, float]]) -> TextCall:
     session, output = str(row.session_id), row.output or ""
+    start_s = None if row.timestamp is None else any_seconds(record, "timestamp", row.timestamp)
     if isinstance(row.input, str):
-        known = last.get(session, "")
-        last[session] = row.input + output
+        known, since_s = last.get(session, ("", 0.0))
+        if start_s is not None and start_s < since_s:
+            raise bad_field(record, "timestamp", "before that of the session's row above: sort them by time")
+        last[session] = row.input + output, start_s or since_s
         new = next((row.input[len(each) :] for each in (known,) if row.input.startswith(each)), row.input)
         messages = [Message("user", new)]
     else:
@@ -73,7 +76,7 @@ def _call(record: Record, row: _Row, last: dict[str, str]) -> TextCall:
         answer=(Message("assistant", output),) if output else (),
         adds=isinstance(row.input, str),
         session=session,
-        start_s=None if row.timestamp is None else any_seconds(record, "timestamp", row.timestamp),
+        start_s=start_s,
         delay_s=row.pre_gap,
         output_tokens=row.output_length,
         model=row.model,

@@ -170,6 +170,15 @@ def test_calls_of_lmcache_all_have_times_or_none_has(tmp_path: Path) -> None:
     assert len(open_trace(write_lines(tmp_path / "v.jsonl", timed, later)).requests) == 2
 
 
+def test_texts_of_a_session_of_lmcache_are_refused_out_of_order(tmp_path: Path) -> None:
+    rows = [{"session_id": "a", "timestamp": 1_760_428_268_635_837, "input": "hello there", "output": "abcd"}]
+    rows.append(rows[0] | {"timestamp": 1_760_428_258_635_837, "input": "hello"})
+    message = "t.jsonl:2: timestamp: before that of the session's row above: sort them by time"
+    assert refusal(write_lines(tmp_path / "t.jsonl", *rows)) == message
+    other = write_lines(tmp_path / "other.jsonl", rows[0], rows[1] | {"session_id": "b"})
+    assert [request.conversation for request in open_trace(other).requests] == ["b", "a"]
+
+
 def test_a_bad_row_of_lmcache_is_named(tmp_path: Path) -> None:
     row = {"timestamp": 1, "input": [{"role": "alien", "content": "x"}], "output": "y", "session_id": "a"}
     assert refusal(write_lines(tmp_path / "t.jsonl", row)) == (
