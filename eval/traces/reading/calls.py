@@ -158,7 +158,8 @@ class CallLog:
                 told = []  # all of its times are drawn: later ones cannot place it
             rows = [draft.call.where or f"call {draft.number + 1}" for draft in drafts]
             made = list(_requests(name, drafts, self._starts(drafts, timed)))
-            yield Piece(rows, told, made, not timed)
+            drawn = not timed and (not told or any(draft.call.delay_s is None for draft in drafts[1:]))
+            yield Piece(rows, told, made, drawn)
 
     def _history(self, before: _Draft) -> Path:
         """What the next prompt of a session begins with; an unknown answer is a unit of its own."""

@@ -49,6 +49,13 @@ def test_anthropic_responses_make_conversations_with_user_messages(tmp_path: Pat
     assert second.continues(first)
 
 
+@pytest.mark.parametrize("delay", [1000, None])
+def test_times_that_follow_from_delays_are_not_drawn(delay: int | None, tmp_path: Path) -> None:
+    rows = [body(QUESTION, timestamp=0, session_id="a"), body(QUESTION, ANSWER, MORE, delay=delay, session_id="a")]
+    trace = read(tmp_path, *rows)
+    assert bool(said(trace, "drawn")) == (delay is None)
+
+
 @pytest.mark.parametrize("order", [(2, 1, 0), (1, 2, 0), (0, 2, 1)])
 def test_a_log_in_any_order_is_that_in_order_of_arrival(order: tuple[int, ...], tmp_path: Path) -> None:
     turns = [QUESTION, ANSWER, MORE, ANSWER, MORE]
