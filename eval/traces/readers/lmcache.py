@@ -7,7 +7,7 @@ before), ``model``. A text that begins with the one before it is taken for a who
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,7 +20,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
-from eval.traces.reading.times import any_seconds
+from eval.traces.reading.times import any_seconds, count_late, sorted_note
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
 
@@ -41,8 +41,19 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = CallLog(options, notes)
-    last: dict[str, tuple[str, float]] = {}  # of each session's last call, input and output as texts, and its time (s)
+    last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
     notes.add("real", f"calls of sessions; {counted(options)}")
+    for start_s, record, row in _in_order(source, notes):
+        try:
+            log.add(_call(start_s, record, row, last))
+        except TraceError as error:
+            notes.bad(error)
+    yield from log.requests()
+
+
+def _in_order(source: Source, notes: Notes) -> Sequence[tuple[float | None, Record, _Row]]:
+    """The rows, each with its time in s, in order of these if all have one: a text may go on from the one before."""
+    found: list[tuple[float | None, Record, _Row]] = []
     sessions: set[Name] = set()
     timed: bool | None = None  # whether calls have times: drawn times and real ones may be years apart
     for record in source.records():
@@ -52,21 +63,23 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             timed = has_time if timed is None else timed
             if timed != has_time and not (timed and row.session_id in sessions and row.pre_gap is not None):
                 raise bad_field(record, "timestamp", "some rows have one (µs) and some have none: all or none")
-            log.add(_call(record, row, last))
+            start_s = None if row.timestamp is None else any_seconds(record, "timestamp", row.timestamp)
+            found.append((start_s, record, row))
             sessions.add(row.session_id)
         except TraceError as error:
             notes.bad(error)
-    yield from log.requests()
+    times_s = [start_s for start_s, _, _ in found if start_s is not None]
+    if len(times_s) == len(found):
+        notes.add("sorted", sorted_note(count_late(times_s), len(found)))
+        found.sort(key=lambda each: each[0] or 0.0)
+    return found
 
 
-def _call(record: Record, row: _Row, last: dict[str, tuple[str, float]]) -> TextCall:
+def _call(start_s: float | None, record: Record, row: _Row, last: dict[str, str]) -> TextCall:
     session, output = str(row.session_id), row.output or ""
-    start_s = None if row.timestamp is None else any_seconds(record, "timestamp", row.timestamp)
     if isinstance(row.input, str):
-        known, since_s = last.get(session, ("", 0.0))
-        if start_s is not None and start_s < since_s:
-            raise bad_field(record, "timestamp", "before that of the session's row above: sort them by time")
-        last[session] = row.input + output, start_s or since_s
+        known = last.get(session, "")
+        last[session] = row.input + output
         new = next((row.input[len(each) :] for each in (known,) if row.input.startswith(each)), row.input)
         messages = [Message("user", new)]
     else:

@@ -170,13 +170,15 @@ def test_calls_of_lmcache_all_have_times_or_none_has(tmp_path: Path) -> None:
     assert len(open_trace(write_lines(tmp_path / "v.jsonl", timed, later)).requests) == 2
 
 
-def test_texts_of_a_session_of_lmcache_are_refused_out_of_order(tmp_path: Path) -> None:
-    rows = [{"session_id": "a", "timestamp": 1_760_428_268_635_837, "input": "hello there", "output": "abcd"}]
-    rows.append(rows[0] | {"timestamp": 1_760_428_258_635_837, "input": "hello"})
-    message = "t.jsonl:2: timestamp: before that of the session's row above: sort them by time"
-    assert refusal(write_lines(tmp_path / "t.jsonl", *rows)) == message
-    other = write_lines(tmp_path / "other.jsonl", rows[0], rows[1] | {"session_id": "b"})
-    assert [request.conversation for request in open_trace(other).requests] == ["b", "a"]
+def test_calls_of_lmcache_come_in_the_order_of_their_times(tmp_path: Path) -> None:
+    rows = [{"session_id": "a", "timestamp": 1_760_428_258_635_837, "input": "hello", "output": "abcd"}]
+    rows.append(rows[0] | {"timestamp": 1_760_428_268_635_837, "input": "helloabcd there"})
+    sound = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    late = open_trace(write_lines(tmp_path / "late.jsonl", *rows[::-1]))
+    assert late.requests == sound.requests
+    assert late.requests[1].continues(late.requests[0])
+    assert said(late, "sorted") == "1 of 2 rows came before the row above them: put in order of arrival"
+    assert not said(sound, "sorted")
 
 
 def test_a_bad_row_of_lmcache_is_named(tmp_path: Path) -> None:
