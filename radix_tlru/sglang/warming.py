@@ -17,17 +17,20 @@ from typing import Any
 from radix_tlru.config import FLAGS, Config, ConfigError
 from radix_tlru.sglang.carrier import config_of
 from radix_tlru.sglang.hooks import hook
-from radix_tlru.tools.http import ServerError
+from radix_tlru.tools.http import NoServerError, ServerError
 from radix_tlru.tools.prompts import read_prompts
 from radix_tlru.tools.warm import Warmed, Warmer
 
-__all__ = ["EVERY_S", "HOOKED", "install", "start"]
+__all__ = ["EVERY_S", "HOOKED", "install", "start", "warmer_of"]
 
 HOOKED = "sglang.srt.entrypoints.http_server._wait_and_warmup"
-"""Returns once the server answers requests."""
+"""Returns once the server answers requests; with ``--skip-server-warmup`` just before it takes connections."""
 
 EVERY_S = 60.0
 """From one round to the next."""
+
+_START_S = 120.0  # that the server has to take connections, as SGLang's own warm-up gives it
+_LOOK_EVERY_S = 0.1
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,7 @@ def _keep_warm(server_args: Any, file: Path) -> None:
     metrics = _WarmMetrics() if server_args.enable_metrics else None
     try:
         prompts = read_prompts(file)
-        warmer = Warmer(server_args.url(), prompts, server_args.api_key, ssl_verify_of(server_args))
+        warmer = warmer_of(server_args.url(), prompts, server_args.api_key, ssl_verify_of(server_args))
     except (ConfigError, ServerError) as error:
         logger.error("radix_tlru: %s: nothing is warmed: %s", FLAGS["warm"], error)
         return
@@ -86,6 +89,18 @@ def _keep_warm(server_args: Any, file: Path) -> None:
             if metrics is not None:
                 metrics.report(found, warmer.gone(found))
         time.sleep(EVERY_S)
+
+
+def warmer_of(*arguments: Any) -> Warmer:
+    """A Warmer of these arguments, as soon as its server takes connections."""
+    until = time.monotonic() + _START_S
+    while True:
+        try:
+            return Warmer(*arguments)
+        except NoServerError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(_LOOK_EVERY_S)
 
 
 class _WarmMetrics:

@@ -8,7 +8,7 @@ import requests
 
 from radix_tlru.config import one_line
 
-__all__ = ["OF_ROUTER", "ServerError", "base_url", "bearer", "request"]
+__all__ = ["OF_ROUTER", "NoServerError", "ServerError", "base_url", "bearer", "request"]
 
 OF_ROUTER = "; of a router, give the URL of each worker"
 """What may be the matter where a path is not known."""
@@ -21,6 +21,10 @@ class ServerError(RuntimeError):
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
+
+
+class NoServerError(ServerError):
+    """Nobody takes the connection: no server is there, or none yet."""
 
 
 def base_url(url: str) -> str:
@@ -62,6 +66,6 @@ def request(
     except requests.exceptions.SSLError as error:
         raise ServerError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
     except requests.ConnectionError:
-        raise ServerError(f"no server answers at {base}") from None
+        raise NoServerError(f"no server answers at {base}") from None
     except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
         raise ServerError(f"{base}{path}: {error}") from None

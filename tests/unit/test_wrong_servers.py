@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import certifi
@@ -22,6 +23,7 @@ import pytest
 import trustme
 
 from radix_tlru.cli import main
+from radix_tlru.sglang import warming
 from radix_tlru.tools import warm
 from radix_tlru.tools.http import OF_ROUTER, ServerError
 from radix_tlru.tools.prompts import Prompt
@@ -35,10 +37,12 @@ def answering(
     takes_s: float = 0.0,
     heard: list[tuple[str, bytes]] | None = None,
     certificate: tuple[Path, Path] | None = None,
+    begins: threading.Event | None = None,
 ) -> Iterator[str]:
     """The URL of a server that answers a path by a status and a text, after a while, and any other by 404 and HTML.
 
     Args:
+        begins: until then it takes no connections.
         heard: gets the path and the body of each request.
         certificate: for TLS: of the authority, and the server's with its key.
     """
@@ -64,12 +68,21 @@ def answering(
         def handle_error(self, *_args: object) -> None:
             """A client that gives up is what is tested: what it says is read, and not what this server would."""
 
-    with Quiet(("127.0.0.1", 0), Handler) as server:
+    def serve() -> None:
+        if begins is not None:
+            begins.wait()
+            server.server_activate()
+        server.serve_forever(0.01)
+
+    with Quiet(("127.0.0.1", 0), Handler, bind_and_activate=False) as server:
+        server.server_bind()
+        if begins is None:
+            server.server_activate()
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate[1])
             server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        threading.Thread(target=serve).start()
         try:
             yield f"http{'s' if certificate is not None else ''}://127.0.0.1:{server.server_port}"
         finally:
@@ -213,6 +226,25 @@ def test_once_prompts_were_warm_a_server_has_less_time_to_answer(monkeypatch: py
         assert warmer.warm() == [warm.Warmed("once", 2, 0)]
         with pytest.raises(ServerError, match=r"/generate: .*timed out"):
             warmer.warm()
+
+
+def test_a_server_that_takes_no_connections_yet_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--skip-server-warmup` SGLang says that it is up just before it is."""
+    answers, begins = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": TOKENS}, threading.Event()
+    prompts = [Prompt("row 1", "once", text="Once")]
+    asked_again: list[float] = []
+
+    def waited(seconds: float) -> None:
+        asked_again.append(seconds)
+        begins.set()
+
+    monkeypatch.setattr(warming, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited))
+    with answering(answers, begins=begins) as url:
+        assert warming.warmer_of(url, prompts).tokens == 2
+    assert asked_again
+    monkeypatch.setattr(warming, "_START_S", 0.0)
+    with pytest.raises(ServerError, match=f"^no server answers at {url}$"):
+        warming.warmer_of(url, prompts)
 
 
 @pytest.mark.parametrize(("replicas", "groups"), [(3, None), (3, 1), (1, 3)])
