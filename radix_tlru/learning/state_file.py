@@ -42,6 +42,8 @@ __all__ = ["Origin", "SavedState", "StateFile", "read_state"]
 _VERSION = 1
 """Of the format. It also changes when a category comes to mean something else and the shape stays."""
 
+_BEGINS = b"PK\x03\x04"  # as a ZIP file does
+
 _MODE = 0o644  # of a new file
 
 _MOST_BYTES = 1 << 24  # a file of more is not ours: 8,192 turns take 0.3 MB
@@ -167,10 +169,14 @@ def read_state(path: Path) -> SavedState:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise ValueError(f"has more than {_MOST_BYTES:,} bytes")
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            header = json.loads(str(archive["header"]))
-            _check_header(path, header)
-            return _saved(header, {name: archive[name] for name in ("turns", "base", "effects", "lengths")})
+        with path.open("rb") as file:
+            if file.read(len(_BEGINS)) != _BEGINS:  # or NumPy says how to load it as a pickle all the same
+                raise ValueError("is no archive")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                header = json.loads(str(archive["header"]))
+                _check_header(path, header)
+                return _saved(header, {name: archive[name] for name in ("turns", "base", "effects", "lengths")})
     except ConfigError:
         raise
     except OSError as error:

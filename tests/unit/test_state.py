@@ -316,10 +316,18 @@ def test_a_state_of_another_server_is_refused_by_name(
     assert_refused(StateFile(file.path, origin), message)
 
 
-@pytest.mark.parametrize("content", [b"", b"once upon a time", b"PK\x03\x04", pickle.dumps({"turns": 1})])
-def test_what_is_no_state_is_refused_in_one_line(content: bytes, file: StateFile) -> None:
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "ValueError: is no archive)"),
+        (b"once upon a time", "ValueError: is no archive)"),
+        (pickle.dumps({"turns": 1}), "ValueError: is no archive)"),
+        (b"PK\x03\x04", "BadZipFile: File is not a zip file)"),
+    ],
+)
+def test_what_is_no_state_is_refused_in_one_line(content: bytes, reason: str, file: StateFile) -> None:
     file.path.write_bytes(content)
-    assert_refused(file, "is no state that radix-tlru has saved, or is damaged (")
+    assert_refused(file, f"is no state that radix-tlru has saved, or is damaged ({reason}")
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.999])
