@@ -130,6 +130,17 @@ def test_so_does_what_a_client_seldom_asks_for(hook: str, monkeypatch: pytest.Mo
         call()  # nobody learns any more, and nothing fails
 
 
+def test_so_does_a_flush_that_cannot_forget_what_clients_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = learning()
+    use(driver)
+    monkeypatch.setattr(driver.cache.tail.learner, "clear_claims", broken)
+    driver.cache.reset()
+    driver.allocator.clear()  # as a scheduler does
+    driver.histories.clear()
+    use(driver)
+    check_lru(driver)
+
+
 def test_a_request_that_cannot_be_read_leaves_stock_lru_and_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = learning()
     use(driver)

@@ -109,8 +109,6 @@ class TailComponent(LearningComponent):
 
     def reset_order(self) -> None:
         """The tree was emptied."""
-        if self.learner is not None:
-            self.learner.clear_claims()
         self.order = self._new_order()
 
     def advance_clock(self) -> None:

@@ -72,8 +72,6 @@ class DryRunComponent(LearningComponent):
     def forget(self) -> None:
         """The tree was emptied."""
         self._written = ShardedDict()
-        if self.learner is not None:
-            self.learner.clear_claims()
 
 
 class DryRunCache(LearningCache):

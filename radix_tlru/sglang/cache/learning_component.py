@@ -242,11 +242,16 @@ class LearningComponent(FullComponent):
         return conversation
 
     def forget_nodes(self) -> None:
-        """The tree is emptied: turns that wait to be recorded are of no node of the next one."""
-        if self._unrecorded:
-            self._unrecorded.forget_nodes()
-        elif self.explainer is not None:
-            self.explainer.forget_tree()
+        """The tree is emptied: turns that wait to be recorded are of no node of the next one, and no claim is left."""
+        try:
+            if self.learner is not None:
+                self.learner.clear_claims()
+            if self._unrecorded:
+                self._unrecorded.forget_nodes()
+            elif self.explainer is not None:
+                self.explainer.forget_tree()
+        except Exception as error:
+            self.breaker.trip("to forget what was cached", error)
 
     def leave_uses(self, node_id: NodeId, left_id: NodeId) -> None:
         """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""
