@@ -23,16 +23,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.arguments import NEXT_PROMPT_HELP, Several, add_page_size, number, one_of, shell_words, tokens, whole
-from eval.command import RunError, execute
+from eval.command import Parser, RunError, execute
 from eval.live.calibrate import LENGTHS, calibrate
 from eval.live.gpu_report import Report, decode_verdicts
 from eval.live.replay import command as replay
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import launched
-from eval.live.replay.plan import machine_facts
+from eval.live.replay.plan import machine_facts, plan_of
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
 from eval.simulate.timing import Timing, read_timing, write_timing
+from radix_tlru.config import START_THRESHOLD
 from radix_tlru.sglang.releases import torch_mismatch
 
 # Some 1.6 M tokens of conversations: four times the default pool.
@@ -99,6 +100,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     gpu = gpu_facts() if args.device == "gpu" else "none: --device cpu"
     _fill_in(args)
+    _check_loads(args)
     if (mismatch := torch_mismatch()) and os.environ.setdefault(TREE_CORE, "python") == "python":
         print(f"every arm is on SGLang's Python tree core: {mismatch}")
     model = args.model or _model(args.device)
@@ -136,6 +138,19 @@ def run(args: argparse.Namespace) -> int:
     for _, line in verdicts:
         print(line)
     return max(*statuses, int(not all(met for met, _ in verdicts)))
+
+
+def _check_loads(args: argparse.Namespace) -> None:
+    """Raise ValueError or OSError for a trace or flags of a load that `replay` refuses.
+
+    Otherwise that would be said after a model was written and calibrated.
+    """
+    threshold = args.next_prompt_estimate + START_THRESHOLD  # it is not known yet
+    arms = default_arms(threshold, args.next_prompt_estimate)
+    for words in _commands(args, Path("not-written-yet"), threshold, arms[::2]):
+        parser = Parser(prog="python -m eval replay")
+        replay.add_arguments(parser)
+        plan_of(parser.parse_args(words))
 
 
 def _commands(args: argparse.Namespace, model: Path, threshold: int, saturated: Sequence[Arm]) -> list[list[str]]:

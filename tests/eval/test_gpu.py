@@ -156,6 +156,26 @@ def test_requests_are_grouped_by_half_octaves_of_what_was_prefilled() -> None:
     assert groups[2].p95 == pytest.approx(2.95)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--trace", "nowhere"], "trace nowhere: no such file"),
+        (["--decode-trace", "nowhere"], "trace nowhere: no such file"),
+        (["--load=--shrink 0"], "--shrink 0: must be 1 or more"),
+        (["--load=--swift"], "unrecognized arguments: --swift"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_before_a_model_is_written_and_measured(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    out = tmp_path / "new"
+    assert main([*flags(out), "--next-prompt-estimate", "50", *given]) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", f"eval gpu: {said}\n")
+    assert not measured
+    assert not out.exists()
+
+
 def test_without_a_gpu_the_command_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
