@@ -11,6 +11,7 @@
 | `memory.py` | bytes of a leaf | stock lru |
 | `longest.py` | the longest call of each kind in the scheduler's thread | stock lru |
 | `scheduler.py` | eviction in the steps of live servers, inter-token latency | stock lru |
+| `latency.py` | TTFT and ITL of live servers that are asked in turn | stock lru, twice |
 | `command.py` | – | flags |
 
 A section is a module with ``run(args)``, which measures and prints its tables.

@@ -7,6 +7,7 @@
 | `readers/` | one module a format | records → requests |
 | `reading/` | what readers share: files, records, texts, blocks, lengths | – |
 | `generators/` | one module a kind of workload | parameters, seed → requests |
+| `parameters.py` | parameters of a workload or of arrivals, checked | `key=value,…` → a dataclass |
 | `arrivals.py` | when conversations start, for data without times | births, waits → arrivals |
 | `sessions.py` | for live replay: what each request waits for | requests → starts |
 | `variants.py` | other traffic made of a trace: halves, other starts, slower, first turns | trace → trace |

@@ -141,14 +141,16 @@ def test_a_module_says_what_it_is_for(modules: Modules) -> None:
 
 
 def test_a_folder_says_what_each_of_its_files_is_for(modules: Modules) -> None:
-    """In the docstring of its `__init__.py`, by an import there, or in the README beside it."""
+    """By its name in the docstring of its `__init__.py`, by an import there, or in the README beside it."""
     unnamed = []
     for file in modules.files.values():
         if file.is_relative_to(REPOSITORY / "tests") or file.is_relative_to(REPOSITORY / "patches"):
             continue
         folder, name = (file.parent.parent, file.parent.name) if file.stem == "__init__" else (file.parent, file.stem)
         told = [page.read_text() for page in (folder / "__init__.py", folder / "README.md") if page.exists()]
-        if folder != REPOSITORY and name != "__main__" and not re.search(rf"\b{name}\b", "\n".join(told)):
+        # A row or a line of an import begins with it, or it is quoted. In prose it would be a word like any other.
+        is_named = re.search(rf"^ *(\w+, )?{name}\b|[`.]{name}\b", "\n".join(told), re.MULTILINE)
+        if folder != REPOSITORY and name != "__main__" and not is_named:
             unnamed.append(str(file.relative_to(REPOSITORY)))
     assert not unnamed
 

@@ -2,6 +2,7 @@
 
 | module | its job | in → out |
 |---|---|---|
+| `reader.py` | what a format is: its name, its test, its function | – |
 | `options.py` | what a caller may choose | flags → `Options` |
 | `notes.py` | what a reader did to the data, and what it left out | words → `Note` |
 | `files.py`, `tables.py` | opens files, folders and data sets; rows of Parquet and Arrow | path or name → `Record` |
