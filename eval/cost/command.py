@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_page_size(parser, default=512)
     add(
         "--chunks",
+        action=Several,
         nargs="*",
         type=whole(1),
         default=[1, 64],

@@ -111,6 +111,14 @@ def test_a_refusal_of_the_configuration_names_the_flags_of_the_command(capsys: p
     )
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_with_several_values_of_a_command_may_be_given_again(name: str) -> None:
+    parser = Parser()
+    importlib.import_module(f"eval.{COMMANDS[name].module}").add_arguments(parser)
+    several = [each for each in parser._actions if each.option_strings and each.nargs in ("+", "*")]
+    assert [each.option_strings for each in several if not isinstance(each, Several)] == []
+
+
 def test_a_flag_with_several_values_may_also_be_given_several_times() -> None:
     parser = Parser()
     add_policies(parser, ("lru", "tlru", "etlru"), ("lru",))
