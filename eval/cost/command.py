@@ -53,7 +53,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--aging", type=whole(0), default=6, metavar="N", help="loads before live servers are measured (%(default)s)")
     add("--pool", type=tokens, default="65536", metavar="TOKENS", help="of live servers (default: %(default)s)")
     asked = "of servers asked in turn"
-    add("--requests", type=whole(4), default=400, metavar="N", help=f"{asked}, in each repeat (default: %(default)s)")
+    add(
+        "--requests",
+        type=whole(4),
+        default=400,
+        metavar="N",
+        help=f"{asked}, in each repeat; the first quarter is in no figure (default: %(default)s)",
+    )
     add("--answers", default="4/12", metavar="LEAST/MOST", help=f"{asked}, tokens (default: %(default)s)")
     add("--turns", type=whole(10), default=1_000_000, metavar="N", help="of the long trace (default: %(default)s)")
 
