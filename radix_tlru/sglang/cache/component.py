@@ -71,8 +71,6 @@ class TailComponent(LearningComponent):
         self.order = self._new_order()
         self.available_target: int | None = None
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
-        self.one_by_one = False
-        """Whether the driver has to look at the pool after each victim."""
         self.journal = Journal.if_wanted()
         self.lru_since: tuple[int, int] | None = None
         """When a fault put lru in force: matches and inserts, and what was evicted, until then."""

@@ -50,8 +50,6 @@ class TailRadixCache(LearningCache):
 
     def evict_for_alloc(self, params: EvictParams, **kwargs: Any) -> EvictResult:
         """Make room for an allocation: for a trim chunk at least, so that the next ones need not ask."""
-        if kwargs.get("allocation_reclaim_satisfied") is not None:
-            return super().evict_for_alloc(params, **kwargs)
         missing = params.num_tokens and max(params.num_tokens, self.tail.policy.trim_chunk)
         if self._takes_tails:
             return self._make_room(missing)
@@ -87,17 +85,15 @@ class TailRadixCache(LearningCache):
         return int(evicted.tokens)
 
     def _evict(self, params: EvictParams, available_size_targets: Any = None, **kwargs: Any) -> EvictResult:
-        pool, target = (available_size_targets or {}).get(FULL, (FULL, None))
-        self.tail.available_target = target if pool is FULL else None  # or full attention gives room to another pool
-        self.tail.one_by_one = kwargs.get("allocation_reclaim_satisfied") is not None
+        _, self.tail.available_target = (available_size_targets or {}).get(FULL, (FULL, None))
         try:
             return super()._evict(params, available_size_targets, **kwargs)
         finally:
-            self.tail.available_target, self.tail.one_by_one = None, False
+            self.tail.available_target = None
             self._report_now_and_then()
 
     def _evict_components(self, request_by_type: Any, tracker: Any, *args: Any, **kwargs: Any) -> None:
-        if not self._takes_tails or self.tail.one_by_one:
+        if not self._takes_tails:
             super()._evict_components(request_by_type, tracker, *args, **kwargs)
         elif request_by_type[FULL] > 0:
             tracker[FULL] += self._take(request_by_type[FULL])

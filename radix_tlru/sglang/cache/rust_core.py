@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.base_prefix_cache import DecLockRefResult, IncLockRefResult
 from sglang.srt.mem_cache.rust_tree_core.adapter import RustUnifiedTreeCore
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
-from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import EvictDeviceNextNodeResult
 
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     )
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import (
-        EvictDeviceLeafResult,
         InsertStepResult,
         NodeId,
     )
@@ -97,7 +95,6 @@ class RustTailCore(RustUnifiedTreeCore):
         super().__init__(replace(params, component_registry_override=None))
         self._tail = tail
         self._nodes = NodeTable()
-        self._requested = 0
         self.kv_events.take = partial(device_events, self.kv_events.take)
 
     def reset(self) -> None:
@@ -276,20 +273,7 @@ class RustTailCore(RustUnifiedTreeCore):
     # ---- eviction ----
 
     def evict_device_start(self, component_type: ComponentType, request_cnt: int) -> None:
-        self._requested = request_cnt
-
-    def evict_device_next_node(
-        self, component_type: ComponentType, tracker: dict[ComponentType, int]
-    ) -> EvictDeviceNextNodeResult:
-        """Evict tail after tail until enough is free, all in one step, which hands back what they held and no leaf."""
-        result, evicted = EvictDeviceNextNodeResult(), EvictedTails()
-        self.evict_tails(self._tail.missing(self._requested - tracker[FULL]), evicted)
-        if evicted.tokens:
-            result.device_frees[FULL] += evicted.slots
-            result.cache_actions += evicted.actions
-            result.tracker[FULL] = evicted.tokens
-            result.made_progress = True
-        return result
+        raise AssertionError("evict_tails evicts")
 
     def evict_tails(self, missing: int, evicted: EvictedTails) -> None:
         """Evict ``missing`` tokens if there are as many, in whole pages.
@@ -301,8 +285,6 @@ class RustTailCore(RustUnifiedTreeCore):
             if victim is None:
                 break
             self._evict(victim, evicted)
-            if self._tail.one_by_one:
-                break
 
     def _evict(self, victim: Victim, evicted: EvictedTails) -> None:
         """Evict the tail that a victim names."""
@@ -342,9 +324,3 @@ class RustTailCore(RustUnifiedTreeCore):
         if tagged_actions:
             actions += self._cache_actions_from_tagged(tagged_actions)
         return parent_of(self._binding, leaf_id, length - kept)
-
-    def evict_device_leaf(self, node_id: NodeId, is_write_back: bool) -> EvictDeviceLeafResult:
-        raise AssertionError("evict_device_next_node evicts; it returns no leaves")
-
-    def evict_device_end(self, component_type: ComponentType) -> None:
-        self._requested = 0
