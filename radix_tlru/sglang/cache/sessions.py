@@ -39,9 +39,8 @@ class SessionOrder:
         self._is_referred_to = is_referred_to
         self.referred: set[int] = set()
         """Ids of the leaves that an open session refers to."""
-        # A part may still have an old entry of a leaf that has gone to the other.
-        self._free = EvictionOrder(policy, page_size, lambda each: None if each in self.referred else leaf_of(each))
-        self._held = EvictionOrder(policy, page_size, lambda each: leaf_of(each) if each in self.referred else None)
+        self._free = EvictionOrder(policy, page_size, leaf_of)
+        self._held = EvictionOrder(policy, page_size, leaf_of)
 
     def __len__(self) -> int:
         """Evictable leaves."""
