@@ -43,6 +43,13 @@ def test_a_request_for_an_embedding_is_stamped() -> None:
     assert metadata.metadata_of(asked).stamp is not None
 
 
+def test_a_request_of_a_server_without_our_flags_is_left_as_it_is() -> None:
+    asked, stock = tokenized({"tlru": 5}), manager()
+    stock.server_args._radix_tlru_config = None
+    metadata.add_metadata(asked, stock)
+    assert asked.sampling_params.custom_params == {"tlru": 5}
+
+
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:
     with pytest.raises(ValueError, match=r"^custom_params 5: must be an object$"):
         metadata.add_metadata(tokenized(5, stream=True), manager())

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from radix_tlru.objective.calibration import time_for_prefill
+from radix_tlru.objective.calibration import Calibration, PrefillBatch, time_for_prefill
 from radix_tlru.objective.overhead import FirstToken, Overhead
 from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample, WholePrompts
 from radix_tlru.objective.threshold import Threshold
@@ -168,6 +168,9 @@ def test_prefills_of_one_size_give_no_answer() -> None:
     for number in range(PrefillTimes.WINDOW):
         times.add(Sample(900 + number % 200, 100.0 + number % 7))
     assert times.near(100.0) is None
+    for number in range(PrefillTimes.WINDOW):
+        times.add(Sample(500 + number % 15 * 100, 50.0 + number % 15 * 10.0))
+    assert times.near(100.0) is None, "1,900 tokens are less than four times 500"
 
 
 def test_times_that_fall_with_tokens_give_no_answer() -> None:
@@ -320,6 +323,13 @@ def test_a_prompt_in_three_chunks_is_one_sample() -> None:
     assert whole.add(["a"], "a", 2_048, 110.0) is None
     assert whole.add(["a", "b"], None, 1_000, 60.0) == Sample(5_096, 270.0)
     assert whole.add(["c"], None, 300, 20.0) == Sample(300, 20.0)
+
+
+def test_a_prompt_of_which_a_chunk_was_not_timed_is_no_sample() -> None:
+    calibration = Calibration()
+    calibration.count_batch(PrefillBatch(("a",), "a", 2_048), None)
+    calibration.count_batch(PrefillBatch(("a",), None, 1_000), 60.0)
+    assert calibration.samples == 0
 
 
 def test_a_prompt_that_begins_where_another_ends_starts_counting_there() -> None:

@@ -53,6 +53,7 @@ def test_seconds_of_retention_are_how_long_a_priority_holds() -> None:
     assert retention(highest=10, priority=10, retention_seconds=90) == (Range(0, None, HIGHEST, 90.0),)
     assert retention(highest=10, priority=-10, retention_seconds=90) == (Range(0, None, 0, 90.0),)
     assert retention(highest=10, priority=0, retention_seconds=90) == ()
+    assert retention(priority=0, retention_seconds=90) == (Range(0, None, HIGHEST, 90.0),), "which says nothing there"
 
 
 @pytest.mark.parametrize("seconds", [0, 3_600.5, 10**400])

@@ -14,7 +14,8 @@ from radix_tlru.hints.quota import SHARE, ClaimQuota
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.records import Conversation, Turn
-from radix_tlru.learning.return_model import RecentTurns
+from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
+from radix_tlru.learning.turn_features import NOTHING_KNOWN
 from radix_tlru.policy.models import Group
 from tests.helpers.leaves import Leaves
 from tests.helpers.rules import InTurn
@@ -138,10 +139,10 @@ def test_the_length_of_the_next_prompt_moves_the_budget() -> None:
 
 
 def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() -> None:
-    def order(at: float) -> list[int]:
+    def order(at: float, returns_in_s: float = 50) -> list[int]:
         lines = Lines(LRU_LIKE, capacity=100_000)
         lines.serve(1, 0.0)
-        lines.serve(2, 0.0, returns_in_s=50)
+        lines.serve(2, 0.0, returns_in_s=returns_in_s)
         for number in range(3, 10):
             lines.serve(number, at * number / 10)
         lines.serve(10, at)
@@ -150,6 +151,17 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
     soon, late = order(45.0), order(101.0)
     assert soon.index(2) > soon.index(3)
     assert late == sorted(late), "twice the time has passed, and it is not coming"
+    longest = order(LONGEST_S + 1, returns_in_s=LONGEST_S)
+    assert longest == sorted(longest), "nobody is waited for longer than an hour"
+
+
+def test_who_returns_soon_gets_a_new_price_each_time_that_half_as_much_time_is_left() -> None:
+    returns, at, moves = HintedReturns(RecentTurns()), 0.0, []
+    leaf = Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0, hints=Hints(returns_in_s=100.0)))
+    while at < 200.0:
+        at = returns.group(leaf, at).expiry
+        moves.append(at)
+    assert moves == [*(100 - left for left in (64, 32, 16, 8, 4, 2, 1)), 200]
 
 
 def test_who_returns_soon_is_as_dear_as_the_time_left_says_but_four_times_as_dear_at_most() -> None:
@@ -261,11 +273,25 @@ def test_priorities_are_told_apart_in_eight_bands() -> None:
     assert factor(40) == factor(35) == 1.0, "the nearest band"
 
 
+@pytest.mark.parametrize("priority", [12, 84])
+def test_a_lasting_group_of_a_leaf_with_a_priority_is_worth_what_is_asked_for(priority: int) -> None:
+    returns = HintedReturns(LearnedReturns())
+    hints = Hints(retention=(Range(0, None, priority, LONGEST_S),))
+    leaf = Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0, features=NOTHING_KNOWN, hints=hints))
+    least = returns.rate(returns.group(leaf, 1.0).number, 0.0, 1.0) / 2
+    lasting = returns.lasting_group(leaf, 1.0, least)
+    assert returns.rate(lasting.number, 0.0, 1.0) >= least
+
+
 def test_a_range_is_taken_no_further_than_it_goes() -> None:
     lines = Lines(LRU_LIKE)
     lines.serve(1, 0.0)
     lines.serve(2, 1.0, retention=[{"start": 800, "priority": 0}])
+    known = lines.leaves[2].conversation
     assert lines.evict(1_600) == (2, 800), "the answer goes, the prompt is as old as it is"
+    lines.leaves[2] = Leaf(0, 800, 1_600, 2.0, known)
+    lines.order.add_leaf(2)
+    assert lines.evict(1_600) == (1, 0), "what ends where the range begins has nothing of it"
 
 
 def test_claims_fill_no_more_than_their_share_of_the_pool() -> None:
@@ -365,3 +391,5 @@ def test_a_conversation_has_one_claim() -> None:
     assert admit(soon, 2_500, 23.0, 3) == soon
     # Long after, all of it is free again, whoever spoke last.
     assert admit(soon, 2_500, 3 * LONGEST_S, 4) == soon
+    assert admit(soon, 2_500, 4 * LONGEST_S - 1, 4) == soon
+    assert admit(soon, 1, 4 * LONGEST_S + 1, 5) == soon.without_claims(), "made again, it counts for an hour again"
