@@ -54,6 +54,7 @@ HOOKS = {
     "choose_victim": lambda driver: driver.cache.tail.order,
     "add_leaf": lambda driver: driver.cache.tail.order,
     "remove_leaf": lambda driver: driver.cache.tail.order,
+    "has_children": lambda driver: driver.cache.tail,
 }
 
 

@@ -13,12 +13,14 @@ from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 from radix_tlru import Config, ConfigError
+from radix_tlru.hints.schema import Hints
 from radix_tlru.sglang import build_cache
 from radix_tlru.sglang.cache.dry_run import DryRunCache
 from radix_tlru.sglang.cache.learning_cache import LearningCache
 from radix_tlru.sglang.offline import Core, OfflineCache, cache_params, stock_cache_of
 from radix_tlru.sglang.releases import host_tier_refusal, rust_core_refusal
 from tests.helpers.tiers import TieredDriver
+from tests.helpers.turns import told
 
 if refusal := rust_core_refusal():
     pytest.skip(refusal, allow_module_level=True)
@@ -143,9 +145,26 @@ def test_a_flush_leaves_nothing_of_the_conversations_behind() -> None:
     talk = Talk(dry)
     for _ in range(20):
         talk.turn()
-    assert dry.cache.tail._written
+    tail, words = dry.cache.tail, range(10**6, 10**6 + PAGE)
+    dry.request(words)
+    tail.record_turn(dry.match(words).last_device_node, told(1e3, words, hints=Hints(returns_in_s=60.0)))
+    claims = tail.learner._quota
+    assert tail._written
+    assert claims._held
     dry.cache.reset()
-    assert not dry.cache.tail._written
+    assert not tail._written
+    assert not claims._held
+
+
+def test_conversations_are_written_on_the_newest_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("radix_tlru.sglang.cache.dry_run._MOST_WRITTEN", 61)  # in as many shards
+    dry = cache_of("python", ETLRU)
+    for number in range(100):
+        words = range(1_000 * number, 1_000 * number + PAGE)
+        dry.request(words, PAGE, float(number))
+    tail, newest = dry.cache.tail, dry.match(words).last_device_node
+    assert tail.conversation_at(newest).number == 100
+    assert len(tail._written) <= 61
 
 
 def test_what_makes_no_sense_in_a_dry_run_is_refused() -> None:

@@ -89,3 +89,9 @@ def test_tokens_of_speculative_decoding_after_the_stop_are_no_part_of_the_answer
     assert (turn.answer_len, turn.thought_len, turn.context_len) == (3, 3, 23)
     assert tuple(turn.answer_ids) == (11, 12, 2)
     assert turn.finish == "stop", "no call of a tool was sent"
+
+
+def test_a_request_that_began_anew_found_no_more_than_its_prompt() -> None:
+    """SGLang retracts one when the pool is full, and looks it up later with what it has answered so far."""
+    req = served(range(20), [11, 12], cached_tokens=21)
+    assert turn_of(req, RadixKey(array("q", range(22))), 0.0).cached_len == 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 
 import pytest
@@ -10,6 +11,7 @@ from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import build_cache
+from radix_tlru.sglang.cache.journal import JOURNAL_VARIABLE
 from radix_tlru.sglang.offline import Lock, cache_params, stock_cache
 from tests.helpers.caches import Driver, our_cache
 
@@ -87,6 +89,7 @@ def test_an_allocation_makes_room_for_a_trim_chunk() -> None:
     assert driver.allocator.available_size() == 0
     running.append(driver.allocate(400))  # more than a chunk: the last 200 that A can spare, and a chunk of B
     assert driver.allocator.available_size() == 100
+    assert driver.cache.evict_for_alloc(EvictParams(num_tokens=0)).num_tokens_evicted == 0, "of another pool alone"
     assert (driver.cached("A"), driver.cached("B")) == (1_500, 1_700)
     driver.allocator.free(torch.cat(running))
 
@@ -168,6 +171,32 @@ def test_a_locked_leaf_is_passed_over_and_comes_back_when_unlocked() -> None:
     driver.unlock(lock)
     assert driver.cache.evict(EvictParams(num_tokens=700)).num_tokens_evicted == 700
     assert driver.cached("A") == 300
+
+
+def test_a_pinned_leaf_is_passed_over_until_it_is_given_back() -> None:
+    """By another call of the tree cores, which locks full attention alone."""
+    driver = tlru(3000)
+    driver.turn("A", 1000)
+    core, node = driver.cache.tree_core, driver.match_conversation("A").last_device_node
+    core.inc_full_pin(node)
+    assert driver.evict(1000) == 0
+    core.dec_full_pin(node)
+    assert driver.evict(1000) == 1000
+
+
+def test_a_journal_has_each_victim_and_how_much_of_it_stays(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(JOURNAL_VARIABLE, "1")
+    with caplog.at_level(logging.INFO):
+        for asked in (100, 200):
+            driver = tlru(3000)
+            driver.turn("A", 2000)
+            driver.evict(asked)
+    lines = [record.getMessage() for record in caplog.records if "eviction" in record.getMessage()]
+    said, digests = zip(*(line.split(", digest ") for line in lines), strict=True)
+    assert said == tuple(f"radix_tlru: eviction 1: [0, 2000) keeps {kept}" for kept in (1900, 1800))
+    assert digests[0] != digests[1], "by which ranks are compared"
 
 
 def test_a_flush_forgets_everything() -> None:

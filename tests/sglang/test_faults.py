@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from radix_tlru.sglang.requests.metadata import KEY
 from radix_tlru.sglang.requests.turns import is_health_check
 from tests.helpers.caches import Driver, our_cache
 
@@ -161,19 +162,39 @@ def test_a_cut_that_raises_anywhere_loses_no_slot_and_no_leaf(
 # ---- requests ----
 
 
+def finish(driver: Driver, rid: Any, tokens: Iterable[int], custom_params: Any = None) -> Req:
+    """A request is served, its context is cached, and it is recorded."""
+    ids, asked = array("q", tokens), SamplingParams(max_new_tokens=1, custom_params=custom_params)
+    req = Req(rid=rid, origin_input_text="", origin_input_ids=ids, sampling_params=asked)
+    params = InsertParams(key=RadixKey(ids), value=driver.allocate(len(ids)))
+    result = driver.cache.insert(params)
+    lock = driver.lock(result.last_device_node)
+    driver.cache.tail.cleanup_after_caching_req(req, True, result, params)
+    driver.cache.tail.record_served()
+    driver.unlock(lock)
+    return req
+
+
 @pytest.mark.parametrize("rid", [0, 7, "a", "HEALTH_CHECK_a", None])
 def test_a_request_is_a_turn_whatever_its_id_is(rid: Any) -> None:
     """SGLang leaves the type of an id open; its own test kits use numbers."""
     driver = filled(policy="etlru", next_prompt_estimate=None, threshold=300)
-    ids = array("q", range(5_000, 5_010))
-    req = Req(rid=rid, origin_input_text="", origin_input_ids=ids, sampling_params=SamplingParams(max_new_tokens=1))
-    params = InsertParams(key=RadixKey(ids), value=driver.allocate(len(ids)))
-    result = driver.cache.insert(params)
-    lock = driver.lock(result.last_device_node)
-    tail = driver.cache.tail
-    before = tail.learner.served.requests
-    tail.cleanup_after_caching_req(req, True, result, params)
-    tail.record_served()
-    driver.unlock(lock)
-    assert tail.learner.served.requests == before + (not is_health_check(req))
+    learner = driver.cache.tail.learner
+    before = learner.served.requests
+    req = finish(driver, rid, range(5_000, 5_010))
+    assert learner.served.requests == before + (not is_health_check(req))
     assert is_health_check(req) == (rid == "HEALTH_CHECK_a")
+
+
+def test_a_request_without_a_stamp_counts_as_of_the_time_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = filled(policy="etlru", next_prompt_estimate=None, threshold=300)
+    tail, stamps = driver.cache.tail, list[float]()
+    record = tail.learner.record_turn
+    monkeypatch.setattr(
+        tail.learner,
+        "record_turn",
+        lambda turn, *more, **named: (stamps.append(turn.stamp), record(turn, *more, **named))[1],
+    )
+    finish(driver, "a", range(5_000, 5_010), {KEY: {"stamp": 7.0, "hints": None}})
+    finish(driver, "b", range(6_000, 6_010))
+    assert stamps == [7.0, 7.0]

@@ -69,6 +69,28 @@ def test_the_host_follows_a_threshold_that_moves_unless_it_has_its_own() -> None
     assert (following.cache.tail.host.policy.threshold, own.cache.tail.host.policy.threshold) == (1_000, 300)
 
 
+def test_after_a_move_of_the_threshold_the_leaves_of_the_host_get_new_prices_with_each_turn() -> None:
+    driver = TieredDriver(2_000, 4_000)
+    driver.turn("A", 2_000)
+    driver.evict(1_000)
+    tail = driver.cache.tail
+    tail.host.order.choose_victim(1)
+    assert tail.host.order.over_budget == 600 - 100
+    tail.use_threshold(900)
+    tail.renew_prices()
+    assert tail.host.order.over_budget == 900 - 100
+
+
+def test_what_is_dropped_from_the_host_explains_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = TieredDriver(3_000, 6_000, ours=replace(CONFIG, explain=True))
+    tail, told = driver.cache.tail, list[int]()
+    monkeypatch.setattr(tail.explainer, "count_eviction", lambda victim, _: told.append(victim.leaf.end - victim.keep))
+    driver.turn("A", 2_000)
+    driver.evict(300)
+    assert driver.cache.evict_host(300) == 300
+    assert told == [300], "by the device, where it was looked for"
+
+
 def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> None:
     driver = TieredDriver(3_000, 6_000, write_policy)
     driver.turn("A", 2_000)
@@ -82,6 +104,7 @@ def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> N
     assert driver.tiers("A") == (2_000, 0)
     assert torch.equal(driver.keys[driver.slots_of("A")], computed)
     assert driver.leaf_of("A").history == 2_000
+    assert driver.evict(700) == 700, "it can be demoted again"
 
 
 def test_a_path_remembers_how_deep_it_was_when_its_tail_is_dropped_from_both_tiers(write_policy: WritePolicy) -> None:
@@ -136,6 +159,7 @@ def test_a_leaf_that_can_neither_be_copied_nor_dropped_does_not_hold_up_the_walk
     lock = driver.cache.inc_host_lock_ref(anchor).to_dec_params()
     driver.cache.cache_controller.mem_pool_host.alloc(200)  # a prefetch has taken all there is
     assert driver.evict(600) == 500  # all of B; A stays, whole or in two
+    assert len(driver.cache.tail.order) == 1, "the next time it is tried again"
     assert (driver.tiers("A"), driver.tiers("B")) == ((500, 0), (0, 0))
     driver.cache.dec_host_lock_ref(anchor, lock)
     assert driver.evict(500) == 500
@@ -147,3 +171,23 @@ def test_what_was_never_copied_is_dropped_as_ever() -> None:
     driver.turn("A", 2_000)
     driver.evict(300)
     assert (driver.tiers("A"), driver.host_free) == ((1_700, 0), 4_000)
+
+
+def test_a_fault_in_the_order_of_the_host_leaves_both_tiers_with_stock_lru(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_tokens: int) -> None:
+        raise RuntimeError
+
+    driver = TieredDriver(4_000, 8_000)
+    driver.turn("A", 2_000)
+    driver.turn("B", 2_000)
+    driver.evict(1_400)  # 900 of A and 500 of B are on the host alone
+    tail = driver.cache.tail
+    tail.breaker.is_armed = True
+    monkeypatch.setattr(tail.host.order, "choose_victim", broken)
+    assert driver.cache.evict_host(1_200) == 1_200
+    assert tail.breaker.has_tripped
+    assert (driver.tiers("A"), driver.tiers("B")) == ((1_100, 0), (1_500, 200)), "the older one first"
+    assert driver.evict(1_300) == 1_300
+    assert driver.cache.evict_host(1_000) == 1_000
+    assert (driver.tiers("A"), driver.tiers("B")) == ((0, 100), (1_300, 400))
+    driver.cache.sanity_check()

@@ -291,8 +291,12 @@ def test_the_audit_notices(wrong: Callable[[AuditedHybrid], None]) -> None:
 
 
 @EACH
-def test_a_fault_in_the_order_leaves_stock_lru(hybrid: Hybrid, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("of", "hook"), [("order", "choose_victim"), ("_whole", "correct_next")])
+def test_a_fault_in_the_order_leaves_stock_lru(
+    hybrid: Hybrid, of: str, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(_tokens: int) -> None:
+        monkeypatch.undo()  # the next time all is well
         raise RuntimeError
 
     kit, all_of_them = Conversations(hybrid), range(1, 6)
@@ -300,7 +304,7 @@ def test_a_fault_in_the_order_leaves_stock_lru(hybrid: Hybrid, monkeypatch: pyte
         kit.turn(conversation, CONTEXT)
     tail: Any = kit.cache.components[FULL]
     tail.breaker.is_armed = True
-    monkeypatch.setattr(tail.order, "choose_victim", broken)
+    monkeypatch.setattr(getattr(tail, of), hook, broken)
     assert kit.take(num_tokens=CONTEXT) == CONTEXT
     assert tail.breaker.has_tripped
     assert kit.usable(*all_of_them) == [0, *[CONTEXT] * 4]

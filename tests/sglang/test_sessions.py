@@ -160,6 +160,24 @@ def test_what_a_closed_session_shares_stays_for_the_others() -> None:
     assert (served.cached("s1"), served.cached("x")) == (500, 500), "what two began with is worth what x is"
 
 
+def test_what_a_closed_session_shared_does_not_go_first() -> None:
+    """Neither as a leaf of its own nor, where it was evicted and came back, as the front of one."""
+    served = clients(replace(TLRU, median_weight=0.5))
+    served.turn("x", 1_000)
+    served.turn("s1", 1_500)
+    served.turn("s2", 500, begins_with="s1")
+    for name in ("s1", "s2"):
+        served.close_session(name)
+    served.evict(1_500 + 100)
+    assert (served.cached("s1"), served.cached("x")) == (500, 900)
+    served.evict(POOL)
+    served.turn("y", 1_000)
+    served.turn("s3", 1_000, begins_with="s1")
+    served.close_session("s3")
+    served.evict(1_000 + 100)
+    assert (served.cached("s3"), served.cached("y")) == (500, 900)
+
+
 def test_closing_a_session_does_not_end_an_equal_conversation_without_one() -> None:
     served = clients()
     served.turn("x", 1_000)

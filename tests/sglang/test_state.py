@@ -73,6 +73,27 @@ def test_it_is_saved_while_the_server_serves(file: StateFile) -> None:
     assert file.load().seen.turns == SAVE_EVERY
 
 
+def test_turns_that_wait_to_be_recorded_when_the_server_shuts_down_are_saved(file: StateFile) -> None:
+    cache = started(file)
+    serve(cache, 10)
+    with cache.tail.learning_later():  # as in a step of the scheduler
+        serve(cache, 40, seed=1)
+    assert cache.tail.learner.served.requests < 50
+    cache.release_host_resources()
+    assert read_state(file.path).state.seen.turns == 50
+
+
+def test_what_may_be_broken_is_not_saved(file: StateFile, caplog: pytest.LogCaptureFixture) -> None:
+    cache = started(file)
+    serve(cache, 10)
+    breaker = cache.tail.breaker
+    breaker.is_armed = True
+    breaker.trip("to learn", RuntimeError())
+    cache.release_host_resources()
+    assert read_state(file.path).state.seen.turns == 0
+    assert "could not be saved" not in caplog.text, "nor is it tried"
+
+
 def test_a_rank_that_does_not_save_leaves_the_file_alone(file: StateFile) -> None:
     before = file.path.read_bytes()
     cache = started(file, saves=False)

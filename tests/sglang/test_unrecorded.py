@@ -72,6 +72,7 @@ def test_a_flush_records_none_of_those_that_wait_and_they_are_of_no_node_of_the_
     process(driver, lambda: driver.request(words))
     idle(driver)
     assert learner.served.requests == MANY
+    assert not driver.cache.tail._unrecorded._at, "nothing is kept of those that were recorded"
     (leaf,) = driver.cache.tail.leaves()
     assert leaf.conversation is None
 
