@@ -156,6 +156,19 @@ def test_a_flush_leaves_nothing_of_the_conversations_behind() -> None:
     assert not claims._held
 
 
+@pytest.mark.parametrize("core", ["rust", "python"])
+def test_a_look_up_that_ends_where_others_go_on_makes_nobody_queued(core: Core) -> None:
+    dry, words = cache_of(core, ETLRU), range(2 * PAGE)
+    learner = dry.cache.tail.learner
+    dry.request(words[:PAGE], PAGE, 1.0)
+    dry.request(words, 2 * PAGE, 2.0)
+    queued = []
+    for end in (PAGE, 2 * PAGE):
+        dry.match(words[:end])
+        queued.append(learner._queued)
+    assert queued == [0, 1]
+
+
 def test_conversations_are_written_on_the_newest_nodes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("radix_tlru.sglang.cache.dry_run._MOST_WRITTEN", 61)  # in as many shards
     dry = cache_of("python", ETLRU)

@@ -168,6 +168,8 @@ def test_a_locked_leaf_is_passed_over_and_comes_back_when_unlocked() -> None:
     lock = driver.lock(match.last_device_node)
     assert driver.cache.evict(EvictParams(num_tokens=2000)).num_tokens_evicted == 1000
     assert (driver.cached("A"), driver.cached("B")) == (1000, 0)
+    driver.unlock(driver.lock(match.last_device_node))
+    assert driver.evict(1000) == 0, "of two locks one is held"
     driver.unlock(lock)
     assert driver.cache.evict(EvictParams(num_tokens=700)).num_tokens_evicted == 700
     assert driver.cached("A") == 300

@@ -288,13 +288,14 @@ def test_who_asks_before_that_is_done_gets_it_by_asking_again() -> None:
 def test_a_flush_takes_from_lru_what_it_takes_from_the_cache(waits: bool) -> None:
     """Also of turns that are recorded after it: of many that end in one step a few are recorded at its end."""
     cache = Explained()
+    cache.turn("B", 500)
 
     def serve() -> None:
         for number in range(20 * waits):
             cache.turn(f"N{number} ", 50)
         cache.turn("A", 1_800)
         if waits:
-            assert cache.turn("A", 50) == 1_800
+            assert (cache.turn("A", 50), cache.turn("B", 50)) == (1_800, 500)
 
     if waits:
         in_a_batch(cache, serve)
@@ -307,7 +308,7 @@ def test_a_flush_takes_from_lru_what_it_takes_from_the_cache(waits: bool) -> Non
     assert last.lru_cached == 0
     assert [*lines(last)][2] == "evicted: not known: before what is remembered, or by a flush"
     if waits:
-        assert cache.explanation("A2").lru_cached == 1_800, "it was served before"
+        assert [cache.explanation(rid).lru_cached for rid in ("A2", "B2")] == [1_800, 500], "they were served before"
 
 
 def test_of_a_server_that_is_never_idle_requests_are_explained_all_the_same() -> None:

@@ -16,6 +16,7 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.served import served
+from tests.helpers.turns import told
 
 pytestmark = pytest.mark.usefixtures("tree_core")
 
@@ -78,6 +79,24 @@ def test_a_text_that_is_asked_for_no_token_again_and_again_stays_as_under_lru() 
             stamp = BOOT + 1_500 + 150 * asked + 5 * number
             driver.request(driver.fresh(TOKENS), prompt=TOKENS - 10, stamp=stamp)
     assert [len(slots) for slots in found] == [0, *[TOKENS] * 5]
+
+
+def test_a_context_that_is_asked_for_no_token_is_still_of_its_conversation(driver: Driver) -> None:
+    ids = array("q", driver.fresh(TOKENS))
+    driver.request(ids, prompt=TOKENS - 10, stamp=BOOT + 60 * OLD)
+    req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=SamplingParams(max_new_tokens=0))
+    node, tail = driver.match(ids).last_device_node, driver.cache.tail
+    params = InsertParams(key=RadixKey(ids), value=driver.slots(node), prev_prefix_len=TOKENS)
+    tail.cleanup_after_caching_req(req, True, driver.cache.insert(params), params)
+    assert tail.conversation_at(node).number == OLD + 1
+
+
+def test_what_is_prefilled_ahead_for_nobody_that_is_known_does_not_go_before_older_ones(driver: Driver) -> None:
+    words = driver.fresh(TOKENS)
+    driver.request(words)
+    driver.cache.tail.record_prefill(driver.match(words).last_device_node, told(BOOT + 60 * OLD, words))
+    driver.evict(1_200)
+    assert driver.resident(words) == TOKENS
 
 
 def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(driver: Driver) -> None:

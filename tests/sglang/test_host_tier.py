@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from sglang.srt.mem_cache.base_prefix_cache import EvictParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from radix_tlru.sglang.offline import WritePolicy
@@ -95,7 +96,7 @@ def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> N
     driver = TieredDriver(3_000, 6_000, write_policy)
     driver.turn("A", 2_000)
     computed = driver.keys[driver.slots_of("A")]
-    driver.evict(700)
+    driver.cache.evict_for_alloc(EvictParams(num_tokens=700))
     assert driver.tiers("A") == (1_300, 700)
     others = driver.allocator.alloc(driver.allocator.available_size())
     driver.keys[others] = -1.0
@@ -148,6 +149,18 @@ def test_what_storage_gives_back_deepens_the_paths_above_it() -> None:
     assert tail.order.over_budget == 500 - (800 + NEXT_PROMPT - THRESHOLD)
     driver.evict(500)
     assert tail.order.over_budget == len(tail.order) == 0
+
+
+def test_what_storage_gives_back_leaves_a_path_that_was_deeper_as_deep_as_it_was() -> None:
+    driver = TieredDriver(3_000, 3_000)
+    driver.turn("A", 2_000)
+    driver.evict(1_500)
+    assert driver.cache.evict_host(1_500) == 1_500
+    anchor, found = driver.match_conversation("A").best_match_node, driver.histories["A"][500:800]
+    slots = driver.cache.cache_controller.mem_pool_host.alloc(300)
+    driver.cache.tree_core.insert_host(anchor, RadixKey(array("q", found)), slots, [""] * 300)
+    (leaf,) = driver.cache.tail.leaves()
+    assert (leaf.end, leaf.history) == (500, 2_000)
 
 
 def test_a_leaf_that_can_neither_be_copied_nor_dropped_does_not_hold_up_the_walk() -> None:

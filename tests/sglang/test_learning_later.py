@@ -249,6 +249,16 @@ def test_a_look_up_in_an_empty_tree_makes_nobody_queued() -> None:
     assert driver.cache.tail.learner._queued == 0
 
 
+def test_a_look_up_that_ends_where_others_go_on_makes_nobody_queued() -> None:
+    driver, queued = learning(), list[int]()
+    for end in (100, 200):
+        driver.request(range(end), prompt=end - 10, stamp=float(end))
+    for end in (100, 200):
+        driver.match(range(end))
+        queued.append(driver.cache.tail.learner._queued)
+    assert queued == [0, 1]
+
+
 def test_a_stage_of_a_pipeline_learns_at_batches_alone() -> None:
     """Others are idle at other steps."""
     driver, draw = learning(), random.Random(8)

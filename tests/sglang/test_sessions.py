@@ -189,6 +189,34 @@ def test_closing_a_session_does_not_end_an_equal_conversation_without_one() -> N
     assert (served.cached("x"), served.cached("y")) == (500, 1_000)
 
 
+def test_a_session_that_another_has_to_its_end_is_not_over_when_it_is_closed() -> None:
+    served = clients()
+    served.turn("s1", 1_000)
+    served.turn("s2", 1_000)
+    served.histories["s3"] = served.histories["s2"]
+    served.turn("s3", 0)
+    served.close_session("s3")
+    served.evict(500)
+    assert (served.cached("s1"), served.cached("s2")) == (500, 1_000)
+
+
+def test_closing_a_session_does_not_end_an_equal_conversation_that_waits_to_be_recorded() -> None:
+    served = clients(Config("etlru", THRESHOLD))
+
+    def end_many() -> None:
+        for number in range(40):
+            served.turn(f"x{number}", 50)
+        served.turn("s1", 500)
+        served.histories["y"] = served.histories["s1"]
+        served.turn("y", 0)
+
+    batch_processed(lambda *_: end_many(), SimpleNamespace(tree_cache=served.cache), SimpleNamespace(launch_ts=None))
+    served.close_session("s1")
+    while served.cache.has_work:
+        served.cache.use_idle_time()
+    assert not [leaf for leaf in served.cache.tail.leaves() if leaf.conversation.hints == ENDED]
+
+
 def test_a_session_that_goes_on_after_it_was_closed_is_open_again() -> None:
     served = clients()
     served.turn("s1", 1_000)
@@ -228,7 +256,8 @@ def test_leaves_that_changed_sides_stay_there_when_the_order_is_sorted_anew() ->
     assert order.over_budget == sum(leaf.end for leaf in leaves.values())
     went = []
     while (victim := order.choose_victim(10_000)) is not None:
-        assert next(each.victim.leaf_id for each in preview(order.parts, 3)) == victim.leaf_id
+        foreseen = next(iter(preview(order.parts, 3)))
+        assert (foreseen.victim.leaf_id, foreseen.price) == (victim.leaf_id, order.price_of(victim))
         order.remove_leaf(victim.leaf_id)
         went.append(victim.leaf_id)
     assert went == [2, 5, 6, 8, 1, 3, 4, 7]
