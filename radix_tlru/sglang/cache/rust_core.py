@@ -248,8 +248,7 @@ class RustTailCore(RustUnifiedTreeCore):
         if row is None:
             return
         nodes.locks[row] -= 1
-        if not nodes.locks[row]:
-            self._add_to_order(node_id, row)
+        self._add_to_order(node_id, row)
 
     # ---- the order's leaves ----
 
