@@ -92,9 +92,9 @@ class StateKeeper:
         return self._write is None or self._write.result()
 
     def close(self, learner: Learner) -> None:
-        """The server shuts down: save what is new, and wait until it is written."""
+        """The server shuts down: save what is new, learned from or only recorded, and wait until it is written."""
         is_saved = self.wait()
-        if self._saves and (self._unsaved or not is_saved):
+        if self._saves and (self._unsaved or learner.unlearned or not is_saved):
             self._save(learner)
         self._writer.shutdown()
 

@@ -73,14 +73,15 @@ def test_it_is_saved_while_the_server_serves(file: StateFile) -> None:
     assert file.load().seen.turns == SAVE_EVERY
 
 
-def test_turns_that_wait_to_be_recorded_when_the_server_shuts_down_are_saved(file: StateFile) -> None:
+@pytest.mark.parametrize("before", [0, 10])
+def test_turns_that_wait_to_be_recorded_when_the_server_shuts_down_are_saved(before: int, file: StateFile) -> None:
     cache = started(file)
-    serve(cache, 10)
+    serve(cache, before)
     with cache.tail.learning_later():  # as in a step of the scheduler
         serve(cache, 40, seed=1)
-    assert cache.tail.learner.served.requests < 50
+    assert cache.tail.learner.served.requests < before + 40
     cache.release_host_resources()
-    assert read_state(file.path).state.seen.turns == 50
+    assert read_state(file.path).state.seen.turns == before + 40
 
 
 def test_what_may_be_broken_is_not_saved(file: StateFile, caplog: pytest.LogCaptureFixture) -> None:
