@@ -178,26 +178,22 @@ def test_what_a_closed_session_shared_does_not_go_first() -> None:
     assert (served.cached("s3"), served.cached("y")) == (500, 900)
 
 
-def test_closing_a_session_does_not_end_an_equal_conversation_without_one() -> None:
+@pytest.mark.parametrize(
+    ("older", "equal", "closed"),
+    [
+        pytest.param("x", "y", "s1", id="without a session"),
+        pytest.param("s0", "s2", "s2", id="of another session"),
+    ],
+)
+def test_closing_a_session_does_not_end_an_equal_conversation(older: str, equal: str, closed: str) -> None:
     served = clients()
-    served.turn("x", 1_000)
+    served.turn(older, 1_000)
     served.turn("s1", 1_000)
-    served.histories["y"] = served.histories["s1"]
-    served.turn("y", 0)
-    served.close_session("s1")
+    served.histories[equal] = served.histories["s1"]
+    served.turn(equal, 0)
+    served.close_session(closed)
     served.evict(500)
-    assert (served.cached("x"), served.cached("y")) == (500, 1_000)
-
-
-def test_a_session_that_another_has_to_its_end_is_not_over_when_it_is_closed() -> None:
-    served = clients()
-    served.turn("s1", 1_000)
-    served.turn("s2", 1_000)
-    served.histories["s3"] = served.histories["s2"]
-    served.turn("s3", 0)
-    served.close_session("s3")
-    served.evict(500)
-    assert (served.cached("s1"), served.cached("s2")) == (500, 1_000)
+    assert (served.cached(older), served.cached(equal)) == (500, 1_000)
 
 
 def test_closing_a_session_does_not_end_an_equal_conversation_that_waits_to_be_recorded() -> None:
