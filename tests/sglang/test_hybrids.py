@@ -308,3 +308,23 @@ def test_a_fault_in_the_order_leaves_stock_lru(
     assert kit.take(num_tokens=CONTEXT) == CONTEXT
     assert tail.breaker.has_tripped
     assert kit.usable(*all_of_them) == [0, *[CONTEXT] * 4]
+
+
+@EACH
+def test_a_leaf_of_which_nobody_can_say_what_is_usable_without_it_leaves_stock_lru(
+    hybrid: Hybrid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_leaf: Any) -> None:
+        raise RuntimeError
+
+    kit = Conversations(hybrid)
+    for conversation in range(1, 5):
+        kit.turn(conversation, CONTEXT)
+    tail: Any = kit.cache.components[FULL]
+    tail.breaker.is_armed = True
+    monkeypatch.setattr(tail._whole, "usable_without", broken)
+    kit.turn(5, CONTEXT)
+    assert tail.breaker.has_tripped
+    assert len(tail.order) == sum(1 for _ in tail.leaves())
+    assert kit.take(num_tokens=CONTEXT) == CONTEXT
+    assert kit.usable(*range(1, 6)) == [0, *[CONTEXT] * 4]

@@ -266,8 +266,14 @@ class PythonTailComponent(TailComponent):
 
     def prepare(self, node: UnifiedTreeNode) -> None:
         """Before a leaf is added to an order: write what the order sees until the leaf is added again."""
-        if self._whole is not None:
-            node.tel_usable_without = self._whole.usable_without(node)
+        if self._whole is None:
+            return
+        node.tel_usable_without = 0  # whatever it is, the leaf goes whole, and lru asks for no more
+        if not self.breaker.has_tripped:
+            try:
+                node.tel_usable_without = self._whole.usable_without(node)
+            except Exception as error:
+                self.breaker.trip("to see what is usable without a leaf", error)
 
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf that can be evicted."""
@@ -297,7 +303,7 @@ class PythonTailComponent(TailComponent):
         """
         self._set_victim_aside()
         missing = self.missing(self._requested - tracker[FULL])
-        if missing > 0 and self._whole is not None:
+        if missing > 0 and self._whole is not None and not self.breaker.has_tripped:
             try:
                 self._whole.correct_next(missing)
             except Exception as error:

@@ -69,8 +69,8 @@ class EvictableLeaves(set):
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:
+            self._prepare(node)  # a fault in which has all that are here added to another order
             super().add(node)
-            self._prepare(node)
             self._tail.add_leaf(self._order, node.id)
 
     def discard(self, node: UnifiedTreeNode) -> None:
