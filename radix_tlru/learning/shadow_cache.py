@@ -3,9 +3,9 @@
 A shadow serves one conversation in so many, with all of its branches, and what it holds of each counts for as many. It
 is a radix tree without tokens. A *prefix node* holds what a shared prefix adds to the next shorter one on its path. A
 *line* is the rest of a conversation's context. It begins below the prefixes that the conversation is known to share
-with others, whether or not the cache that is shadowed held them: this depends on the policy in force. A turn costs
-about 0.1 ms with its evictions. The figures of shadows compare with each other, not quite with the cache that they
-shadow.
+with others, whether or not the cache that is shadowed held them: this depends on the policy in force. A turn costs its
+evictions, whatever the length of its context. The figures of shadows compare with each other, not quite with the cache
+that they shadow.
 """
 
 from __future__ import annotations
