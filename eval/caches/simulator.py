@@ -244,7 +244,8 @@ class SimulatedCache:
             finish=request.stop,
             answer_ids=request.ending,
         )
-        conversation = learner.record_turn(turn, is_leaf=not path[-1].children, learns_later=True)
+        is_leaf = not path[-1].children
+        conversation = learner.record_turn(turn, is_leaf, self.held, learns_later=True)
         for node in path:
             node.conversation = conversation
 

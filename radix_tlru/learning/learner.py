@@ -53,6 +53,12 @@ _SLICES = 128
 _MOST_STEPS = 8
 """Steps of a slice, at most; or those of the turns that were recorded since the last one."""
 
+_HELD_TURNS = 100
+"""Turns over which it is averaged what running requests hold."""
+
+_SIZES = 16
+"""Sizes of the shadow caches: ranks whose pools differ by a page for a moment have to find the same one."""
+
 _OVER = object()
 
 
@@ -107,6 +113,7 @@ class Learner:
         """What the turns so far had to prefill, by the ξ that was in force."""
         self._quota = ClaimQuota(capacity)
         self._capacity, self._page_size = capacity, page_size
+        self._held = 0.0  # tokens that running requests hold, the mean of late
         self._turns = self._tokens = 0
         self._turns_at_slice = 0  # turns that were recorded when it was last learned from some
         self._learned = 0  # turns of those
@@ -119,11 +126,14 @@ class Learner:
 
     # ---- what happens on a server ----
 
-    def record_turn(self, turn: Turn, is_leaf: bool = True, *, learns_later: bool = False) -> Conversation:
+    def record_turn(
+        self, turn: Turn, is_leaf: bool = True, held: int = 0, *, learns_later: bool = False
+    ) -> Conversation:
         """A turn was served. Returns what to write on its path.
 
         Args:
             is_leaf: whether nothing that is cached continues its context.
+            held: tokens of the cache that requests which run now keep from being evicted.
             learns_later: learn from it at the next call of :meth:`learn`, and not now.
         """
         conversation = self._conversations.record_turn(turn, is_leaf)
@@ -138,6 +148,7 @@ class Learner:
         self._turns += 1
         self._queued = 0
         self._tokens += turn.context_len
+        self._held += (held - self._held) / _HELD_TURNS
         self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
         self._unlearned.append((conversation, turn.without_tokens()))
         if not learns_later:
@@ -223,6 +234,11 @@ class Learner:
         return self.candidates[self.in_force]
 
     @property
+    def room(self) -> int:
+        """Tokens of the cache that running requests have left to others of late, in sixteenths of it."""
+        return self._capacity * max(_SIZES - round(_SIZES * self._held / self._capacity), 1) // _SIZES
+
+    @property
     def now(self) -> float:
         """The newest stamp seen, s."""
         return self._log.now
@@ -291,9 +307,10 @@ class Learner:
         if self.selector is None:
             if self._learned < _ENOUGH or not (self._chooses or self._watched):
                 return
-            one_in = sparsity(self._capacity, self._turns, self._tokens)
-            self.selector = Selector(self.candidates, self._capacity, self._page_size, one_in, self.rule)
+            one_in = sparsity(self.room, self._turns, self._tokens)
+            self.selector = Selector(self.candidates, self.room, self._page_size, one_in, self.rule)
             self.candidates.on_new_version = self.selector.replace_candidate
+        self.selector.resize(self.room)
         yield from self.selector.replay_turn(conversation, turn, self.in_force)
         if self._chooses:
             self.in_force = self.selector.preferred

@@ -59,7 +59,7 @@ class Selector:
 
     Contexts may become longer than those that the shadows were made for. Where more than twice as many conversations
     would be sampled by now, or less than half as many, the shadows are made anew. They begin empty, all alike, and the
-    rule goes on.
+    rule goes on. What running requests hold of the cache no policy can use: the shadows are smaller by that.
 
     Args:
         candidates: by name.
@@ -116,6 +116,13 @@ class Selector:
         self._rule.count_turn(turn.prompt_len, uncached, threshold)
         yield
 
+    def resize(self, capacity: int) -> None:
+        """The cache that is shadowed has room for so many tokens from now on."""
+        if capacity != self._capacity:
+            self._capacity = capacity
+            for shadow in self._shadows.values():
+                shadow.resize(capacity)
+
     def replace_candidate(self, name: str, policy: Policy) -> None:
         """Another version of a candidate takes its place."""
         self._candidates[name] = policy
@@ -131,10 +138,9 @@ class Selector:
             yield
 
     def _new_shadows(self) -> dict[str, ShadowCache]:
-        size = self._capacity // self._page_size * self._page_size
         self._returns.clear()
         return {
-            name: ShadowCache(self._for_shadow(name, policy), size, self._page_size, self.one_in)
+            name: ShadowCache(self._for_shadow(name, policy), self._capacity, self._page_size, self.one_in)
             for name, policy in self._candidates.items()
         }
 

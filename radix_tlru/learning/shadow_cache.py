@@ -73,14 +73,19 @@ class ShadowCache:
     def __init__(self, policy: Policy, capacity: int, page_size: int, one_in: int = 1) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id in the order
         self.order = EvictionOrder(policy, page_size, self._leaves.get)
-        self.capacity, self._resident, self._one_in = capacity, 0, one_in
+        self._resident, self._one_in = 0, one_in
         self._page_size = page_size
+        self.resize(capacity)
         self._ids: dict[int, int] = {}  # of lines in the order, by conversation
         self._nodes: dict[int, _PrefixNode] = {}  # by number of the prefix
         self._node_above: dict[int, _PrefixNode] = {}  # by conversation, of lines that are below one
         self._childless: dict[int, _PrefixNode] = {}  # nodes that can be evicted, by id in the order
         self._last_id = 0
         self._served = 0
+
+    def resize(self, capacity: int) -> None:
+        """The cache that is shadowed has room for so many tokens from now on. The next turn evicts what is too much."""
+        self.capacity = capacity // self._page_size * self._page_size
 
     def serve(self, conversation: Conversation, turn: Turn) -> int:
         """Serve a turn. Returns the tokens of its prompt that were cached."""

@@ -62,8 +62,9 @@ class Explainer:
 
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
         lru = policy_for(Config("lru", trim_chunk=config.trim_chunk))
-        self._new_shadow = partial(ShadowCache, lru, capacity // page_size * page_size, page_size)
-        self._lru = self._new_shadow()
+        self._new_shadow = partial(ShadowCache, lru, page_size=page_size)
+        self._room = capacity
+        self._lru = self._new_shadow(capacity)
         # Turns that lru has not served; None: the cache was emptied then.
         self._unreplayed: deque[tuple[Explanation, Conversation, Turn] | None] = deque()
         self._steps: Generator[None, None, int] | None = None  # what is left of the first of them, if it has begun
@@ -82,6 +83,12 @@ class Explainer:
             self._count_eviction(victim, order)
         except Exception as error:
             self._fail(error)
+
+    def resize(self, room: int) -> None:
+        """Running requests leave that many tokens of the cache to others: so they would under lru."""
+        if room != self._room:
+            self._room = room
+            self._lru.resize(room)
 
     def record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
         """A request was served, and is a turn of that conversation; ``threshold``, ``policy``: in force until then."""
@@ -170,7 +177,7 @@ class Explainer:
     def _do_step(self) -> None:
         waiting = self._unreplayed[0]
         if waiting is None:
-            self._lru = self._new_shadow()
+            self._lru = self._new_shadow(self._room)
             self._unreplayed.popleft()
             return
         told, conversation, turn = waiting

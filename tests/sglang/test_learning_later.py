@@ -59,6 +59,22 @@ def turn(driver: Driver, draw: random.Random, number: int) -> int:
     return driver.request(history, prompt=len(history) - 5, stamp=float(number))
 
 
+def test_shadows_are_smaller_by_what_running_requests_hold_within_the_tree_and_beside_it() -> None:
+    driver = learning("lru")
+    learner = driver.cache.tail.learner
+    running = driver.fresh(POOL // 2)
+    driver.request(running)
+    lock, decoded = driver.lock(driver.match(running).last_device_node), driver.allocate(POOL // 4)
+    for number in range(600):
+        driver.request(driver.fresh(100), prompt=95, stamp=float(number))
+    assert learner.room == POOL // 4
+    driver.unlock(lock)
+    driver.allocator.free(decoded)
+    for number in range(600, 1_200):
+        driver.request(driver.fresh(100), prompt=95, stamp=float(number))
+    assert learner.room == POOL
+
+
 def test_turns_are_recorded_after_their_batch_and_learned_from_step_by_step() -> None:
     driver, draw = learning(), random.Random(1)
     for number in range(TURNS):

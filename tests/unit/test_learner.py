@@ -12,7 +12,7 @@ import pytest
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.traces import open_trace
-from eval.traces.request import Request
+from eval.traces.request import Path, Request
 from radix_tlru import Config
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.learner import Learner
@@ -227,6 +227,37 @@ def test_what_other_policies_would_have_cost_is_counted_where_it_is_asked_for() 
             learner.record_turn(turn(name, 900, 900, name))
         assert (learner.selector is not None) is counted, config
         assert learner.served.requests == 60
+
+
+def test_shadows_have_the_room_that_running_requests_leave_in_sixteenths() -> None:
+    capacity = 1_600 * PAGE
+    ranks = [Learner(Config("etlru", THRESHOLD), capacity, PAGE) for _ in range(2)]
+    for held, room in ((0, capacity), (capacity // 2, capacity // 2), (capacity, capacity // 16), (0, capacity)):
+        for number in range(600):
+            for rank, learner in enumerate(ranks):  # whose pools differ by a page
+                learner.record_turn(turn(float(number), 900, 900, number), held=max(held - rank * PAGE, 0))
+                assert learner.selector is None or {
+                    shadow.capacity for shadow in learner.selector._shadows.values()
+                } == {learner.room}
+        assert [learner.room for learner in ranks] == [room, room]
+
+
+@pytest.mark.parametrize("held", [0, 50_000])
+def test_what_lru_would_have_cost_is_what_it_costs_beside_requests_that_hold_much(held: int) -> None:
+    requests = open_trace("chat-mix:conversations=800").requests
+    cache = learning(100_000)
+    learner_of(cache).rule = InTurn(["lru"])
+    if held:
+        running = replace(requests[0], context=Path((-1,), (held,)), prompt_tokens=held)
+        cache.request(running)
+        cache.hold(running)
+    found = simulate(cache, requests)
+    selector = learner_of(cache).selector
+    assert selector is not None
+    told, cost = selector.served["lru"], 0
+    for request, cached in [*zip(requests, found, strict=True)][-told.requests :]:
+        cost += request.prompt_tokens - cached
+    assert told.uncached == pytest.approx(cost, rel=0.03)
 
 
 def test_a_next_prompt_that_was_given_is_not_learned() -> None:

@@ -57,6 +57,7 @@ def changed_value(value: Any, factor: float, scale: Scale) -> Any:
 
 _LIVE = "ξ is pinned here; it follows the prefills of a live server"
 _HINTS = "no trace has hints"
+_ALONE = "requests come one after the other here, and none holds anything beside another"
 
 CONSTANTS = (
     Constant("config", "START_THRESHOLD", "tokens", "ξ before enough prefills were seen", unmeasured=_LIVE),
@@ -110,6 +111,8 @@ CONSTANTS = (
     Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
     Constant("learning.learner", "_PROMPTS_EVERY", "turns", "from one look at the lengths of prompts to the next"),
     Constant("learning.learner", "_MOST_STEPS", "steps", "of learning that a slice is, at most"),
+    Constant("learning.learner", "_HELD_TURNS", "turns", "over which is averaged what is held", unmeasured=_ALONE),
+    Constant("learning.learner", "_SIZES", "sizes", "of shadow caches, by what is held", unmeasured=_ALONE),
     Constant("learning.learner", "_SLICES", "parts", "of the steps of learning that wait, of which a slice is one"),
     Constant("learning.candidates", "_TAIL_WEIGHT", "share", "w of the candidate that sees a threshold", "odds"),
     Constant("learning.least_tel", "_HALF_LIFE", "turns", "after which what a turn cost counts half", policy="tlru"),

@@ -61,6 +61,7 @@ class LearningComponent(FullComponent):
         super().__init__(cache, params)
         self.page_size: int = params.page_size
         pool: int = params.token_to_kv_pool_allocator.size_full  # of what full attention caches
+        self._pool_size = pool  # tokens
         self.config = self.config.for_pool(pool)
         self.learner: Learner | None = None
         """Told of every request that was served, and names the policy in force; none under ``lru``."""
@@ -232,14 +233,24 @@ class LearningComponent(FullComponent):
         if served.is_made_ahead:
             return learner.record_prefill(served.turn)
         threshold, in_force = self.policy.threshold, learner.in_force
-        conversation = learner.record_turn(served.turn, served.is_leaf, learns_later=True)
+        conversation = learner.record_turn(served.turn, served.is_leaf, self._held, learns_later=True)
         if served.is_back:
             learner.mark_queued(conversation)
         if served.is_over:
             learner.end_conversation(conversation)
         if self.explainer is not None:
+            self.explainer.resize(learner.room)
             self.explainer.record_turn(served.rid, served.turn, conversation, threshold, in_force)
         return conversation
+
+    @property
+    def _held(self) -> int:
+        """Tokens of the pool that are neither free nor can be evicted: running requests hold them.
+
+        SGLang forms batches by the same sum, so ranks that differ in it form different ones anyway.
+        """
+        left: int = self.cache._component_available_size(self.component_type) + self.cache.full_evictable_size()
+        return self._pool_size - left
 
     def forget_nodes(self) -> None:
         """The tree is emptied: turns that wait to be recorded are of no node of the next one, and no claim is left."""
