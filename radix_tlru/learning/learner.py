@@ -114,6 +114,8 @@ class Learner:
         self._quota = ClaimQuota(capacity)
         self._capacity, self._page_size = capacity, page_size
         self._held = 0.0  # tokens that running requests hold, the mean of late
+        self.room = capacity
+        """Tokens of the cache that they have left to others of late, in sixteenths of it."""
         self._turns = self._tokens = 0
         self._turns_at_slice = 0  # turns that were recorded when it was last learned from some
         self._learned = 0  # turns of those
@@ -149,6 +151,7 @@ class Learner:
         self._queued = 0
         self._tokens += turn.context_len
         self._held += (held - self._held) / _HELD_TURNS
+        self.room = self._capacity * max(_SIZES - round(_SIZES * self._held / self._capacity), 1) // _SIZES
         self.served.count(turn.prompt_len - turn.cached_len, self.policy.threshold)
         self._unlearned.append((conversation, turn.without_tokens()))
         if not learns_later:
@@ -232,11 +235,6 @@ class Learner:
     def policy(self) -> Policy:
         """The policy in force."""
         return self.candidates[self.in_force]
-
-    @property
-    def room(self) -> int:
-        """Tokens of the cache that running requests have left to others of late, in sixteenths of it."""
-        return self._capacity * max(_SIZES - round(_SIZES * self._held / self._capacity), 1) // _SIZES
 
     @property
     def now(self) -> float:
