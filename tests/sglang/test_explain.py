@@ -120,6 +120,17 @@ def test_what_lru_would_have_kept_is_told_where_it_is_more_and_where_it_is_less(
     assert [*lines(cache.explanation("A2"))][4].endswith(" 890 tokens of it cached, 610 fewer (by a shadow cache)")
 
 
+@pytest.mark.parametrize(("held", "had"), [(0, 1_200), (POOL // 2, POOL // 2 - 1_200)])
+def test_lru_would_have_had_the_room_that_running_requests_leave(held: int, had: int) -> None:
+    cache = Explained()
+    cache.allocate(held)
+    for number in range(400):
+        cache.turn(f"N{number}", 50)
+    for conversation, tokens in (("A", 1_200), ("B", 1_200), ("A", 110)):
+        cache.turn(conversation, tokens)
+    assert cache.explanation("A2").lru_cached == had
+
+
 def test_many_cuts_are_added_up_until_the_next_turn() -> None:
     cache = Explained()
     cache.turn("A", 3_800)
