@@ -1,8 +1,9 @@
 """Logs of Claude Code: ``~/.claude/projects/**/*.jsonl``, a file a session, files of subagents beside or below it.
 
 A line is a message; an answer of the model comes in several lines with one ``message.id``, and its ``usage`` counts
-the prompt: ``input_tokens`` and both ``cache_*_input_tokens``. Resumed sessions repeat lines of earlier ones: a call is
-read once. After a compaction the history is a summary. A user who edits an earlier message goes back to it.
+the prompt: ``input_tokens`` and both ``cache_*_input_tokens``. Resumed sessions repeat lines of earlier ones, and so do
+subagents that begin with the history of their session, as those that compact it: a call is read once. After a
+compaction the history is a summary. A user who edits an earlier message goes back to it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
 
 _MAIN = "0"
+_AGENT_FILE = "agent-"  # how names of files of subagents begin
 
 
 class _Usage(msgspec.Struct):
@@ -66,7 +68,9 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", "times, lengths of prompts and answers, messages, how answers ended, subagents, tool times")
     notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
     notes.add("rebuilt", "system prompts and tools are not in the log: what the provider had cached of them is shared")
-    for record in source.records():
+    # A call that a subagent repeats is its session's.
+    files = sorted(source.files, key=lambda path: path.name.startswith(_AGENT_FILE))
+    for record in source.only(*files).records():
         try:
             line = decode(record, _Line)
             yield from log.add(record, line)

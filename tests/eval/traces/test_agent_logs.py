@@ -143,6 +143,20 @@ def test_a_resumed_session_does_not_repeat_its_calls(tmp_path: Path) -> None:
     assert trace.requests[2].continues(trace.requests[1]), "what it repeats is in the cache"
 
 
+@pytest.mark.parametrize("place", ["agent-c.jsonl", "f/subagents/agent-c.jsonl"])
+def test_calls_that_a_subagent_repeats_are_those_of_its_session(tmp_path: Path, place: str) -> None:
+    write_lines(tmp_path / "f.jsonl", *worked("f").lines)
+    compacts = worked("f")
+    compacts.user(20, "summarize")
+    compacts.answer(25, "x", (10, 50, 20_360, 900), "end_turn", TEXT)
+    copied = [line | {"isSidechain": True, "agentId": "c"} for line in compacts.lines]
+    (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    write_lines(tmp_path / place, *copied)
+    trace = open_trace(str(tmp_path))
+    assert [request.conversation for request in trace.requests] == ["f/0", "f/0", "f/c"]
+    assert trace.requests[2].continues(trace.requests[1]), "what it repeats is in the cache"
+
+
 def test_a_compacted_history_is_its_summary(tmp_path: Path) -> None:
     session = worked()
     session.user(100, "This session continues: " + "s" * 400, isCompactSummary=True)
