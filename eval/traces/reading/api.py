@@ -37,6 +37,7 @@ _SESSIONS = ("session_id", "conversation_id", "thread_id", "chat_id")
 _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time", "request_time", "request_created_at")
 _ENDS = ("end_time", "endTime", "completed_at", "response_time_at", "response_created_at")
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
+_REDACTED = "redacted-by-litellm"  # stands for all messages of any prompt: read as texts, they would all be alike
 _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
 
 
@@ -157,7 +158,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         TraceError: a field is not what it must be; one line with its name.
     """
     body, response = body_of(row), response_of(row)
-    usage = response.get("usage") or row.get("usage")
+    usage = response.get("usage") or row.get("usage") or (row if "completion_tokens" in row else None)  # LiteLLM's
     answer, stop, output = _answer(record, response, usage)
     start_s, end_s = _span(record, row, body, response)
     if output is None:
@@ -172,6 +173,8 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
     if not tokens:
         histories = histories or Histories()
         head, new = head_of(body), messages_of(record, body)
+        if any(each.text == _REDACTED for each in new):
+            raise bad_field(record, "messages", f"{_REDACTED!r}, must be the prompt (turn_off_message_logging: false)")
         follows = _text(body.get("previous_response_id")) or _text(response.get("previous_response_id"))
         kept = conversation_of(body)
         session = session or kept

@@ -10,7 +10,7 @@ import pytest
 
 from eval.traces import open_trace
 from tests.helpers.openai_rows import body, read
-from tests.helpers.trace_files import said, write_lines
+from tests.helpers.trace_files import refusal, said, write_lines
 
 EPOCH = 1_760_000_000
 QUESTION = {"role": "user", "content": "12345678"}  # 2 tokens, at 4 characters each
@@ -119,6 +119,22 @@ def test_the_table_of_litellm_has_bodies_where_its_messages_are_empty(tmp_path: 
     trace = read(tmp_path, row, older, row | {"cache_hit": "True"})
     assert [(each.prompt_tokens, each.conversation, each.model) for each in trace.requests] == [(20, "s", "m")] * 2
     assert trace.skip_reasons == ("t.jsonl:3: cache_hit: LiteLLM answered from a cache of its own",)
+
+
+def test_calls_that_litellm_counted_beside_the_prompt_are_as_long(tmp_path: Path) -> None:
+    response = {"choices": [{"message": ANSWER, "finish_reason": "stop"}]}
+    row = {"call_type": "acompletion", "startTime": 1.7e9, "prompt_tokens": 20, "completion_tokens": 9}
+    (request,) = read(tmp_path, row | body(QUESTION) | {"response": response}).requests
+    assert (request.prompt_tokens, request.output_tokens) == (20, 9)
+
+
+def test_prompts_that_litellm_redacted_are_refused(tmp_path: Path) -> None:
+    """Read as texts, all would be one prompt."""
+    gone = {"role": "user", "content": "redacted-by-litellm"}
+    allowed = "must be the prompt (turn_off_message_logging: false)"
+    assert refusal(write_lines(tmp_path / "t.jsonl", body(gone))) == (
+        f"t.jsonl:1: messages: 'redacted-by-litellm', {allowed}"
+    )
 
 
 @pytest.mark.parametrize(
