@@ -58,7 +58,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 
 def _lengths(record: Record, run: _Run) -> tuple[list[int], list[int]]:
     if run.input_lens is None or run.output_lens is None:
-        raise bad_field(record, "input_lens", "missing: run bench_serving with --output-details")
+        raise bad_field(record, "input_lens", "missing: --output-details writes them, of vllm --save-detailed")
     if len(run.input_lens) != len(run.output_lens):
         lengths = f"{len(run.output_lens)} values, but input_lens has {len(run.input_lens)}"
         raise bad_field(record, "output_lens", lengths)

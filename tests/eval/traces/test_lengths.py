@@ -119,7 +119,7 @@ def test_results_of_bench_serving_are_lengths_with_drawn_arrivals(tmp_path: Path
 
 def test_results_without_details_are_refused_with_what_to_do(tmp_path: Path) -> None:
     assert refusal(write_lines(tmp_path / "t.jsonl", RUN)) == (
-        "t.jsonl:1: input_lens: missing: run bench_serving with --output-details"
+        "t.jsonl:1: input_lens: missing: --output-details writes them, of vllm --save-detailed"
     )
     uneven = RUN | {"input_lens": [1, 2], "output_lens": [1]}
     assert refusal(write_lines(tmp_path / "u.jsonl", uneven)) == (
