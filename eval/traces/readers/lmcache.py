@@ -42,12 +42,18 @@ def _detects(record: Mapping[str, Any]) -> bool:
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = CallLog(options, notes)
     last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
+    added = 0
     notes.add("real", f"calls of sessions; {counted(options)}")
     for start_s, record, row in _in_order(source, notes):
         try:
+            known = last.get(str(row.session_id), "")
             log.add(_call(start_s, record, row, last))
+            added += isinstance(row.input, str) and not row.input.startswith(known)
         except TraceError as error:
             notes.bad(error)
+    if added:
+        begin = "do not begin with the input and output before them"
+        notes.add("assumed", f"{added:,} texts {begin}: each is taken for what its prompt adds to them")
     yield from log.requests()
 
 

@@ -143,6 +143,10 @@ def test_lmcache_texts_of_a_session_follow_each_other(tmp_path: Path) -> None:
     # 2 + 1, then 1 + 1 more, then 3 more: each prompt begins with the context before it.
     assert [request.prompt_tokens for request in trace.requests] == [2, 4, 8]
     assert all(after.continues(before) for before, after in zip(trace.requests, trace.requests[1:], strict=False))
+    assert said(trace, "assumed") == (
+        "1 texts do not begin with the input and output before them: each is taken for what its prompt adds to them"
+    )
+    assert not said(open_trace(write_lines(tmp_path / "u.jsonl", *rows[:2])), "assumed")
 
 
 def test_lmcache_messages_of_agents_come_their_gap_after_the_answer(tmp_path: Path) -> None:
