@@ -111,7 +111,7 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in _RESPONSES:
         found = whole_response(loaded(row.get(name)))
         if isinstance(found, Mapping):
-            inner = whole_response(loaded(found.get("body")))
+            inner = whole_response(loaded(found.get("body") or found.get("body_raw")))
             found = inner if isinstance(inner, Mapping) else found
             inner = found.get("message")  # of a batch of Anthropic's
             found = inner if isinstance(inner, Mapping) and "usage" in inner else found
@@ -229,6 +229,10 @@ def _span(
 ) -> tuple[float | None, float | None]:
     """When a call started and when its answer ended, s; of the row before its request and its response."""
     start_s, end_s = _time(record, (row, body), _TIMES), _time(record, (row, response), _ENDS)
+    sent, came = row.get("request"), row.get("response")
+    if isinstance(sent, Mapping) and isinstance(came, Mapping) and "status_code" in came:  # each with its own time
+        start_s = _time(record, (sent,), ("timestamp",)) if start_s is None else start_s
+        end_s = _time(record, (came,), ("timestamp",)) if end_s is None else end_s
     if start_s is None:
         start_s = _time(record, (response,), ("created", "created_at"))
     latency = row.get("latency_ms", row.get("duration_ms"))

@@ -70,6 +70,9 @@ def _of_anthropic(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif kind == "message_delta":
             message["stop_reason"] = delta.get("stop_reason")
             usage |= {name: count for name, count in _fields(event.get("usage")).items() if count is not None}
+    for said in blocks.values():  # a tool's input comes as text, and the next prompt has it as an object
+        if isinstance(said.get("input"), str):
+            said["input"] = _json(said["input"])
     return message | {"content": list(blocks.values()), "usage": {**_fields(message.get("usage")), **usage}}
 
 

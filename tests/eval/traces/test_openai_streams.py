@@ -43,7 +43,7 @@ OF_ANTHROPIC = [
         for text in ("aa", "bb")
     ),
     {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "name": "ls", "input": {}}},
-    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+    {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": '{"path": "x"}'}},
     {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
     {"type": "message_stop"},
 ]
@@ -79,5 +79,26 @@ def test_an_answer_that_was_streamed_is_the_head_of_the_next_prompt(tmp_path: Pa
     answer = {"role": "assistant", "content": "aaaabbbb"}
     first = {"request": body(QUESTION), "response": [*OF_CHAT[:-1]]}
     rows = [first | {"timestamp": 1_760_000_000}, body(QUESTION, answer, QUESTION) | {"timestamp": 1_760_000_009}]
+    before, after = read(tmp_path, *rows).requests
+    assert after.continues(before)
+
+
+def of_anthropic(seconds: int, *messages: dict[str, Any]) -> dict[str, Any]:
+    """A call as claude-trace logs it: request and response each have their time."""
+    events = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in OF_ANTHROPIC)
+    request = {"timestamp": 1_760_000_000 + seconds, "url": "u", "headers": {}, "body": body(*messages)}
+    response = {"timestamp": 1_760_000_004 + seconds, "status_code": 200, "headers": {}, "body_raw": events}
+    return {"request": request, "response": response}
+
+
+def test_calls_of_claude_trace_have_the_times_of_their_requests_and_responses(tmp_path: Path) -> None:
+    before, after = read(tmp_path, of_anthropic(0, QUESTION), of_anthropic(9, QUESTION, QUESTION)).requests
+    assert (after.arrival_s, before.answer_s, after.wait_s, before.output_tokens) == (9, 4, 5, 9)
+
+
+def test_the_streamed_input_of_a_tool_is_the_object_that_the_next_prompt_has(tmp_path: Path) -> None:
+    tool = {"type": "tool_use", "name": "ls", "input": {"path": "x"}}
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "aabb"}, tool]}
+    rows = [of_anthropic(0, QUESTION), of_anthropic(9, QUESTION, answer, QUESTION)]
     before, after = read(tmp_path, *rows).requests
     assert after.continues(before)
