@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_EVENTS = ("data:", "event:")  # how the text of a stream begins
+_EVENTS = ("data:", "event:", ":")  # how the text of a stream begins; OpenRouter's with a comment
+_LINE_END = re.compile(r"\r\n|\r|\n")  # of an event; str.splitlines cuts texts at U+2028 and others, too
 
 
 def whole_response(value: Any) -> Any:
@@ -25,7 +27,7 @@ def _chunks(value: Any) -> list[Mapping[str, Any]]:
     """The chunks of a stream; none where a value is none."""
     items = value if isinstance(value, list) else []
     if isinstance(value, str) and value.startswith(_EVENTS):
-        items = [_json(line[len("data:") :]) for line in value.splitlines() if line.startswith("data:")]
+        items = [_json(line[len("data:") :]) for line in _LINE_END.split(value) if line.startswith("data:")]
     return [each for each in items if _fields(each)]
 
 

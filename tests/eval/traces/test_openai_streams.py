@@ -83,6 +83,14 @@ def test_an_answer_that_was_streamed_is_the_head_of_the_next_prompt(tmp_path: Pa
     assert after.continues(before)
 
 
+@pytest.mark.parametrize(("ahead", "end"), [(": OPENROUTER PROCESSING\n\n", "\n"), ("", "\r\n")])
+def test_events_end_with_their_lines_and_may_come_after_a_comment(tmp_path: Path, ahead: str, end: str) -> None:
+    chunks = [chunk({"content": "aaaa\u2028"}), chunk({"content": "bbb"}, "stop")]
+    events = ahead + "".join(f"data: {json.dumps(each, ensure_ascii=False)}{end}{end}" for each in chunks)
+    (request,) = read(tmp_path, {"request": body(QUESTION), "response": events}).requests
+    assert request.output_tokens == 2, "8 characters, at 4 each"
+
+
 def of_anthropic(seconds: int, *messages: dict[str, Any]) -> dict[str, Any]:
     """A call as claude-trace logs it: request and response each have their time."""
     events = "".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n" for each in OF_ANTHROPIC)
