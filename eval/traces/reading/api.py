@@ -158,7 +158,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         TraceError: a field is not what it must be; one line with its name.
     """
     body, response = body_of(row), response_of(row)
-    usage = response.get("usage") or row.get("usage") or (row if "completion_tokens" in row else None)  # LiteLLM's
+    usage = response.get("usage") or row.get("usage") or (row if row.get("completion_tokens") else None)  # LiteLLM's
     answer, stop, output = _answer(record, response, usage)
     start_s, end_s = _span(record, row, body, response)
     if output is None:

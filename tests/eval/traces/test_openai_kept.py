@@ -124,8 +124,10 @@ def test_the_table_of_litellm_has_bodies_where_its_messages_are_empty(tmp_path: 
 def test_calls_that_litellm_counted_beside_the_prompt_are_as_long(tmp_path: Path) -> None:
     response = {"choices": [{"message": ANSWER, "finish_reason": "stop"}]}
     row = {"call_type": "acompletion", "startTime": 1.7e9, "prompt_tokens": 20, "completion_tokens": 9}
-    (request,) = read(tmp_path, row | body(QUESTION) | {"response": response}).requests
-    assert (request.prompt_tokens, request.output_tokens) == (20, 9)
+    rows = [row | body(QUESTION) | {"response": response} | told for told in ({}, {"completion_tokens": 0})]
+    (counted, uncounted) = (read(tmp_path, each).requests[0] for each in rows)
+    assert (counted.prompt_tokens, counted.output_tokens) == (20, 9)
+    assert (uncounted.prompt_tokens, uncounted.output_tokens) == (2, 3), "as long as their texts"
 
 
 def test_prompts_that_litellm_redacted_are_refused(tmp_path: Path) -> None:
