@@ -7,9 +7,10 @@ import requests
 
 from eval.live.server import Server
 from radix_tlru.cli import main
+from radix_tlru.tools.explanation import ROUTE
 from radix_tlru.tools.http import OF_ROUTER
 from tests.helpers.servers import NEXT_PROMPT, POOL, THRESHOLD, assert_unharmed
-from tests.helpers.talk import ANSWER, A, B, C, Conversation, body
+from tests.helpers.talk import ANSWER, A, B, C, Conversation, body, cached
 
 pytestmark = pytest.mark.live
 
@@ -60,6 +61,20 @@ def test_room_that_a_long_answer_needs_is_told_as_that_of_running_requests(
     assert evicted.startswith(f"evicted: {taken} tokens, ")
     assert evicted.endswith(" of them for the next token of 1 running request")
     assert_unharmed(our_server, POOL)
+
+
+def test_a_prompt_that_is_prefilled_for_several_answers_is_told_of_the_first_that_is_done(our_server: Server) -> None:
+    before = our_server.get_metrics()
+    asked = body(Conversation(77).ask(1_000))
+    asked["sampling_params"]["n"] = 3
+    replies = requests.post(f"{our_server.base_url}/generate", json=asked, timeout=60).json()
+    assert [cached(reply) for reply in replies] == [999] * 3
+    ids = [reply["meta_info"]["id"] for reply in replies]
+    told = [requests.get(f"{our_server.base_url}{ROUTE}", params={"rid": rid}, timeout=60).json() for rid in ids]
+    assert sorted((one["cached"], one["new"]) for one in told) == [(0, 1_000), (999, 1), (999, 1)]
+    now = our_server.get_metrics()
+    names = [f"sglang:tlru_{name}_total" for name in ("requests", "violations", "excess_tokens")]
+    assert [now[name] - before.get(name, 0.0) for name in names] == [3, 1, 1_000 - THRESHOLD]
 
 
 def test_what_cannot_be_explained_is_one_line_and_status_2(

@@ -13,6 +13,8 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
 
+from radix_tlru.sglang.requests import turns
+from radix_tlru.sglang.requests.metadata import KEY
 from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.caches import Driver, our_cache
 from tests.helpers.served import served
@@ -79,6 +81,34 @@ def test_a_text_that_is_asked_for_no_token_again_and_again_stays_as_under_lru() 
             stamp = BOOT + 1_500 + 150 * asked + 5 * number
             driver.request(driver.fresh(TOKENS), prompt=TOKENS - 10, stamp=stamp)
     assert [len(slots) for slots in found] == [0, *[TOKENS] * 5]
+
+
+def test_what_is_prefilled_before_several_answers_counts_with_the_first_of_them(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SGLang asks for no token first, and so each answer finds the prompt of 1,300 tokens cached; ξ is 600."""
+    monkeypatch.setattr(turns, "_MOST_PREFILLS", 2)
+    tail = driver.cache.tail
+    beyond, ids = tail.learner.served.excess, array("q", driver.fresh(1_300))
+
+    def serve(stamp: float, most: int, cached: int) -> int:
+        asked = SamplingParams(max_new_tokens=most, custom_params={KEY: {"stamp": stamp, "hints": None}})
+        req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=asked)
+        req.cached_tokens = cached
+        params = InsertParams(key=RadixKey(ids), value=driver.allocate(len(ids)))
+        tail.cleanup_after_caching_req(req, True, driver.cache.insert(params), params)
+        tail.record_served()
+        return int(tail.learner.served.excess - beyond)
+
+    assert serve(BOOT + 1.0, 0, cached=0) == 0
+    assert [serve(BOOT + 1.0, 8, cached=1_299) for _ in range(3)] == [700, 700, 700]
+    assert serve(BOOT + 2.0, 0, cached=100) == 700
+    assert serve(BOOT + 3.0, 8, cached=1_299) == 700, "of another prompt"
+    assert serve(BOOT + 2.0, 8, cached=1_299) == 1_300
+    for other in (4.0, 5.0, 6.0):  # texts that are scored have no answers
+        serve(BOOT + other, 0, cached=0)
+    assert serve(BOOT + 4.0, 8, cached=1_299) == 1_300, "two are remembered here"
+    assert serve(BOOT + 6.0, 8, cached=1_299) == 2_000
 
 
 def test_a_context_that_is_asked_for_no_token_is_still_of_its_conversation(driver: Driver) -> None:

@@ -24,7 +24,7 @@ from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.cache.unrecorded import LEAST_RECORDED, ServedTurn, UnrecordedTurns
 from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.sglang.requests.metadata import metadata_of
-from radix_tlru.sglang.requests.turns import is_turn, turn_of
+from radix_tlru.sglang.requests.turns import Prefills, is_turn, turn_of
 from radix_tlru.sglang.state import StateKeeper
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class LearningComponent(FullComponent):
         """Whether all ranks are idle at the same steps: stages of a pipeline are not."""
         self._has_steps = False  # of a scheduler: without one there is no later
         self._unrecorded = UnrecordedTurns()
+        self._prefills = Prefills()
 
     # ---- the tree ----
 
@@ -184,9 +185,10 @@ class LearningComponent(FullComponent):
             if stamp is None and self.config.policy == "etlru":
                 _warn_unstamped()
             self._stamp = self._stamp if stamp is None else stamp
-            turn = turn_of(req, key, self._stamp, hints, self.call_tokens)
+            turn = turn_of(req, key, self._stamp, hints, self.call_tokens, self._prefills.take(stamp))
             self.record_turn(node_id, turn, str(req.rid))
         else:
+            self._prefills.add(req, stamp)
             self._write_first_use(node_id)
 
     def record_turn(self, node_id: NodeId, turn: Turn, rid: str = "") -> None:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from radix_tlru.hints.schema import Hints
     from radix_tlru.learning.prefix_index import Fingerprint
 
-__all__ = ["fingerprint_of", "is_health_check", "is_turn", "namespace_of", "turn_of"]
+__all__ = ["Prefills", "fingerprint_of", "is_health_check", "is_turn", "namespace_of", "turn_of"]
 
 _TOKEN = array("q").itemsize
+_MOST_PREFILLS = 1_024  # remembered
 
 
 def is_health_check(req: Any) -> bool:
@@ -41,11 +42,41 @@ def is_turn(req: Any) -> bool:
     return req.sampling_params.max_new_tokens != 0 and not is_refused and not is_health_check(req)
 
 
-def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, call_tokens: Sequence[int] = ()) -> Turn:
+class Prefills:
+    """What was prefilled of prompts by requests for no token, which SGLang asks before n answers to one prompt.
+
+    Such a request is a copy of the n that follow, with their stamp, and they find the prompt cached. So what it
+    prefilled is of the first of them that is served. A text that is scored has none, so the oldest are forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: dict[float | None, int] = {}  # tokens, by stamp, the oldest first
+
+    def add(self, req: Any, stamp: float | None) -> None:
+        """A request for no token was served."""
+        if stamp is not None:
+            self._lengths[stamp] = max(len(req.origin_input_ids) - req.cached_tokens, 0)
+        if len(self._lengths) > _MOST_PREFILLS:
+            del self._lengths[next(iter(self._lengths))]
+
+    def take(self, stamp: float | None) -> int:
+        """Tokens that were prefilled for the requests with that stamp; 0 when it is asked again."""
+        return self._lengths.pop(stamp, 0)
+
+
+def turn_of(
+    req: Any,
+    key: RadixKey,
+    stamp: float,
+    hints: Hints | None = None,
+    call_tokens: Sequence[int] = (),
+    prefilled_len: int = 0,
+) -> Turn:
     """The turn that ``req`` was, with the ``key`` of what was cached of it in the end; ``stamp`` in s.
 
     Args:
         call_tokens: ids that begin a call of a tool (:mod:`~radix_tlru.sglang.requests.tool_calls`).
+        prefilled_len: tokens of the prompt that were prefilled just before (:class:`Prefills`).
     """
     prompt_len = len(req.origin_input_ids)
     answer = req.output_ids_through_stop  # a step of speculative decoding may go on after the stop
@@ -54,7 +85,7 @@ def turn_of(req: Any, key: RadixKey, stamp: float, hints: Hints | None = None, c
         prompt_len=prompt_len,
         answer_len=len(answer),
         context_len=len(key),
-        cached_len=min(req.cached_tokens, prompt_len),  # more, if it was retracted and began anew
+        cached_len=min(req.cached_tokens, prompt_len - prefilled_len),  # more, if it was retracted and began anew
         fingerprint=fingerprint_of(key),
         hints=hints,
         prompt_ids=req.origin_input_ids,
