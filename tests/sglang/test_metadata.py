@@ -28,7 +28,7 @@ from tests.helpers.runs import Run
 def manager(mode: str = "null", config: Config | None = None) -> Any:
     given = {"tokenizer_worker_num": 1, "disaggregation_mode": mode, "dp_size": 1}
     record = SimpleNamespace(_radix_tlru_config=config or Config(), **given)
-    return SimpleNamespace(server_args=record, rid_to_state={"r": SimpleNamespace()})
+    return SimpleNamespace(server_args=record, rid_to_state={"r": SimpleNamespace()}, preferred_sampling_params=None)
 
 
 def tokenized(custom_params: Any = None, **fields: Any) -> Any:
@@ -174,6 +174,24 @@ def test_a_field_that_is_given_twice_is_refused_where_a_client_can_be_told() -> 
     with pytest.raises(ValueError, match=r"^retention: must be given once, not in custom_params as well$"):
         said_by({}, {"retention": []}, retention=[])
     assert said_by({}, {"retention": []}, mode="prefill", retention=[]) is None
+
+
+def test_what_an_operator_prefers_is_for_requests_that_say_nothing_themselves() -> None:
+    """With ``--preferred-sampling-params`` SGLang fills in custom parameters, as if the client had given them."""
+    preferred = {"retention_seconds": 60, "mine": 1}
+
+    def kept_s(headers: dict[str, str], **top: Any) -> list[float]:
+        taking, asked = manager(), tokenized({**preferred, "thinking_budget": 7}, stream=True)
+        taking.preferred_sampling_params = {"custom_params": preferred}
+        metadata.note_hints(lambda *_: metadata.add_metadata(asked, taking), taking, asked, over_http(top, headers))
+        hints = metadata.metadata_of(asked).hints
+        return [] if hints is None else [kept.duration_s for kept in hints.retention]
+
+    assert kept_s({}) == [60.0]
+    assert kept_s({}, retention_seconds=9) == [9.0], "and is not told that it gave that twice"
+    assert kept_s({}, tlru={"conversation_ends": True}) == []
+    assert kept_s({"x-tlru": '{"retention_seconds": 9}'}) == [9.0]
+    assert kept_s({"x-tlru": "{}"}) == []
 
 
 HELD = json.dumps({"retention_seconds": 60})

@@ -158,6 +158,9 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     else:
         custom.update(_custom_params(params.custom_params, manager.server_args))
         given = _fields_of(custom)
+        if _beside.get() is not _NOTHING:  # the operator's default is for requests that say nothing themselves
+            preferred = (manager.preferred_sampling_params or {}).get("custom_params") or {}
+            given = {field: value for field, value in given.items() if value != preferred.get(field)}
         for field in FIELDS:
             custom.pop(field, None)
         priority = getattr(tokenized, "priority", None) if _has_priority.get() else None
