@@ -74,8 +74,9 @@ def lines(told: Explanation) -> Iterator[str]:
         yield f"lacked:  {lacked:,} tokens that were cached {since}; {uncached - lacked:,} were new"
     eviction = told.eviction
     if eviction is None:
-        unknown = "not known: before what is remembered, or by a flush" if lacked else "nothing"
-        yield f"evicted: {unknown}"
+        # SGLang uses nothing that is cached of the tokens whose log-probabilities are wanted.
+        unknown = "not known: before what is remembered, or by a flush; or nothing, if it wanted logprobs of its prompt"
+        yield f"evicted: {unknown if lacked else 'nothing'}"
         yield "price:   –"
     else:
         at, until = _clock(eviction.first_at), _clock(eviction.last_at)

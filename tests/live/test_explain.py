@@ -77,6 +77,19 @@ def test_a_prompt_that_is_prefilled_for_several_answers_is_told_of_the_first_tha
     assert [now[name] - before.get(name, 0.0) for name in names] == [3, 1, 1_000 - THRESHOLD]
 
 
+def test_of_a_prompt_whose_log_probabilities_are_wanted_nothing_need_have_been_evicted(
+    our_server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompt = Conversation(78).ask(400)
+    for rid, more in (("plain", {}), ("logprobs", {"return_logprob": True, "logprob_start_len": 0})):
+        asked = body(prompt, rid=rid, **more)
+        assert cached(requests.post(f"{our_server.base_url}/generate", json=asked, timeout=60).json()) == 0
+    assert main(["explain", our_server.base_url, "logprobs"]) == 0
+    request, _, evicted, _, _ = capsys.readouterr().out.splitlines()
+    assert request.startswith("request: logprobs prefilled 400 of 400 prompt tokens, ")
+    assert evicted.endswith("; or nothing, if it wanted logprobs of its prompt")
+
+
 def test_what_cannot_be_explained_is_one_line_and_status_2(
     our_server: Server, stock_server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
