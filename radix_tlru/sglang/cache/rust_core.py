@@ -173,16 +173,14 @@ class RustTailCore(RustUnifiedTreeCore):
         return True
 
     def _add_new_path(self, node_id: NodeId) -> None:
-        """Add the path that ends at a new node, up to the first known node."""
+        """Add the path that ends at a new node, up to the first known node.
+
+        That one has as many children as before, as a split put the front of one in its place.
+        """
         nodes, path = self._nodes, self._binding.collect_path_info([node_id])[0]
         if not path:  # a root
             return
-        new = [*takewhile(lambda node: node[0] not in nodes.rows, reversed(path))]
-        if len(new) < len(path):
-            parent_id, *_, children = path[-len(new) - 1]
-            self._remove_from_order(parent_id, nodes.rows[parent_id])  # before the new are there, as it may trip
-            nodes.children[nodes.rows[parent_id]] = children
-        for new_id, _, _, end, _, below in new:
+        for new_id, _, _, end, _, below in takewhile(lambda node: node[0] not in nodes.rows, reversed(path)):
             nodes.add_node(new_id, end, below)
         row = nodes.rows[node_id]
         nodes.access[row] = self._tail.clock
