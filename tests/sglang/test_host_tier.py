@@ -108,6 +108,15 @@ def test_what_is_loaded_back_is_what_was_demoted(write_policy: WritePolicy) -> N
     assert driver.evict(700) == 700, "it can be demoted again"
 
 
+def test_the_last_that_was_demoted_for_an_allocation_can_be_demoted_again_once_it_is_back() -> None:
+    driver = TieredDriver(3_000, 6_000)
+    driver.turn("A", 2_000)
+    driver.cache.evict_for_alloc(EvictParams(num_tokens=400))
+    assert driver.load_back(driver.histories["A"])
+    assert driver.evict(400) == 400
+    assert driver.tiers("A") == (1_600, 400)
+
+
 def test_a_path_remembers_how_deep_it_was_when_its_tail_is_dropped_from_both_tiers(write_policy: WritePolicy) -> None:
     driver = TieredDriver(3_000, 6_000, write_policy)
     driver.turn("A", 2_000)

@@ -337,7 +337,7 @@ class PythonTailComponent(TailComponent):
             cache_actions.append(action)
 
     def _evict_device_end(self) -> None:
-        self._set_victim_aside()
+        self._named = None  # it is gone, or tried again in the next walk
         self._requested = 0
         set_aside, self._set_aside = self._set_aside, []
         for node in set_aside:
