@@ -61,6 +61,8 @@ SEAMS = (
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.check_decode_mem", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
     ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._all_reduce_attn_groups", "op"),
+    ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache._component_available_size", "component_type"),
+    ("sglang.srt.mem_cache.unified_radix_cache:UnifiedRadixCache.full_evictable_size", None),
     (f"{_COMPONENT}.cleanup_after_caching_req", "insert_result"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._create_tokenized_object", "obj"),
     ("sglang.srt.entrypoints.openai.serving_responses:OpenAIServingResponses.create_responses", "raw_request"),
