@@ -46,6 +46,8 @@ CPU_PLATFORM = {
     # keeps its memory, too.
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    # Ranks have one memory. What SGLang would take for a GPU that others occupy is what one has loaded meanwhile.
+    "SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK": "0",
 }
 """For servers with `--device cpu`."""
 

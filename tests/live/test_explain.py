@@ -65,7 +65,7 @@ def test_room_that_a_long_answer_needs_is_told_as_that_of_running_requests(
 
 def test_a_prompt_that_is_prefilled_for_several_answers_is_told_of_the_first_that_is_done(our_server: Server) -> None:
     before = our_server.get_metrics()
-    asked = body(Conversation(77).ask(1_000))
+    asked = body(Conversation(177).ask(1_000))
     asked["sampling_params"]["n"] = 3
     replies = requests.post(f"{our_server.base_url}/generate", json=asked, timeout=60).json()
     assert [cached(reply) for reply in replies] == [999] * 3
