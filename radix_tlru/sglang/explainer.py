@@ -63,7 +63,6 @@ class Explainer:
     def __init__(self, config: Config, capacity: int, page_size: int) -> None:
         lru = policy_for(Config("lru", trim_chunk=config.trim_chunk))
         self._new_shadow = partial(ShadowCache, lru, page_size=page_size)
-        self._room = capacity
         self._lru = self._new_shadow(capacity)
         # Turns that lru has not served; None: the cache was emptied then.
         self._unreplayed: deque[tuple[Explanation, Conversation, Turn] | None] = deque()
@@ -86,9 +85,7 @@ class Explainer:
 
     def resize(self, room: int) -> None:
         """Running requests leave that many tokens of the cache to others: so they would under lru."""
-        if room != self._room:
-            self._room = room
-            self._lru.resize(room)
+        self._lru.resize(room)
 
     def record_turn(self, rid: str, turn: Turn, conversation: Conversation, threshold: int, policy: str) -> None:
         """A request was served, and is a turn of that conversation; ``threshold``, ``policy``: in force until then."""
@@ -177,7 +174,7 @@ class Explainer:
     def _do_step(self) -> None:
         waiting = self._unreplayed[0]
         if waiting is None:
-            self._lru = self._new_shadow(self._room)
+            self._lru = self._new_shadow(self._lru.capacity)
             self._unreplayed.popleft()
             return
         told, conversation, turn = waiting

@@ -117,6 +117,14 @@ def test_what_the_next_prompt_will_have_is_there_and_is_no_turn(server: Server, 
     assert server.alive()
 
 
+def test_of_several_answers_nobody_knows_which_the_next_prompt_will_have(server: Server, client: openai.OpenAI) -> None:
+    before = prefilled(server).answers
+    for number, answers in ((20, 2), (21, 1)):
+        answered(client, begun(number), extra_body=HINT, n=answers)
+    wait_for(server, "done", before["done"] + 1)
+    assert sum(prefilled(server).answers.values()) == sum(before.values()) + 1
+
+
 def test_nothing_is_prefilled_while_others_are_served(server: Server, client: openai.OpenAI) -> None:
     before = prefilled(server)
     messages = begun(20)
