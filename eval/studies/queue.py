@@ -13,6 +13,10 @@ With ``--itl`` answers take time, too: continuous batching as of ``batching.py``
 cache cannot evict, and wait while others prefill. The table then has ITL and tokens per second as well. Only policies
 of the simulator can be run so.
 
+Who waits for whom turns on who came first, so one run tells little of a server that is behind. ``--repeats`` serves the
+trace again with each session a few seconds earlier or later, the same for all policies, and gives the mean change and
+its 95 % interval.
+
 Without ``--itl``, what is cached of the prompts in the queue counts as used under stock lru and radix-tlru, not under
 stock tlru, as in SGLang (``queue_model.py``).
 """
@@ -22,10 +26,13 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
+from scipy import stats
 
 from eval.arguments import (
     NEXT_PROMPT_HELP,
@@ -50,6 +57,7 @@ from eval.studies.queue_model import QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table, track
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from eval.traces.request import Request, TraceError
+from eval.traces.variants import NUDGED
 from radix_tlru import Config
 from radix_tlru.config import DEFAULT_NEXT_PROMPT
 
@@ -101,6 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--chunk", type=whole(1), metavar="TOKENS", help="with --itl: prefilled in a step (default: 2048)")
     add("--most-running", type=whole(1), metavar="N", help="with --itl: requests at once (default: 256)")
+    add("--repeats", type=whole(1), default=1, metavar="N", help="of each run, sessions moved by seconds (default: 1)")
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
 
 
@@ -125,8 +134,9 @@ def compare(args: argparse.Namespace) -> Table:
     alone = cache_for(cells[0], knowledge_of(source))
     uncached = sum(request.prompt_tokens - alone.request(request) for request in track(trace.requests, "lru alone"))
     lines = _lines(args, trace.requests, uncached)
-    runs = list(itertools.product(lines, cells))
-    calls = [(cell, source, _engine(lines[load], args)) for load, cell in runs]
+    sources = [source, *(replace(source, variant=f"{NUDGED}{repeat}") for repeat in range(1, args.repeats))]
+    runs = list(itertools.product(sources, lines, cells))
+    calls = [(cell, nudged, _engine(lines[load], args)) for nudged, load, cell in runs]
     done = dict(zip(runs, in_parallel(_served, calls, jobs=args.jobs, title="runs"), strict=True))
     decodes = args.itl is not None
     result = table(
@@ -138,18 +148,19 @@ def compare(args: argparse.Namespace) -> Table:
         f"load {load:g}: {line.beta:g} ms + {line.alpha:.3g} ms a token" for load, line in lines.items()
     )
     result.caption_justify = "left"
+    units = ("", "", "s", "s", "s", *(("ms", "ms", "") if decodes else ()))
     for load in lines:
-        before = _figures(done[load, cells[0]], args.threshold)
+        before = np.array([_figures(done[each, load, cells[0]], args.threshold) for each in sources])
         for cell in cells:
-            after = _figures(done[load, cell], args.threshold)
+            after = np.array([_figures(done[each, load, cell], args.threshold) for each in sources])
             is_first = cell is cells[0]
-            units = ("", "", "s", "s", "s", *(("ms", "ms", "") if decodes else ()))
+            shown = map(_value, before[0], units) if is_first else map(_change, after.T, before.T, units)
             result.add_row(
                 f"{load:g}" if is_first else "",
                 cell.policy,
                 weight_text(cell.median_weight) if cell.policy in LEARNING else "–",
-                f"{done[load, cell].busy:.0%}",
-                *(_shown(a, b, is_first, unit) for a, b, unit in zip(after, before, units, strict=True)),
+                f"{done[source, load, cell].busy:.0%}",
+                *shown,
                 end_section=cell is cells[-1],
             )
     return result
@@ -177,12 +188,21 @@ def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:
     return (*figures, *itl_ms.tolist(), served.tokens_per_s)
 
 
-def _shown(value: float, before: float, is_baseline: bool, unit: str) -> str:
+def _value(value: float, unit: str) -> str:
     if np.isnan(value):
         return "–"
-    if is_baseline or not before:
-        return f"{value:.4g} {unit}" if unit == "ms" else f"{value:.2f} s" if unit else f"{value:,.0f}"
-    return f"{value / before - 1:+.0%}"
+    return f"{value:.4g} {unit}" if unit == "ms" else f"{value:.2f} s" if unit else f"{value:,.0f}"
+
+
+def _change(after: NDArray[np.float64], before: NDArray[np.float64], unit: str) -> str:
+    """From the baseline, the mean of repeats; of several with half of its 95 % interval (Student's t)."""
+    if not before.all() or np.isnan([*after, *before]).any():
+        return _value(after[0], unit)
+    changes = 100 * (after / before - 1)
+    if len(changes) == 1:
+        return f"{changes[0]:+.0f}%"
+    reach = stats.t.ppf(0.975, len(changes) - 1) * stats.sem(changes)
+    return f"{changes.mean():+.0f} ± {reach:.0f} %"
 
 
 def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:

@@ -7,6 +7,7 @@ variant                     which requests, and when
 ``moved-1``, ``moved-2``    all; each session begins when another one did, which is drawn
 ``slow``                    all; times, waits and answers take four times as long
 ``first-turns``             those that continue no other: nobody comes back, so there is next to nothing to win
+``nudged-1``, …             all; each session begins up to ten seconds earlier or later, which is drawn
 ==========================  ============================================================================================
 
 A session is that of the trace. Where the trace names none it is a conversation, with those of its subagents.
@@ -28,18 +29,25 @@ FIRST_TURNS = "first-turns"
 SLOWER = 4
 """How many times as long everything takes in ``slow``."""
 
+NUDGED = "nudged-"
+"""How the names of traces begin in which sessions begin a little earlier or later; a seed follows."""
+
+_NUDGE_S = 10.0  # far below a session, and above the time between two: their requests meet in another order
+
 
 def variant_of(trace: Trace, name: str) -> Trace:
     """The variant of a trace. It is named as a generated trace is by its parameters: ``NAME:half-1``.
 
     Args:
-        name: one of VARIANTS.
+        name: one of VARIANTS, or NUDGED and a number.
 
     Raises:
         TraceError: no request is left.
     """
     full_name = f"{trace.name}{',' if ':' in trace.name else ':'}{name}"
-    requests = in_order(VARIANTS[name](trace.requests))
+    nudged = name.startswith(NUDGED)
+    make = partial(_nudged, int(name.removeprefix(NUDGED))) if nudged else VARIANTS[name]
+    requests = in_order(make(trace.requests))
     if not requests:
         raise TraceError(f"{full_name}: holds no request")
     return replace(trace, name=full_name, requests=requests)
@@ -76,7 +84,17 @@ def _moved(seed: int, requests: Sequence[Request]) -> list[Request]:
     for request, session in zip(requests, session_of, strict=True):
         starts.setdefault(session, request.arrival_s)
     dealt = random.Random(seed).sample([*starts.values()], len(starts))
-    later = {session: to - start for (session, start), to in zip(starts.items(), dealt, strict=True)}
+    return _later(requests, session_of, [to - start for start, to in zip(starts.values(), dealt, strict=True)])
+
+
+def _nudged(seed: int, requests: Sequence[Request]) -> list[Request]:
+    """All requests; each session begins a little earlier or later."""
+    session_of, rng = sessions_of(requests), random.Random(seed)
+    return _later(requests, session_of, [rng.uniform(-_NUDGE_S, _NUDGE_S) for _ in set(session_of)])
+
+
+def _later(requests: Sequence[Request], session_of: Sequence[int], later: Sequence[float]) -> list[Request]:
+    """All requests, those of each session by so many seconds later."""
     return [
         replace(request, arrival_s=request.arrival_s + later[session])
         for request, session in zip(requests, session_of, strict=True)

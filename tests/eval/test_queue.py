@@ -137,6 +137,20 @@ def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytes
     ]
 
 
+def test_repeats_give_the_mean_change_and_its_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--trace", "synthetic:conversations=60", "--capacity", "20k", "--threshold", "1024", "--page-size", "16"]
+    flags = ["queue", *sizes, "--policy", "tlru", "--load", "0.9", "--itl", "5", "--beta", "1"]
+
+    def rows(*more: str) -> list[str]:
+        assert main([*flags, *more]) == 0
+        return [line for line in capsys.readouterr().out.splitlines() if "lru" in line]
+
+    once, often = rows(), rows("--repeats", "3")
+    assert often[0].split() == once[0].split()  # the baseline's own figures are of the trace as it is
+    assert "±" not in once[1]
+    assert often[1].count(" ± ") == often[1].count("%") - 1 == 8  # every figure, and how busy the server was
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
@@ -146,6 +160,7 @@ def test_the_command_holds_policies_against_stock_lru_at_each_load(capsys: pytes
         ("--page-size 0", "--page-size 0: must be 1 or more"),
         ("--page-size 20001", "--capacity 20000: must be at least one page, --page-size 20001"),
         ("--jobs 0", "--jobs 0: must be 1 or more"),
+        ("--repeats 0", "--repeats 0: must be 1 or more"),
         ("--median-weight 2", "--median-weight 2: must be a number from 0 to 1"),
     ],
 )

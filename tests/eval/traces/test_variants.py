@@ -83,6 +83,28 @@ def test_the_two_that_are_moved_are_different_and_the_same_each_time(agents: Tra
     assert parts(agents, "moved-1") != parts(agents, "moved-2")
 
 
+def test_a_nudged_session_begins_up_to_ten_seconds_earlier_or_later_and_goes_on_as_it_did(agents: Trace) -> None:
+    def stamps(trace: Trace) -> dict[int, float]:
+        return {each.context.ids[-1]: each.arrival_s for each in trace.requests}  # what a context ends with is its own
+
+    session_of = {
+        each.context.ids[-1]: session
+        for each, session in zip(agents.requests, sessions_of(agents.requests), strict=True)
+    }
+    before, drawn = stamps(agents), []
+    for number in (1, 2):
+        after = stamps(variant_of(agents, f"nudged-{number}"))
+        assert after.keys() == before.keys()
+        later: dict[int, list[float]] = {}
+        for key, session in session_of.items():
+            later.setdefault(session, []).append(after[key] - before[key])
+        assert all(each == pytest.approx([each[0]] * len(each)) for each in later.values())
+        moved = [each[0] for each in later.values()]
+        assert 1 < max(moved) - min(moved) <= 20
+        drawn.append(moved)
+    assert drawn[0] != pytest.approx(drawn[1])
+
+
 def test_slow_has_four_times_the_times_and_a_quarter_of_the_rates() -> None:
     turns = [request(0, "a", return_rate=0.2), request(3, "b"), request(9, "a", answer_s=2.0, wait_s=5.0)]
     slow = variant_of(Trace("t", "mooncake", turns), "slow").requests
