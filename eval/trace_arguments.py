@@ -90,10 +90,10 @@ def add_trace_arguments(
     """The flags that name a trace and say how to read it. ``--trace`` is required unless there is a default.
 
     Args:
-        positional: the trace may also be given without the flag, under this name in ``--help``.
+        positional: traces may also be given without the flag, under this name in ``--help`` (:func:`trace_sources`).
     """
     if positional is not None:
-        parser.add_argument("positional_trace", nargs="?", metavar=positional, help="the same as --trace")
+        parser.add_argument("traces", nargs="*", metavar=positional, help="the same as --trace; any number")
     required = default is None and positional is None
     parser.add_argument("--trace", required=required, default=default, metavar="PATH_OR_NAME", help=SOURCES)
     add_reading_arguments(parser)
@@ -121,18 +121,21 @@ def add_reading_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def trace_source(args: argparse.Namespace) -> TraceSource:
-    """The trace that :func:`add_trace_arguments` let the user name.
+    """The trace that :func:`add_trace_arguments` had the user name with its flag."""
+    return TraceSource.several([args.trace], args)[0]
+
+
+def trace_sources(args: argparse.Namespace) -> list[TraceSource]:
+    """The traces that :func:`add_trace_arguments` let the user name, without the flag or with it.
 
     Raises:
-        ValueError: it was named twice, or not at all.
+        ValueError: both ways, or not at all.
     """
-    positional = getattr(args, "positional_trace", None)
-    if positional is not None and args.trace is not None:
-        raise ValueError(f"--trace {args.trace}: {positional} is given as well; give one of them")
-    source = args.trace if positional is None else positional
-    if source is None:
+    if args.traces and args.trace is not None:
+        raise ValueError(f"--trace {args.trace}: {' '.join(args.traces)} is given as well; give one of them")
+    if not args.traces and args.trace is None:
         raise ValueError("--trace: is required")
-    return TraceSource.several([source], args)[0]
+    return TraceSource.several(args.traces or [args.trace], args)
 
 
 def say_missing(lines: Iterable[str]) -> None:

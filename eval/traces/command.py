@@ -1,4 +1,4 @@
-"""`python -m eval trace TRACE`: what is in a trace and how it was understood, before anything is simulated on it."""
+"""`python -m eval trace TRACE …`: what is in a trace and how it was understood, before anything is simulated on it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 
 from eval.terminal import show, table
-from eval.trace_arguments import add_trace_arguments, trace_source
+from eval.trace_arguments import add_trace_arguments, trace_sources
 from eval.traces.facts import Facts, facts
 from eval.traces.generators import GENERATORS
 from eval.traces.parameters import written
@@ -32,13 +32,13 @@ _INPUTS = {"tool": "the result of a tool", "user": "the text of a user"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The trace, as in every command; it may also stand alone."""
+    """The trace, as in every command; it may also stand alone, with others."""
     add_trace_arguments(parser, positional="TRACE")
     parser.add_argument("--list", action="store_true", help="all formats, and all generated traces with parameters")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what is in the trace, or with ``--list`` what can be named.
+    """Print what is in each trace, or with ``--list`` what can be named.
 
     Raises:
         ValueError: no trace is named, or it cannot be read.
@@ -46,14 +46,20 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(_listed()))
         return 0
-    trace = trace_source(args).read()
+    for number, source in enumerate(trace_sources(args)):
+        if number:
+            print()
+        _describe(source.read())
+    return 0
+
+
+def _describe(trace: Trace) -> None:
     known = facts(trace.requests)
     print("\n".join(understood(trace, known)))
     show(facts_table(known))
     if trace.skipped:
         print(f"{trace.skipped:,} records skipped, the first for these reasons:")
         print("\n".join(f"  {reason}" for reason in trace.skip_reasons))
-    return 0
 
 
 def understood(trace: Trace, known: Facts) -> list[str]:

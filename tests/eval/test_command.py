@@ -150,6 +150,14 @@ def test_a_value_out_of_range_says_what_is_allowed(kind: type, text: str, said: 
         kind(text)
 
 
+def test_several_traces_are_described_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for names in (["figure1"], ["synthetic:conversations=9"], ["figure1", "synthetic:conversations=9"]):
+        assert main(["trace", *names]) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[2] == f"{shown[0]}\n{shown[1]}"
+
+
 def test_a_trace_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["trace", "figure1"]) == 0
     alone = capsys.readouterr().out
