@@ -52,10 +52,29 @@ def test_lru_is_in_force_until_200_turns_were_seen() -> None:
     assert shown(guard, turns, 1) == "etlru"
 
 
+def test_it_looks_again_every_50_turns() -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(same), 200) == "lru"
+    assert shown(guard, iter([[0, PROMPT]] * 49), 49) == "lru"
+    assert shown(guard, iter([[0, PROMPT]]), 1) == "etlru"
+
+
+def test_of_two_that_are_as_good_the_first_is_preferred() -> None:
+    assert shown(Guard(["a", "b", "lru"]), iter([[0, 0, PROMPT]] * 200), 200) == "a"
+
+
 def test_lru_stays_in_force_while_nothing_is_won() -> None:
     guard = Guard(["etlru", "lru"])
     assert shown(guard, turns_of(same), 1_000) == "lru"
     assert guard.refused == {}, "it is not worse either"
+
+
+@pytest.mark.parametrize("uncached", [0, PROMPT])
+def test_lru_stays_in_force_where_all_find_everything_or_nothing(uncached: int) -> None:
+    guard = Guard(["etlru", "lru"])
+    for _ in range(200):
+        guard.count_turn(PROMPT, [uncached, uncached], PROMPT)
+    assert (guard.preferred, guard.refused) == ("lru", {})
 
 
 def test_where_nothing_is_over_the_threshold_it_is_enough_to_prefill_less() -> None:
@@ -103,6 +122,18 @@ def test_who_is_in_force_may_prefill_up_to_1_percent_more_than_lru(more: float, 
     assert (guard.preferred, guard.refused) == ("lru" if refused else "etlru", refused)
 
 
+@pytest.mark.parametrize("lru", [400, 3_600])
+@pytest.mark.parametrize(("more", "refused"), [(3, {}), (5, {"etlru": "mean"})])
+def test_it_may_prefill_more_by_1_percent_of_the_lesser_of_prefilled_and_found(
+    lru: int, more: int, refused: dict[str, str]
+) -> None:
+    """Of prompts of 4,000 tokens lru prefills 400, or finds 400: 4 more are allowed."""
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, iter([[lru // 2, lru]] * 1_000), 1_000) == "etlru"
+    assert shown(guard, iter([[lru + more, lru]] * 2_000), 2_000) == ("lru" if refused else "etlru")
+    assert guard.refused == refused
+
+
 @pytest.mark.parametrize(("more", "refused"), [(8, {}), (13, {"etlru": "over ξ"})])
 def test_it_may_be_over_the_threshold_in_up_to_1_percent_more_turns(more: int, refused: dict[str, str]) -> None:
     """Under lru 1,000 of 2,000 turns are over ξ; under the candidate some more by a token, which no percentile sees."""
@@ -117,6 +148,8 @@ def test_it_may_be_over_the_threshold_in_up_to_1_percent_more_turns(more: int, r
 WORSE_IN_ONE_THING: dict[str, Callable[[int, int], int]] = {
     # Each has far less TEL.
     "p50": lambda lru, number: 2_500 if 1_200 < lru < 2_500 else min(lru, 2_500),
+    "p90": lambda lru, number: lru if lru > 3_600 else 3_700 if lru > 3_400 else lru // 2,
+    "p95": lambda lru, number: lru if lru > 3_800 else 3_900 if lru > 3_700 else lru // 2,
     "p99": lambda lru, number: PROMPT if number % 40 == 0 else lru // 2,
     "turns over the threshold": lambda lru, number: 1_001 if lru > 700 else lru,
     "mean": lambda lru, number: lru if lru > 3_000 else min(lru + 250, 1_000) if lru < 1_000 else lru - 10,
@@ -168,7 +201,7 @@ def test_it_takes_half_a_standard_error_to_enter_and_none_to_stay(
 
 @pytest.mark.parametrize(
     ("gains", "losses", "is_admitted"),
-    [(100, 85, True), (100, 91, False)],  # 15 and 9 fewer turns over ξ; √185 · 3/4 = 10.2, √191 · 3/4 = 10.4
+    [(100, 88, True), (100, 91, False)],  # 12 and 9 fewer turns over ξ; √188 · 3/4 = 10.3, √191 · 3/4 = 10.4
 )
 def test_who_sees_a_threshold_needs_a_wider_margin_in_force_or_not(gains: int, losses: int, is_admitted: bool) -> None:
     turns = [[1_500, *each] for each in islice(trade(gains, losses), 2_000)]
@@ -205,6 +238,68 @@ def test_who_is_in_force_stays_unless_p99_is_worse_by_more_than_chance(gains: in
     assert shown(guard, turns_of(better), 2_000) == "etlru"
     assert shown(guard, trade_in_p99(gains, losses), 2_000) == ("etlru" if stays else "lru")
     assert guard.refused == ({} if stays else {"etlru": "p99"})
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "refused"),
+    [(12, 8, {}), (10, 9, {"etlru": "p99"})],  # 4 fewer and 1 fewer; √20 / 2 = 2.2, √19 / 2 = 2.2
+)
+def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int, refused: dict[str, str]) -> None:
+    guard = Guard(["etlru", "lru"])
+    for turns in (trade_in_p99(0, 0), trade_in_p99(gains, losses)):  # by neither it wins anything
+        for uncached in turns:
+            guard.count_turn(PROMPT, uncached, PROMPT)
+    assert (guard.preferred, guard.refused) == ("lru", refused)
+
+
+@pytest.mark.parametrize(
+    ("gains", "losses", "refused"),
+    [(12, 8, {}), (11, 8, {"etlru w=0.6": "p99"})],  # 4 fewer and 3 fewer; √20 · 3/4 = 3.4, √19 · 3/4 = 3.3
+)
+def test_who_sees_a_threshold_needs_the_wider_margin_in_p99_too(
+    gains: int, losses: int, refused: dict[str, str]
+) -> None:
+    turns = [[lru, own, lru] for own, lru in trade_in_p99(gains, losses)]
+    newcomer, guard = (Guard(["etlru", "etlru w=0.6", "lru"]) for _ in range(2))
+    shown(newcomer, iter(turns), 2_000)
+    assert shown(guard, turns_of(worse, better), 2_000) == "etlru w=0.6"
+    assert shown(guard, iter(turns), 2_000) == ("lru" if refused else "etlru w=0.6")
+    assert newcomer.refused == guard.refused == refused
+
+
+def trade_in_mean(gains: int, losses: int) -> Turns:
+    """2,000 turns; of 625 that lru prefills 1,000 tokens for ``gains`` are 800 less, and ``losses`` 800 more.
+
+    lru's p25 and p50 are 100 tokens, and the others are 3,900.
+    """
+    own = [200] * gains + [1_800] * losses + [1_000] * (625 - gains - losses)
+    turns = [*zip(own, [1_000] * 625, strict=True), *[(100, 100)] * 1_115, *[(3_900, 3_900)] * 260]
+    Random(0).shuffle(turns)
+    return iter(turns)
+
+
+@pytest.mark.parametrize(
+    ("losses", "enters", "stays"),
+    [
+        # With 300 gains. lru prefills 1,750,500 tokens, so that 17,505 more are allowed: 21.9 times 800.
+        (305, True, True),  # 5 more: √605 / 2 = 12.3
+        (312, False, True),  # 12 more: √612 / 2 = 12.4
+        (325, False, False),  # 25 more
+    ],
+)
+def test_it_takes_half_a_standard_error_of_the_mean_to_enter_and_none_to_stay(
+    losses: int, enters: bool, stays: bool
+) -> None:
+    newcomer, guard = Guard(["etlru", "lru"]), Guard(["etlru", "lru"])
+    for uncached in trade_in_mean(300, 0):
+        guard.count_turn(PROMPT, uncached, PROMPT)
+    assert guard.preferred == "etlru"
+    for uncached in trade_in_mean(300, losses):
+        for each in (newcomer, guard):
+            each.count_turn(PROMPT, uncached, PROMPT)
+    assert newcomer.refused == ({} if enters else {"etlru": "mean"})
+    assert guard.refused == ({} if stays else {"etlru": "mean"})
+    assert guard.preferred == ("etlru" if stays else "lru")
 
 
 uncached = st.lists(st.tuples(*[st.integers(0, PROMPT)] * 3), min_size=1, max_size=40)

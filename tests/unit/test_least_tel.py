@@ -32,6 +32,14 @@ def test_turns_within_the_threshold_and_those_that_cost_all_the_same_decide_noth
         assert count(rule, 70, 70) == "tlru"
 
 
+def test_a_deviation_is_that_of_the_difference_however_much_both_cost() -> None:
+    rule = LeastTel(["tlru", "lru"])
+    for _ in range(100):
+        assert count(rule, 1_000, 1_000) == "tlru"
+    assert count(rule, 1_100, 1_000) == "tlru"
+    assert count(rule, 1_100, 1_000) == "lru", "200 tokens ahead, of a deviation of 141"
+
+
 def test_of_many_the_best_is_preferred() -> None:
     rule, random = LeastTel(["a", "b", "c"]), Random(0)
     for _ in range(300):
@@ -48,3 +56,22 @@ def test_what_a_turn_cost_2000_turns_ago_counts_half() -> None:
     assert count(rule, 0, 2_000) == "lru", "even"
     assert count(rule, 0, 2_000) == "lru", "2,000 behind, of √(2,000,000 + 2 · 4,000,000) = 3,162"
     assert count(rule, 0, 2_000) == "tlru", "4,000 behind, of √(2,000,000 + 3 · 4,000,000) = 3,742"
+
+
+def test_what_a_turn_cost_counts_half_after_2000_turns_whether_or_not_others_cost_something_meanwhile() -> None:
+    rule = LeastTel(["tlru", "lru"])
+    assert [count(rule, 1_000, 0) for _ in range(4)][-1] == "lru"
+    for number in range(2_000):
+        count(rule, number % 100 // 99, number % 100 // 99)  # a token in one turn of 100
+    # 4 · 1,000 tokens are 2,000 by now.
+    assert [count(rule, 0, 1_000) for _ in range(2)][-1] == "lru", "even"
+
+
+def test_the_square_of_a_deviation_of_8000_turns_ago_counts_a_sixteenth() -> None:
+    rule = LeastTel(["tlru", "lru"])
+    assert [count(rule, 1_000, 0) for _ in range(4)][-1] == "lru"
+    for _ in range(7_999):
+        rule.count_turn(PROMPT, [0, 0], THRESHOLD)
+    # 4 · 1,000 tokens are 250 by now; their squares are 250,000.
+    assert count(rule, 0, 1_000) == "lru", "750 behind, of √(250,000 + 1,000,000) = 1,118"
+    assert count(rule, 0, 1_000) == "tlru", "1,750 behind, of √(250,000 + 2 · 1,000,000) = 1,500"
