@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -16,12 +15,9 @@ from eval.traces.request import Path, Request
 from radix_tlru import Config
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
-from radix_tlru.learning.selector import IN_FORCE, Selector, is_sampled, sparsity
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
-from radix_tlru.policy.policy import Policy
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
 from radix_tlru.policy.sharded_dict import SHARDS
 from radix_tlru.policy.tel import Tally
 from tests.helpers.paths import MOONCAKE
@@ -33,7 +29,6 @@ from tests.helpers.turns import (
     THRESHOLD,
     conversation,
     fingerprint_of,
-    new_conversations,
     told,
     turn,
 )
@@ -134,74 +129,6 @@ def test_a_turn_that_waits_to_be_learned_from_holds_no_tokens() -> None:
     assert learner.learn() == 60
     assert learner.selector is not None
     assert learner.selector.sampled > 0
-
-
-def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:
-    tlru = Policy(Recency(), FixedPrompt(NEXT_PROMPT), THRESHOLD, median_weight=0.0, trim_chunk=40 * PAGE)
-    selector = Selector({"tlru": tlru}, 64_000 * PAGE, PAGE, 4, LeastTel(["tlru"]))
-    (shadow,) = selector._shadows.values()
-    context = shadow.capacity // 4
-    shadow.serve(conversation(context_len=context), turn(0.0, context, context))
-    victim = shadow.order.choose_victim(1)
-    assert victim is not None
-    assert context - victim.keep == 10 * PAGE
-
-
-def test_shadows_are_made_anew_where_contexts_become_much_longer() -> None:
-    """60 turns of 64 tokens: 100,000 / 64 fit, so one in 15 is sampled. Of 2,000 tokens 50 fit: all are."""
-    lru = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
-    selector = Selector({"lru": lru}, 100_000, PAGE, sparsity(100_000, 60, 60 * 64), LeastTel(["lru"]))
-    conversations = new_conversations()
-    found = []
-    for name in range(2_000):
-        tokens = 64 if name < 60 else 2_000
-        served = turn(float(name), tokens, tokens, name)
-        for _ in selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "lru"):
-            pass
-        found.append(selector.one_in)
-    assert found == [15] * 999 + [1] * 1_001
-    before = sum(is_sampled(number, 15) for number in range(1, 1_000))
-    assert selector.sampled == before + 1_001, "what was sampled before still counts"
-
-
-@pytest.mark.parametrize("cycle", [2, 3, 8, 16])
-@pytest.mark.parametrize("one_in", [2, 6, 16])
-def test_of_calls_that_come_in_a_cycle_the_shadows_see_each(one_in: int, cycle: int) -> None:
-    sampled = Counter(number % cycle for number in range(200 * one_in * cycle) if is_sampled(number, one_in))
-    assert len(sampled) == cycle
-    assert sampled.total() == 200 * cycle
-    assert all(100 < count < 300 for count in sampled.values()), "200 each, but for chance"
-
-
-@pytest.mark.parametrize(("fits", "is_new"), [(1, True), (2, False), (4, False), (8, False), (9, True)])
-def test_shadows_stay_unless_more_than_twice_or_less_than_half_as_many_contexts_fit(fits: int, is_new: bool) -> None:
-    """One in four is sampled, as if 400 of 64 tokens fitted in. In truth 100 times ``fits`` do."""
-    lru = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
-    selector = Selector({"lru": lru}, 100 * fits * 64, PAGE, 4, LeastTel(["lru"]))
-    before, known = selector._shadows, conversation(family=1)
-    for name in range(1_000):
-        for _ in selector.replay_turn(known, turn(float(name), 64, 64), "lru"):
-            pass
-    assert (selector._shadows is not before) is is_new
-    assert selector.one_in == (fits if is_new else 4)
-
-
-def test_the_shadows_prefer_what_was_better_on_the_same_stream() -> None:
-    # ξ = 600, Q̂ = 100: T-LRU trims long conversations to within the budget, LRU drops the oldest whole.
-    candidates = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE).candidates
-    in_order = {name: candidates[name] for name in ("lru", "tlru")}
-    selector = Selector(in_order, 10_000, PAGE, 1, LeastTel(["lru", "tlru"]))
-    conversations = new_conversations()
-    for cycle in range(20):
-        for name in range(1, 13):  # 12 · 960 do not fit in 10,000; trimmed to 460 they do
-            served = turn(cycle * 100.0 + name, 960 + cycle * PAGE, 960 + cycle * PAGE, name)
-            for _ in selector.replay_turn(conversations.record_turn(served, is_leaf=True), served, "tlru"):
-                pass
-    assert selector.preferred == "tlru"
-    assert selector.sampled == 20 * 12
-    assert selector.served["tlru"].excess == 12 * (960 - THRESHOLD)  # the first turns alone
-    assert selector.served["tlru"].excess < selector.served["lru"].excess
-    assert selector.served[IN_FORCE] == selector.served["tlru"]
 
 
 def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
