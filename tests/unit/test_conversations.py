@@ -179,3 +179,26 @@ def test_an_answer_that_no_prompt_is_long_enough_to_hold_is_no_part_of_the_next_
     assert (known.number, known.turn) == (1, 20)
     assert known.reusable_len == known.prompt_len
     assert known.known_next_tokens == known_next
+
+
+def test_what_was_said_beside_reasoning_is_no_part_of_what_a_prompt_adds() -> None:
+    """Even where other answers, of which nobody tells what was reasoning, are left out whole."""
+    prompts, words = PromptLengths(), Words()
+    conversations, history = new_conversations(prompts), words.fresh(500)
+    for at in range(21):
+        conversations.record_turn(told(float(at), history, words.fresh(100)), is_leaf=True)
+        history = [*history, *words.fresh(50)]
+    assert not conversations.answers.is_rewritten
+    prompt = words.fresh(500)
+    conversations.record_turn(told(30.0, prompt, words.fresh(100), thought_len=80), is_leaf=True)
+    conversations.record_turn(told(31.0, [*prompt, *words.fresh(20 + 30)]), is_leaf=True)
+    assert prompts.snapshot()[-1][0] == 30
+
+
+def test_a_prompt_is_that_of_whoever_was_asked_it_last_even_if_another_goes_on_with_its_answer() -> None:
+    conversations, words = new_conversations(), Words()
+    prompt, one, other = words.fresh(500), words.fresh(100), words.fresh(100)
+    asked = [(prompt, one), (prompt, other), ([*prompt, *one, *words.fresh(50)], words.fresh(100))]
+    said = [told(float(at), *each, thought_len=80) for at, each in enumerate(asked)]
+    assert [conversations.record_turn(each, is_leaf=True).number for each in said] == [1, 2, 1]
+    assert conversations.record_turn(told(9.0, [*prompt, *words.fresh(50)]), is_leaf=True).number == 2

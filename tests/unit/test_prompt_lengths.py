@@ -84,6 +84,26 @@ def test_a_prompt_that_adds_less_than_the_history_is_a_next_prompt() -> None:
     assert set(found.quantiles) == {100}
 
 
+@pytest.mark.parametrize(("prompt", "counted"), [(1_999, [999]), (2_000, [])])
+def test_a_prompt_of_which_half_or_more_is_new_is_no_length_of_a_next_prompt(prompt: int, counted: list[int]) -> None:
+    prompts = PromptLengths()
+    conversations = new_conversations(prompts)
+    first = Turn(0.0, 900, 100, 1_000, 0, lambda start, end, above: end)
+    conversations.record_turn(first, is_leaf=True)
+    again = first._replace(stamp=9.0, prompt_len=prompt, context_len=prompt)
+    assert conversations.record_turn(again, is_leaf=True).turn == 1
+    assert [tokens for tokens, _ in prompts.snapshot()] == counted
+
+
+def test_a_prompt_that_leaves_out_more_than_it_adds_adds_nothing() -> None:
+    prompts = PromptLengths()
+    conversations = new_conversations(prompts)
+    first = Turn(0.0, 900, 100, 512, 0, lambda start, end, above: end)  # pages of 512
+    conversations.record_turn(first, is_leaf=True)
+    conversations.record_turn(first._replace(stamp=9.0, prompt_len=950), is_leaf=True)
+    assert [tokens for tokens, _ in prompts.snapshot()] == [0]
+
+
 def test_what_has_hardly_changed_is_what_it_was() -> None:
     prompts = PromptLengths()
     assert prompts.distribution() is None

@@ -116,6 +116,7 @@ def test_a_prefix_that_reaches_a_little_further_than_was_known_is_the_same_prefi
     assert known is further
     assert known is not None
     assert (known.depth, known.uses, len(conversations._prefixes._known)) == (1_030, 1, 1)
+    assert known.above is None, "it is not on a path below itself"
 
 
 def test_all_prefixes_on_the_path_are_used_and_the_longest_is_that_of_the_conversation() -> None:
@@ -164,6 +165,28 @@ def test_a_conversation_whose_path_was_left_is_superseded_early_or_late() -> Non
         assert left.superseded is how
         assert left.features[Feature.SUPERSEDED] == how
         path = words.fresh(4_096)
+
+
+def test_a_path_that_is_left_again_was_left_as_it_was_at_first() -> None:
+    conversations, words = new_conversations(), Words()
+    path = words.fresh(4_096)
+    left = conversations.record_turn(told(0.0, path), is_leaf=True)
+    for at, shared in ((1.0, 512), (2.0, 2_048)):  # an eighth and a half of it
+        conversations.record_turn(told(at, words.fresh(100)), is_leaf=True)
+        conversations.record_turn(told(at, [*path[:shared], *words.fresh(500)]), is_leaf=True)
+        assert left.superseded is Supersession.EARLY
+    assert conversations._log.intervals().start.tolist() == [0.0] * 5 + [1.0], "since 1 s, and not since 2 s"
+
+
+def test_whoever_leaves_the_path_of_an_answer_that_was_left_out_supersedes_nobody() -> None:
+    conversations, words = new_conversations(), Words()
+    prompt, answer = words.fresh(1_000), words.fresh(1_000)
+    first = conversations.record_turn(told(0.0, prompt, answer, thought_len=1_000), is_leaf=True)
+    second = conversations.record_turn(told(1.0, [*prompt, *words.fresh(100)]), is_leaf=True)
+    assert second.number == first.number
+    other = conversations.record_turn(told(2.0, [*prompt, *answer[:500], *words.fresh(500)]), is_leaf=True)
+    assert other.left == first.number
+    assert (first.superseded, second.superseded) == (Supersession.NONE, Supersession.NONE)
 
 
 def test_in_a_session_whatever_begins_anew_supersedes_what_was_there() -> None:
