@@ -12,9 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from radix_tlru.objective.calibration import Calibration, PrefillBatch, time_for_prefill
-from radix_tlru.objective.overhead import FirstToken, Overhead
+from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.objective.prefill_latency import Line, PrefillTimes, Sample, WholePrompts
-from radix_tlru.objective.threshold import Threshold
 from tests.helpers.examples import examples
 
 SIZES: dict[str, Callable[[random.Random], int]] = {
@@ -249,6 +248,28 @@ def test_beyond_what_was_seen_prefills_are_as_late_as_those_of_the_two_largest_s
     assert (near.line.tokens(10_000.0), near.late) == (pytest.approx(10_000.0), 1.0)
 
 
+@pytest.mark.parametrize(("count", "tokens"), [(2, 600.0), (3, 400.0)])
+def test_three_prefills_of_a_size_have_a_usual_time_of_their_own(count: int, tokens: float) -> None:
+    """Of 400 tokens so many took 600 ms, and others took 1 ms a token."""
+    times = PrefillTimes()
+    for size, ms, samples in ((100, 100.0, 40), (400, 600.0, count), (1_600, 1_600.0, 40)):
+        for _ in range(samples):
+            times.add(Sample(size, ms))
+    assert tokens_within(times, 600.0) == pytest.approx(tokens)
+
+
+@pytest.mark.parametrize(("beside", "late"), [(16, 1.5), (15, 1.0)])
+def test_how_late_prefills_are_is_asked_of_32_at_least(beside: int, late: float) -> None:
+    """Two of 16 of the largest were late: more than 1 in 20 of 32, not of 31, where those of 100 tokens count too."""
+    times = PrefillTimes()
+    for tokens, count in ((100, 16), (400, beside), (1_600, 16)):
+        for number in range(count):
+            times.add(Sample(tokens, tokens * (1.5 if tokens == 1_600 and number < 2 else 1.0)))
+    near = times.near(10_000.0)
+    assert near is not None
+    assert near.late == pytest.approx(late)
+
+
 @pytest.mark.parametrize(
     ("overhead", "left"),
     [
@@ -259,59 +280,6 @@ def test_beyond_what_was_seen_prefills_are_as_late_as_those_of_the_two_largest_s
 )
 def test_of_the_objective_prefill_has_what_overhead_leaves(overhead: float, left: float) -> None:
     assert time_for_prefill(120.0, overhead) == pytest.approx(left)
-
-
-# ---- what a first token waits for other than prefill ----
-
-
-def uncontended(overhead: Overhead, name: str, prefill_ms: float, other_ms: float) -> None:
-    overhead.count_prefill([name], prefill_ms)
-    overhead.count_first_token(FirstToken(name, prefill_ms + other_ms))
-
-
-def test_the_overhead_is_the_median_wait_of_uncontended_requests_without_prefills() -> None:
-    overhead = Overhead()
-    for number in range(Overhead.ENOUGH):
-        assert overhead.ms() is None
-        uncontended(overhead, f"{number}", 50.0 * number, 10.0 + number)
-    assert overhead.ms() == pytest.approx(13.5)  # of 10, 11, … 17
-    for number in range(Overhead.WINDOW):  # what was before is forgotten
-        uncontended(overhead, f"later {number}", 50.0, 30.0)
-    assert overhead.ms() == pytest.approx(30.0)
-    assert len(overhead) == Overhead.WINDOW
-
-
-def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
-    overhead = Overhead()
-    for number in range(Overhead.ENOUGH):
-        overhead.count_prefill([f"{number}"], 40.0)
-        overhead.count_prefill([f"{number}"], 30.0)
-        overhead.count_first_token(FirstToken(f"{number}", 78.0))
-    assert overhead.ms() == pytest.approx(8.0)
-
-
-def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
-    overhead = Overhead()
-    overhead.count_prefill(["a"], 40.0)
-    overhead.count_prefill(["a", "b"], 30.0)  # a shared batch: who waited for whom?
-    overhead.count_prefill(["c"], math.nan)  # of unknown time
-    overhead.count_prefill(["d"], 40.0)
-    for name, ms in (("a", 100.0), ("b", 100.0), ("c", 100.0), ("d", 39.0), ("never prefilled here", 50.0)):
-        overhead.count_first_token(FirstToken(name, ms))
-    assert len(overhead) == 0
-    uncontended(overhead, "e", 40.0, 5.0)
-    overhead.count_first_token(FirstToken("e", 45.0))  # reported again
-    assert len(overhead) == 1
-
-
-def test_prompts_that_nobody_tells_of_are_forgotten() -> None:
-    overhead = Overhead()
-    for number in range(10_000):
-        overhead.count_prefill([f"{number}"], 40.0)
-    assert len(overhead._prefill_ms) == Overhead._UNREPORTED
-    overhead.count_first_token(FirstToken("9999", 45.0))
-    overhead.count_first_token(FirstToken("0", 45.0))
-    assert len(overhead) == 1
 
 
 # ---- chunked prefill ----
@@ -362,30 +330,21 @@ def test_times_of_whole_prompts_have_the_cost_of_a_chunk_in_their_slope() -> Non
     assert near.line.alpha == pytest.approx(0.06, rel=0.02)
 
 
-# ---- the threshold ----
+# ---- the estimate ----
 
 
-def test_a_threshold_moves_only_for_more_than_a_tenth() -> None:
-    threshold = Threshold(2_048, next_prompt_estimate=200, page_size=1)
-    assert not threshold.follow(2_250)
-    assert not threshold.follow(1_850)
-    assert threshold.tokens == 2_048
-    assert threshold.follow(1_000.7)
-    assert threshold.tokens == 1_000
-
-
-@settings(max_examples=examples(200))
-@given(
-    wanted=st.lists(st.floats(-1e9, 1e12), max_size=20),
-    estimate=st.integers(0, 5_000),
-    page_size=st.sampled_from([1, 16, 64]),
-)
-def test_a_threshold_stays_above_the_next_prompt_in_whole_pages_and_below_any_context(
-    wanted: list[float], estimate: int, page_size: int
-) -> None:
-    threshold = Threshold(max(2_048, estimate + 1), estimate, page_size)
-    for tokens in wanted:
-        before = threshold.tokens
-        assert threshold.follow(tokens) == (threshold.tokens != before)
-        assert estimate < threshold.tokens <= Threshold.HIGHEST
-        assert threshold.tokens % page_size == 0 or threshold.tokens == before
+def test_an_estimate_is_what_19_of_20_prefills_meet_in_the_time_that_overhead_leaves() -> None:
+    """0.1 ms a token, and one of eight takes half as long again; first tokens wait 10 ms for other than that."""
+    calibration = Calibration()
+    for number in range(3 * 32):
+        assert calibration.estimate(110.0) is None or number >= 32
+        tokens, name = (100, 400, 1_600)[number % 3], str(number)
+        ms = 0.1 * tokens * (1.5 if number // 3 % 8 == 0 else 1.0)
+        calibration.count_batch(PrefillBatch((name,), None, tokens, (FirstToken(name, ms + 10.0),)), ms)
+    for objective, expected in ((110.0, 100.0 / 1.5 / 0.1), (15.0, 7.5 / 1.5 / 0.1)):  # at least half is for prefill
+        estimate = calibration.estimate(objective)
+        assert estimate is not None
+        assert estimate.tokens == pytest.approx(expected)
+        assert estimate.line.alpha == pytest.approx(0.1)
+        assert estimate.late == pytest.approx(1.5)
+        assert estimate.overhead_ms == pytest.approx(10.0)

@@ -49,6 +49,43 @@ def test_rare_endings_are_none_and_there_are_never_many() -> None:
     assert len(endings._counts) <= 200
 
 
+def numbered(calls: int, ends: int) -> tuple[int, int]:
+    """The numbers of a call and of a last token, after 200 answers of which so many are calls and end with it."""
+    endings = Endings()
+    for number in range(200):
+        endings.number_of([100 + number, CALL if number < calls else 300 + number, END if number < ends else 0])
+    return endings.number_of([1, CALL, END]), endings.number_of([1, 2, END])
+
+
+@pytest.mark.parametrize(
+    ("calls", "ends", "found"),
+    [
+        (19, 200, (0, 0)),
+        (20, 200, (1, 0)),  # a tenth
+        (20, 180, (1, 0)),  # nine tenths have the last token, which tells nothing
+        (20, 179, (1, 2)),
+        (0, 19, (0, 0)),
+    ],
+)
+def test_an_ending_is_told_if_a_tenth_have_it_and_a_last_token_unless_nine_tenths_do(
+    calls: int, ends: int, found: tuple[int, int]
+) -> None:
+    assert numbered(calls, ends) == found
+
+
+def test_an_answer_of_one_token_counts_once() -> None:
+    endings = Endings()
+    for number in range(200):
+        endings.number_of([CALL] if number < 19 else [number + 100, number + 400])
+    assert endings.number_of([CALL]) == 0
+
+
+def test_of_a_former_run_eight_endings_are_told_apart() -> None:
+    endings = Endings()
+    endings.restore([(number, END) for number in range(9)])
+    assert [endings.number_of([number, END]) for number in range(9)] == [*range(1, 9), 0]
+
+
 def test_where_what_is_before_the_last_token_differs_that_alone_tells() -> None:
     """As of formats that stop a call with another token than an answer, whatever the arguments end with."""
     endings, random = Endings(), Random(0)

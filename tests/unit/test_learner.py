@@ -14,7 +14,9 @@ from eval.traces import open_trace
 from eval.traces.request import Path, Request
 from radix_tlru import Config
 from radix_tlru.hints.schema import Hints
+from radix_tlru.learning.guard import Guard
 from radix_tlru.learning.learner import Learner
+from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts
 from radix_tlru.learning.return_model import RecentTurns
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf
@@ -27,6 +29,7 @@ from tests.helpers.turns import (
     NEXT_PROMPT,
     PAGE,
     THRESHOLD,
+    Words,
     conversation,
     fingerprint_of,
     told,
@@ -133,7 +136,7 @@ def test_a_turn_that_waits_to_be_learned_from_holds_no_tokens() -> None:
 
 def test_what_was_served_is_tallied_by_the_threshold_of_its_time() -> None:
     learner = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)
-    learner.record_turn(turn(0, 900, 900))  # 300 tokens beyond 600
+    learner.record_turn(turn(0, 900, 960))  # 300 tokens beyond 600
     learner.use_threshold(800)
     learner.record_turn(turn(1, 900, 900, name=2)._replace(cached_len=64))  # 36 beyond 800
     learner.record_turn(turn(2, 800, 800, name=3))
@@ -167,6 +170,16 @@ def test_shadows_have_the_room_that_running_requests_leave_in_sixteenths() -> No
                     shadow.capacity for shadow in learner.selector._shadows.values()
                 } == {learner.room}
         assert [learner.room for learner in ranks] == [room, room]
+
+
+@pytest.mark.parametrize(("held", "one_in"), [(0, 4), (200 * 640, 3)])
+def test_shadows_begin_with_the_contexts_that_fit_in_beside_what_running_requests_hold(held: int, one_in: int) -> None:
+    """400 of 640 tokens, whatever the prompts; half held in 50 turns is a fifth on the mean, which leaves 13 of 16."""
+    learner = Learner(Config("etlru", THRESHOLD), 400 * 640, PAGE)
+    for number in range(50):
+        learner.record_turn(turn(float(number), 320, 640, number), held=held)
+    assert learner.selector is not None
+    assert learner.selector.one_in == one_in
 
 
 @pytest.mark.parametrize("held", [0, 50_000])
@@ -206,6 +219,38 @@ def test_the_candidates_of_etlru_are_one_without_a_threshold_one_with_it_and_lru
     assert {name: policy.median_weight for name, policy in pinned.items()} == {"etlru": 0.2, "lru": 1.0}
 
 
+def test_where_w_is_given_or_q_alone_is_learned_the_least_tel_decides() -> None:
+    rules = {
+        Config("etlru", THRESHOLD): Guard,
+        Config("etlru", THRESHOLD, median_weight=0.2): LeastTel,
+        Config("etlru", THRESHOLD, median_weight=1.0): LeastTel,
+        Config("tlru", THRESHOLD): LeastTel,
+    }
+    for config, rule in rules.items():
+        assert type(Learner(config, 10_000, PAGE).rule) is rule, config
+
+
+@pytest.mark.parametrize(("estimate", "in_force"), [(NEXT_PROMPT, "tlru"), (None, "lru")])
+def test_tlru_with_a_pinned_q_stays_in_force_whatever_its_shadows_cost(estimate: int | None, in_force: str) -> None:
+    learner = Learner(Config("tlru", THRESHOLD, estimate), 10_000, PAGE)
+    learner.rule = InTurn(["lru"])
+    for number in range(60):
+        learner.record_turn(turn(float(number), 900, 900, number))
+    assert learner.selector is not None
+    assert learner.in_force == in_force
+
+
+def test_a_slice_is_a_128th_of_what_waits_and_at_most_8_steps_or_those_of_what_came_since() -> None:
+    learner = Learner(Config("tlru", THRESHOLD, NEXT_PROMPT), 10_000, PAGE)  # four steps a turn once there are shadows
+    finished = []
+    for recorded in (1_000, 0, 2):
+        for number in range(recorded):
+            learner.record_turn(turn(float(number), 900, 900, number), learns_later=True)
+        finished.append(learner.learn(a_slice=True))
+    # Of the first 50 turns each is a step. 1,000 · 4 / 128 = 31.25, and 8 of the next 30.25 and 30.06.
+    assert finished == [32, 8, 8]
+
+
 def test_the_model_in_force_is_the_last_one_that_was_fitted() -> None:
     learner = Learner(Config("etlru", THRESHOLD), 10_000, PAGE)
     assert learner._refits is not None
@@ -218,6 +263,44 @@ def test_the_model_in_force_is_the_last_one_that_was_fitted() -> None:
         assert not fitted or learner._returns.model is fitted[-1]
     assert len(fitted) > 3
     assert sum(group.returns for group in learner.returns_by_age) > 100
+
+
+def test_of_requests_that_are_queued_the_last_is_the_most_recent_and_each_is_waited_for_a_minute() -> None:
+    learner, words = Learner(Config("etlru", THRESHOLD), 10_000, PAGE), Words()
+    first, second = (learner.record_turn(told(stamp, words.fresh(64))) for stamp in (0.0, 100.0))
+    for each in (second, first):
+        learner.mark_queued(each)
+    assert (second.turn_index, first.turn_index) == (2 + 1 / 2, 2 + 2 / 3)
+    assert first.queued_until == second.queued_until == 160.0
+    assert learner.record_turn(told(110.0, words.fresh(64))).turn_index == 3
+    learner.mark_queued(second)
+    assert (second.turn_index, second.queued_until) == (3 + 1 / 2, 170.0)
+
+
+@pytest.mark.parametrize("is_leaf", [True, False])
+def test_hints_are_taken_of_a_context_that_nothing_cached_continues(is_leaf: bool) -> None:
+    learner, said = Learner(Config("etlru", THRESHOLD), 10_000, PAGE), Hints(returns_in_s=30.0)
+    known = learner.record_turn(told(0.0, range(640), hints=said), is_leaf)
+    assert (learner.candidates.takes_hints, known.hints) == ((True, said) if is_leaf else (False, None))
+    learner.record_turn(told(1.0, range(1_000, 1_640), hints=said))
+    inner = learner.record_turn(told(2.0, range(2_000, 2_640), hints=said), is_leaf)
+    assert inner.hints == (said if is_leaf else None)
+
+
+def test_who_is_not_recorded_was_used_now_and_is_nobody() -> None:
+    learner, words = Learner(Config("etlru", THRESHOLD), 10_000, PAGE), Words()
+    for stamp in (0.0, 40.0, 70.0):
+        learner.record_turn(told(stamp, words.fresh(64)))
+    newcomer = learner.newcomer()
+    assert (newcomer.number, newcomer.stamp, newcomer.turn_index) == (0, 70.0, 3)
+
+
+def test_a_conversation_that_a_client_ends_leaves_its_claim_to_others() -> None:
+    learner, words, claim = Learner(Config("etlru", THRESHOLD), 6_400, PAGE), Words(), Hints(returns_in_s=600.0)
+    first, second = (learner.record_turn(told(0.0, words.fresh(1_600), hints=claim)) for _ in range(2))
+    assert (first.hints, second.hints) == (claim, claim.without_claims()), "1,600 tokens are a quarter of the pool"
+    learner.end_conversation(first)
+    assert learner.record_turn(told(1.0, words.fresh(1_600), hints=claim)).hints == claim
 
 
 def test_a_conversation_that_a_client_ends_is_watched_no_more() -> None:

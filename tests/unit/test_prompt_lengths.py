@@ -121,6 +121,29 @@ def test_what_has_hardly_changed_is_what_it_was() -> None:
     assert changed.quantiles[0] > 4_900
 
 
+@pytest.mark.parametrize(("before", "now", "stays"), [(1_000, 751, True), (1_000, 749, False), (750, 1_001, False)])
+def test_a_change_of_more_than_a_quarter_of_the_larger_is_one(before: int, now: int, stays: bool) -> None:
+    one, other = (NextPrompts((tokens,) * 7) for tokens in (before, now))
+    assert one.is_close_to(other) == other.is_close_to(one) == stays
+    kinds = [NextPrompts((500,) * 7, ((500,) * 7, (tokens,) * 7)) for tokens in (before, now)]
+    assert kinds[0].is_close_to(kinds[1]) == stays, "of one kind alone"
+    assert not one.is_close_to(NextPrompts(one.quantiles, (one.quantiles,))), "it tells kinds apart"
+
+
+def test_the_lengths_that_are_remembered_are_the_last_the_oldest_first() -> None:
+    prompts = PromptLengths()
+    for tokens in range(2_500):
+        prompts.count_prompt(tokens, tokens % 16)
+    assert prompts.snapshot() == tuple((tokens, tokens % 16) for tokens in range(500, 2_500))
+
+
+def test_the_chance_of_a_level_is_the_middle_between_its_quantile_and_the_next_shorter() -> None:
+    found = learned(*((1, tokens, SHORT) for tokens in range(1_001)))
+    assert found.quantiles == (998, 985, 950, 850, 600, 300, 100)
+    middles = [1 - (longer + shorter) / 2 for longer, shorter in pairwise(LEVELS)]
+    assert found.probabilities == (0.0, *(pytest.approx(chance) for chance in middles), 1.0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 15)), min_size=1, max_size=200))
 def test_quantiles_fall_from_step_to_step_and_were_all_seen(seen: list[tuple[int, int]]) -> None:
     found = learned(*((1, tokens, kind) for tokens, kind in seen))
