@@ -66,6 +66,19 @@ def test_a_fit_of_many_turns_is_spread_over_more_turns_than_one_of_few() -> None
     assert turns_taken(100) > 1, "no turn does all of it"
 
 
+@pytest.mark.parametrize(("before", "begins"), [(0, 64), (400, 500)])
+def test_after_a_restart_the_next_fit_begins_when_a_quarter_was_added(before: int, begins: int) -> None:
+    log, again = TurnLog(), TurnLog()
+    for number in range(before):
+        log.write_turn(NOTHING_KNOWN, float(number))
+    again.restore(log.snapshot())
+    refits = Refits(again)
+    refits.restore(HazardModel())
+    while not refits.under_way:
+        again.write_turn(NOTHING_KNOWN, 1.0)
+    assert again.written == begins
+
+
 def test_a_refit_replaces_the_model_with_one_of_the_data_at_its_start() -> None:
     log = TurnLog()
     refits = Refits(log)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
 import pytest
 
+from radix_tlru.learning.prefix_index import STEPS
 from radix_tlru.learning.shadow_cache import ShadowCache
-from radix_tlru.policy.models import AnyPrompt, Recency
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Recency
 from radix_tlru.policy.policy import Policy
-from tests.helpers.turns import THRESHOLD, Words, new_conversations, told
+from tests.helpers.turns import PAGE, THRESHOLD, Words, new_conversations, told
 
 LRU = Policy(Recency(), AnyPrompt(), THRESHOLD, median_weight=1.0)
 
@@ -148,3 +150,112 @@ def test_what_only_branches_share_counts_for_as_many_as_a_line_until_it_is_commo
     shared = 1_448  # of 2,000 tokens, as they are found by hashes at few depths
     assert resident[:2] == [4 * 2_500, 4 * (shared + 2 * (2_500 - shared))]
     assert resident[-1] == shared + 4 * 10 * (2_500 - shared)
+
+
+def shared_len(one: list[int], other: list[int]) -> int:
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]), min(len(one), len(other))
+    )
+
+
+def assert_sound(shadow: ShadowCache) -> None:
+    """Nodes know how many lines and nodes begin below them; those with none, and tokens, are in the order."""
+    below = Counter(id(node) for node in shadow._node_above.values())
+    below.update(id(node.parent) for node in shadow._nodes.values() if node.parent is not None)
+    for node in shadow._nodes.values():
+        assert node.children == below[id(node)]
+        assert node.parent is None or shadow._nodes[node.parent.number] is node.parent
+        assert (node.leaf_id in shadow._childless) == (not node.children) == (node.leaf_id != 0)
+        assert node.start <= node.end
+        assert node.end > node.start or node.children
+    assert set(shadow._leaves) == {*shadow._ids.values(), *shadow._childless}
+    assert shadow._resident == held(shadow)
+
+
+@pytest.mark.parametrize("capacity", [6_000, 20_000, 1_000_000])
+@pytest.mark.parametrize("seed", range(8))
+def test_a_shadow_that_samples_is_sound_whoever_leaves_which_path_where(seed: int, capacity: int) -> None:
+    """Half of the conversations are not sampled; those that are find what they share with one of them, to a step."""
+    random, words = Random(seed), Words()
+    shadow, conversations = ShadowCache(LRU, capacity, PAGE), new_conversations()
+    contexts: list[list[int]] = [words.fresh(4_000)]
+    sampled: dict[int, bool] = {}
+    seen: list[list[int]] = []  # contexts of those that are
+    for at in range(200):
+        left = random.choice(contexts[-12:])
+        context = [
+            *left[: random.choice((len(left), random.randrange(len(left))))],
+            *words.fresh(random.randrange(600)),
+        ]
+        contexts.append(context)
+        served = told(float(at), context)
+        known = conversations.record_turn(served, is_leaf=True)
+        if sampled.setdefault(known.number, random.random() < 0.5):
+            found = shadow.serve(known, served)
+            assert found - STEPS[0] < max((shared_len(context, other) for other in seen), default=0)
+            seen.append(context)
+            assert_sound(shadow)
+
+
+def lengths_of(words: Words, shadow: ShadowCache, lengths: list[int]) -> list[int]:
+    """What a shadow holds after each of as many conversations of such lengths."""
+    conversations, resident = new_conversations(), []
+    for at, length in enumerate(lengths):
+        served = told(float(at), words.fresh(length))
+        shadow.serve(conversations.record_turn(served, is_leaf=True), served)
+        assert shadow._resident == held(shadow)
+        resident.append(shadow._resident)
+    return resident
+
+
+def test_of_a_context_that_does_not_fit_in_the_beginning_is_held_and_all_of_it_is_the_history() -> None:
+    shadow, conversations, words = ShadowCache(LRU, 4_000, 1, one_in=4), new_conversations(), Words()
+    context = words.fresh(5_000)
+    first, again = told(0.0, context), told(9.0, [*context, *words.fresh(100)])
+    assert shadow.serve(conversations.record_turn(first, is_leaf=True), first) == 0
+    (leaf,) = shadow._leaves.values()
+    assert (leaf.end, leaf.history, shadow._resident) == (1_000, 5_000, 4_000)
+    assert shadow.serve(conversations.record_turn(again, is_leaf=True), again) == 1_000
+
+
+def test_a_full_shadow_makes_room_for_a_trim_chunk_of_each_conversation_that_a_line_stands_for() -> None:
+    """Lines of 50 tokens stand for 200. Five fit in; for the sixth a chunk of 100 tokens has to go, which is two."""
+    shadow = ShadowCache(replace(LRU, trim_chunk=100), 1_000, 1, one_in=4)
+    assert lengths_of(Words(), shadow, [50] * 6) == [200, 400, 600, 800, 1_000, 800]
+
+
+def test_what_is_shared_is_held_in_whole_pages() -> None:
+    shadow, conversations, words = ShadowCache(LRU, 100_000, PAGE), new_conversations(), Words()
+    path, found = words.fresh(2_000), []
+    for at in range(2):
+        served = told(float(at), [*path, *words.fresh(400)])
+        found.append(shadow.serve(conversations.record_turn(served, is_leaf=True), served))
+    assert found == [0, 1_440], "1,448 tokens are known to be shared, half a page more than 90"
+    assert shadow._resident == held(shadow) == 1_440 + 2 * 960
+
+
+def test_a_shared_prefix_is_worth_the_longest_history_behind_it() -> None:
+    shadow, conversations, words = ShadowCache(LRU, 100_000, 1), new_conversations(), Words()
+    path = words.fresh(2_000)
+    for at, own in enumerate((900, 400)):
+        served = told(float(at), [*path, *words.fresh(own)])
+        shadow.serve(conversations.record_turn(served, is_leaf=True), served)
+    for number in (1, 2):
+        shadow._evict(shadow._ids[number], 1_448)
+    (leaf,) = shadow._leaves.values()
+    assert (leaf.start, leaf.end, leaf.history) == (0, 1_448, 2_900)
+    (shared,) = shadow._childless
+    shadow._evict(shared, 1_000)
+    (leaf,) = shadow._leaves.values()
+    assert (leaf.start, leaf.end, leaf.history) == (0, 1_000, 2_900)
+    assert shadow._resident == held(shadow) == 1_000
+
+
+def test_leaves_get_the_prices_of_another_policy_turn_by_turn() -> None:
+    policy = Policy(Recency(), FixedPrompt(100), THRESHOLD, median_weight=0.5)
+    shadow, words = ShadowCache(policy, 1_000_000, 1), Words()
+    lengths_of(words, shadow, [1_000] * 100)
+    shadow.order.switch_policy(replace(policy, threshold=2 * THRESHOLD))
+    assert len(shadow.order._pricings) == 2
+    lengths_of(words, shadow, [1_000] * 10)
+    assert len(shadow.order._pricings) == 1
