@@ -89,7 +89,6 @@ class Conversations:
             return None
         conversation = copy.copy(before)  # which is recognised as before
         conversation.context_len = conversation.reusable_len = turn.context_len
-        conversation.checkpoint = conversation.last_prompt = conversation.chain_start = 0
         return conversation
 
     # ---- what it repeats of the last answer ----
