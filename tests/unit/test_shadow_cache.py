@@ -225,7 +225,8 @@ def test_a_full_shadow_makes_room_for_a_trim_chunk_of_each_conversation_that_a_l
 
 
 def test_what_is_shared_is_held_in_whole_pages() -> None:
-    shadow, conversations, words = ShadowCache(LRU, 100_000, PAGE), new_conversations(), Words()
+    shadow, conversations, words = ShadowCache(LRU, 100_007, PAGE), new_conversations(), Words()
+    assert shadow.capacity == 100_000
     path, found = words.fresh(2_000), []
     for at in range(2):
         served = told(float(at), [*path, *words.fresh(400)])
