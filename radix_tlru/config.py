@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Literal, get_args
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "ConfigError",
     "PolicyName",
     "one_line",
+    "shown",
 ]
 
 PolicyName = Literal["tlru", "etlru", "lru"]
@@ -310,6 +313,13 @@ def _is_number(value: Any) -> bool:
 def one_line(text: str) -> str:
     """The text with whatever would break its line, or is not to be seen, as an escape."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def shown(value: Any) -> str:
+    """How a value that came as JSON begins, in 80 characters at most."""
+    # So many pieces, of a character at least: all of it may be nested more deeply than Python can write.
+    text = "".join(islice(json.JSONEncoder(default=repr).iterencode(value), 81))
+    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def _plain(value: Any) -> str:

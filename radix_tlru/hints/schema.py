@@ -17,10 +17,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple, TypeGuard
 
-from radix_tlru.config import one_line
+from radix_tlru.config import one_line, shown
 
 __all__ = [
     "HIGHEST",
@@ -59,9 +58,7 @@ class HintsError(ValueError):
     """A hint that cannot be read; the message is one line naming the field, its value and what is allowed."""
 
     def __init__(self, field: str, value: Any, allowed: str) -> None:
-        # So many pieces, of a character at least: all of it may be nested more deeply than Python can write.
-        shown = "".join(islice(json.JSONEncoder(default=repr).iterencode(value), 81))
-        super().__init__(one_line(f"{field} {shown if len(shown) <= 80 else shown[:77] + '...'}: must be {allowed}"))
+        super().__init__(one_line(f"{field} {shown(value)}: must be {allowed}"))
 
 
 class Range(NamedTuple):

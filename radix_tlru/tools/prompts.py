@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from radix_tlru.config import ConfigError
+from radix_tlru.config import ConfigError, shown
 
 __all__ = ["MOST_PROMPTS", "Prompt", "read_prompts"]
 
@@ -99,12 +99,12 @@ def _parsed(text: str, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        raise ConfigError(f"{where}: {_shown(text.strip())}: must be JSON") from None
+        raise ConfigError(f"{where}: {shown(text.strip())}: must be JSON") from None
 
 
 def _prompt(given: Any, where: str, name: str) -> Prompt:
     if not isinstance(given, Mapping):
-        raise ConfigError(f"{where}: {_shown(given)}: must be an object with one of {', '.join(_SAID_BY)}")
+        raise ConfigError(f"{where}: {shown(given)}: must be an object with one of {', '.join(_SAID_BY)}")
     for field, value in given.items():
         if field not in _FIELDS:
             raise _error(where, field, value, f"left out; known are {', '.join(_FIELDS)}")
@@ -153,9 +153,4 @@ _CHECKS = {
 
 
 def _error(where: str, field: str, value: Any, allowed: str) -> ConfigError:
-    return ConfigError(f"{where}: {field} {_shown(value)}: must be {allowed}")
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    return ConfigError(f"{where}: {field} {shown(value)}: must be {allowed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,16 @@ def test_a_name_is_that_of_one_prompt(tmp_path: Path) -> None:
     file = written(tmp_path, {"text": "a", "name": "n"}, {"text": "b", "name": "n"})
     with pytest.raises(ConfigError, match=r'row 2: name "n": must be another one than that of .*, row 1$'):
         read_prompts(file)
+
+
+def test_a_row_is_refused_in_one_line_however_deeply_it_is_nested(tmp_path: Path) -> None:
+    """Where Python still reads it and cannot write it, as where it cannot read it."""
+    file = tmp_path / "prompts.jsonl"
+    for depth in range(1, sys.getrecursionlimit()):
+        file.write_text(f'{{"text": {"[" * depth}{"]" * depth}}}')
+        with pytest.raises(ConfigError, match=r"^.*, row 1: .*: must be ") as error:
+            read_prompts(file)
+        assert len(str(error.value)) < len(str(file)) + 150
 
 
 JSON = st.recursive(
