@@ -146,13 +146,14 @@ def read(text: str, url: str) -> Snapshot:
     def total(name: str) -> float:
         return sum(sample.value for sample in samples if sample.name == f"sglang:{name}")
 
+    keys = sorted(ranks, key=_numbers)
     prompt = total("prompt_tokens_total")
     return Snapshot(
         url,
         time.monotonic(),
         next((sample.labels["model_name"] for sample in samples if "model_name" in sample.labels), "unknown model"),
         total("cached_tokens_total") / prompt if prompt else None,
-        tuple(Rank(_name(key, list(ranks)), ranks[key], dict(key).get("dp_rank", "")) for key in sorted(ranks)),
+        tuple(Rank(_name(key, keys), ranks[key], dict(key).get("dp_rank", "")) for key in keys),
         _warm(samples),
         _ahead(samples),
     )
@@ -174,6 +175,11 @@ def _ahead(samples: Iterable[_Sample]) -> Ahead | None:
     answers = {sample.labels["outcome"]: sample.value for sample in found if "outcome" in sample.labels}
     tokens = sum(sample.value for sample in found if sample.name == f"{_AHEAD}prefilled_tokens_total")
     return Ahead(answers, tokens) if answers else None
+
+
+def _numbers(key: tuple[tuple[str, str], ...]) -> list[tuple[str, int, str]]:
+    """What sorts ranks by their numbers: 10 is after 9."""
+    return [(label, len(value), value) for label, value in key]
 
 
 def _name(key: tuple[tuple[str, str], ...], keys: list[tuple[tuple[str, str], ...]]) -> str:

@@ -267,8 +267,12 @@ def test_a_server_is_asked_by_any_way_to_write_its_url(served: str, url: str) ->
     assert isinstance(snapshot.ranks[0], Rank)
 
 
-def test_once_prints_one_frame(served: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", served, "--once"]) == 0
+@pytest.mark.parametrize("how", [["--once"], []], ids=["once", "no terminal"])
+def test_once_prints_one_frame(
+    how: list[str], served: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", None)  # there is no second look
+    assert main(["top", served, *how]) == 0
     printed = capsys.readouterr()
     assert "radix-tlru top" in printed.out
     assert "Next to go" in printed.out
