@@ -111,6 +111,15 @@ def test_nothing_is_told_of_what_was_not_streamed_or_given_up() -> None:
     assert requests.come("b", 6.0) == (FirstToken("a", pytest.approx(100.0)),)
 
 
+def test_who_was_refused_does_not_wait_though_nobody_has_fetched_the_answer_yet() -> None:
+    requests = Requests()
+    requests.come("refused", 1.0)
+    requests.in_flight["refused"].time_stats.set_finished_time(1.1)
+    assert requests.come("a", 2.0) == ()
+    requests.answer("a", 2.1)
+    assert requests.come("b", 3.0) == (FirstToken("a", pytest.approx(100.0)),)
+
+
 def test_each_replica_has_a_chance_to_be_told() -> None:
     requests = Requests(replicas=2)
     told = []

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import time
+from array import array
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
+from sglang.srt.managers.utils import HEALTH_CHECK_RID_PREFIX
+from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.plugins.hook_registry import HookRegistry
+from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
@@ -16,8 +24,9 @@ from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.order import REPRICED, EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
-from radix_tlru.sglang.requests.first_tokens import FirstToken
-from radix_tlru.sglang.scheduler.batches import install
+from radix_tlru.sglang.requests.first_tokens import FirstToken, dump_first_tokens
+from radix_tlru.sglang.requests.metadata import KEY
+from radix_tlru.sglang.scheduler.batches import batch_launched, batch_processed, install, prefill_of
 from radix_tlru.sglang.scheduler.stopwatch import Stopwatch
 from tests.helpers import rank
 from tests.helpers.caches import Driver, our_cache
@@ -238,6 +247,70 @@ def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest
             install(Config())
     finally:
         del HookRegistry._hooks[gone]
+
+
+# ---- batches ----
+
+
+def asked(rid: str, *told: FirstToken, **fields: Any) -> Req:
+    """A request of a client that reports these first tokens; ``fields`` of it are set as they are."""
+    metadata = {"stamp": 0.0, "hints": None, "first_tokens": dump_first_tokens(told)}
+    params = SamplingParams(max_new_tokens=8, custom_params={KEY: metadata})
+    req = Req(rid=rid, origin_input_text="", origin_input_ids=array("q", [1]), sampling_params=params)
+    for name, value in fields.items():
+        setattr(req, name, value)
+    return req
+
+
+def batch_of(*reqs: Req, mode: ForwardMode = ForwardMode.EXTEND, **fields: Any) -> ScheduleBatch:
+    return ScheduleBatch(reqs=list(reqs), forward_mode=mode, extend_num_tokens=100, **fields)
+
+
+X, Y, Z = (FirstToken(name, 50.0) for name in "xyz")
+
+
+def test_a_prefill_is_of_the_prompts_in_a_batch_and_not_of_those_that_decode_in_it() -> None:
+    decodes = asked("c", Z)
+    mixed = batch_of(asked("a", X), asked("b", Y), decodes, mode=ForwardMode.MIXED, decoding_reqs=[decodes])
+    assert prefill_of(mixed) == PrefillBatch(("a", "b"), None, 100, (X, Y))
+    assert prefill_of(batch_of(decodes, mode=ForwardMode.DECODE)) is None
+
+
+def test_a_prompt_reports_first_tokens_once_when_it_is_prefilled_to_its_end() -> None:
+    """In chunks it is in several batches, and after it was retracted in another one."""
+    begun = asked("a", X, inflight_middle_chunks=1)
+    assert prefill_of(batch_of(begun, asked("b", Y))) == PrefillBatch(("a", "b"), "a", 100, (Y,))
+    begun.inflight_middle_chunks = 0
+    assert prefill_of(batch_of(begun)) == PrefillBatch(("a",), None, 100, (X,))
+    again, left = asked("a", X, retracted_stain=True), asked("b", Y, finished_reason=FINISH_ABORT())
+    assert prefill_of(batch_of(again, left, asked("c", Z))) == PrefillBatch(("a", "b", "c"), None, 100, (Z,))
+
+
+def test_of_checks_of_health_nobody_waits_for_a_first_token() -> None:
+    check = asked(f"{HEALTH_CHECK_RID_PREFIX}_1")
+    assert prefill_of(batch_of(check)) is None
+    assert prefill_of(batch_of(check, asked("a"))) == PrefillBatch((check.rid, "a"), None, 100)
+
+
+def test_a_prefill_is_timed_by_how_its_device_computes_until_that_cannot_be_done() -> None:
+    """In step with the host it is done when it was run, which is seen first; else when its result is processed."""
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    live = driver.cache.live_threshold
+
+    def process(number: int, device: str, *, seen: bool = False) -> int:
+        scheduler = SimpleNamespace(tree_cache=driver.cache, device=device)
+        batch = batch_of(asked(f"{number}"), forward_iter=number, launch_ts=time.monotonic())
+        if seen:
+            batch_launched(None, scheduler, batch)
+        assert batch_processed(lambda *_: "processed", scheduler, batch) == "processed"
+        return int(live.samples)
+
+    assert process(1, "cpu") == 0, "nobody saw it run"
+    assert process(2, "cuda") == 1
+    assert process(3, "cpu", seen=True) == 2
+    driver.cache.tail.breaker.is_armed = True
+    live.stop_measuring(RuntimeError())
+    assert process(4, "cuda") == 2
 
 
 # ---- two ranks ----

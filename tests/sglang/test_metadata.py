@@ -16,11 +16,13 @@ from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from sglang.srt.entrypoints.http_server import ORJSONRequest
 from sglang.srt.entrypoints.openai.protocol import ResponsesRequest
 from sglang.srt.managers.io_struct import GenerateReqInput, TokenizedEmbeddingReqInput
-from sglang.srt.managers.tokenizer_manager import TokenizerManager
+from sglang.srt.managers.tokenizer_manager import ReqState, TokenizerManager
+from sglang.srt.observability.req_time_stats import APIServerReqTimeStats
 from sglang.srt.sampling.sampling_params import SamplingParams
 
 from radix_tlru import Config
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, Range
+from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.sglang.requests import metadata
 from tests.helpers.runs import Run
 
@@ -48,6 +50,29 @@ def test_a_request_of_a_server_without_our_flags_is_left_as_it_is() -> None:
     stock.server_args._radix_tlru_config = None
     metadata.add_metadata(asked, stock)
     assert asked.sampling_params.custom_params == {"tlru": 5}
+
+
+@pytest.mark.parametrize(
+    ("config", "workers", "reports"),
+    [(Config(), 1, True), (Config(), 2, False), (Config(threshold=600), 1, False)],
+    ids=["learned", "several processes", "pinned"],
+)
+def test_first_tokens_are_reported_where_they_are_learned_from_and_one_process_sees_all(
+    config: Config, workers: int, reports: bool
+) -> None:
+    taking, told = manager(config=config), []
+    taking.server_args.tokenizer_worker_num = workers
+    for number, rid in enumerate("ab", start=1):
+        times = APIServerReqTimeStats()
+        times.set_created_time(float(number))
+        taking.rid_to_state[rid] = ReqState([], False, asyncio.Event(), GenerateReqInput(rid=rid), times)
+        asked = tokenized(stream=True)
+        asked.rid = rid
+        metadata.add_metadata(asked, taking)
+        told.append(metadata.first_tokens_of(asked))
+        times.set_first_token_time(number + 0.25)
+        times.set_response_sent_to_client_time(number + 0.25)
+    assert told == [(), (FirstToken("a", 250.0),) if reports else ()]
 
 
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:
@@ -129,13 +154,15 @@ def test_of_two_requests_that_were_made_before_either_was_taken_in_each_has_its_
     assert asyncio.run(taken_in()) == [(Range(0, None, HIGHEST, LONGEST_S),), None]
 
 
-def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told() -> None:
+def test_a_wrong_field_is_refused_by_name_where_a_client_can_be_told(caplog: pytest.LogCaptureFixture) -> None:
     said = {"nvext": {"agent_hints": {"osl": "long"}}}
     with pytest.raises(ValueError, match=r'^nvext\.agent_hints\.osl "long": must be a whole number'):
         metadata.add_metadata(tokenized(said, stream=True), manager())
     asked = tokenized(said, stream=True)
     metadata.add_metadata(asked, manager("prefill"))
     assert metadata.metadata_of(asked).hints is None
+    (logged,) = caplog.messages
+    assert logged.startswith('radix_tlru: a request is served without its hints: nvext.agent_hints.osl "long": must be')
 
 
 def over_http(body: dict[str, Any], headers: dict[str, str] | None = None) -> ORJSONRequest:
