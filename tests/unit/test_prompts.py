@@ -100,6 +100,7 @@ WRONG = [
     ({"messages": [{"content": "Hi"}]}, 'messages [{"content": "Hi"}]: must be'),
     ({"text": "a", "tools": TOOLS}, "tools ["),
     ({"text": "a", "name": "b\nc"}, 'name "b\\nc": must be a text that is not empty, of one line'),
+    ({"text": "a", "name": "\x1b[2J"}, 'name "\\u001b[2J": must be a text that is not empty, of one line'),
     ({"text": "a", "lora_path": 1}, "lora_path 1: must be a text"),
     ({"text": "a", "cache_salt": None}, "cache_salt null: must be a text"),
 ]
@@ -134,6 +135,11 @@ def test_what_is_no_file_of_prompts_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             read_prompts(file)
+
+
+def test_a_file_may_have_a_thousand_prompts(tmp_path: Path) -> None:
+    file = written(tmp_path, *({"text": "a"} for _ in range(MOST_PROMPTS)))
+    assert len(read_prompts(file)) == MOST_PROMPTS == 1_000
 
 
 def test_a_name_is_that_of_one_prompt(tmp_path: Path) -> None:

@@ -119,6 +119,21 @@ def test_where_a_server_names_no_adapter_none_is_asked_for(models: Any, said: st
         Warmer(url, [ids(2, lora_path="base")])
 
 
+@pytest.mark.parametrize(
+    ("status", "text", "said"),
+    [
+        (404, '{"error": {"message": "no such model"}}', "no such model"),
+        (400, '["no"]', '["no"]'),
+        (400, '{"error": "no"}', '{"error": "no"}'),
+        (503, "", "Service Unavailable"),
+    ],
+)
+def test_whatever_a_server_refuses_a_prompt_with_is_told(status: int, text: str, said: str) -> None:
+    with answering({**ANSWERS, "/v1/tokenize": (status, text)}) as url, pytest.raises(ServerError) as refused:
+        Warmer(url, [ONCE])
+    assert str(refused.value) == f"row 1: text: {url}/v1/tokenize: HTTP {status}: {said}"
+
+
 def test_a_prompt_was_cached_as_far_as_on_the_replica_that_had_least_of_it() -> None:
     with answering(InTurn(2, 0, 1, dp_size=3)) as url:
         assert Warmer(url, [ONCE]).warm() == [Warmed("once", 2, 0)]
