@@ -53,12 +53,18 @@ def test_a_request_of_a_server_without_our_flags_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "workers", "reports"),
-    [(Config(), 1, True), (Config(), 2, False), (Config(threshold=600), 1, False)],
-    ids=["learned", "several processes", "pinned"],
+    ("config", "workers", "kind", "reports"),
+    [
+        (Config(), 1, {"stream": True}, True),
+        (Config(), 2, {"stream": True}, False),
+        (Config(threshold=600), 1, {"stream": True}, False),
+        (Config(), 1, {"stream": False}, False),
+        (Config(), 1, {}, False),
+    ],
+    ids=["learned", "several processes", "pinned", "not streamed", "an embedding"],
 )
 def test_first_tokens_are_reported_where_they_are_learned_from_and_one_process_sees_all(
-    config: Config, workers: int, reports: bool
+    config: Config, workers: int, kind: dict[str, bool], reports: bool
 ) -> None:
     taking, told = manager(config=config), []
     taking.server_args.tokenizer_worker_num = workers
@@ -66,7 +72,7 @@ def test_first_tokens_are_reported_where_they_are_learned_from_and_one_process_s
         times = APIServerReqTimeStats()
         times.set_created_time(float(number))
         taking.rid_to_state[rid] = ReqState([], False, asyncio.Event(), GenerateReqInput(rid=rid), times)
-        asked = tokenized(stream=True)
+        asked = tokenized(**kind)
         asked.rid = rid
         metadata.add_metadata(asked, taking)
         told.append(metadata.first_tokens_of(asked))
@@ -207,8 +213,8 @@ def test_what_an_operator_prefers_is_for_requests_that_say_nothing_themselves() 
     """With ``--preferred-sampling-params`` SGLang fills in custom parameters, as if the client had given them."""
     preferred = {"retention_seconds": 60, "mine": 1}
 
-    def kept_s(headers: dict[str, str], **top: Any) -> list[float]:
-        taking, asked = manager(), tokenized({**preferred, "thinking_budget": 7}, stream=True)
+    def kept_s(headers: dict[str, str], own: dict[str, Any] | None = None, **top: Any) -> list[float]:
+        taking, asked = manager(), tokenized({**preferred, "thinking_budget": 7, **(own or {})}, stream=True)
         taking.preferred_sampling_params = {"custom_params": preferred}
         metadata.note_hints(lambda *_: metadata.add_metadata(asked, taking), taking, asked, over_http(top, headers))
         hints = metadata.metadata_of(asked).hints
@@ -219,6 +225,7 @@ def test_what_an_operator_prefers_is_for_requests_that_say_nothing_themselves() 
     assert kept_s({}, tlru={"conversation_ends": True}) == []
     assert kept_s({"x-tlru": '{"retention_seconds": 9}'}) == [9.0]
     assert kept_s({"x-tlru": "{}"}) == []
+    assert kept_s({}, {"retention_seconds": 9}, tlru={}) == [9.0], "its own, in either place"
 
 
 HELD = json.dumps({"retention_seconds": 60})
@@ -232,6 +239,8 @@ def test_a_header_says_what_a_body_without_hints_does_not() -> None:
 
 
 def test_of_a_body_and_a_header_the_body_is_believed() -> None:
+    with pytest.raises(ValueError, match=r'^retention_seconds "long": must be'):
+        said_by({"x-tlru": HELD}, {"retention_seconds": "long"})
     for text in (HELD, "not JSON"):
         assert said_by({"x-tlru": text}, {"tlru": {"conversation_ends": True}}).retention == ()
         assert said_by({"x-tlru": text}, tlru={"conversation_ends": True}).retention == ()
@@ -277,6 +286,18 @@ def test_wrong_hints_without_custom_parameters_are_refused_before_serving(kind: 
     named = "header x-tlru: retention_seconds" if in_header else "retention_seconds"
     assert refused.value.detail.startswith(f'{named} "long": must be a number of seconds')
     assert kept(kind, hints, headers, mode="prefill") is None
+
+
+def test_a_server_without_our_flags_in_the_same_process_does_not_look_at_hints() -> None:
+    stock = manager()
+    stock.server_args._radix_tlru_config = None
+
+    async def served(*_asked: Any) -> str:
+        return "served"
+
+    raw = over_http({"retention_seconds": "long"})
+    serving = SimpleNamespace(tokenizer_manager=stock)
+    assert asyncio.run(metadata.check_hints(served, serving, None, raw)) == "served"
 
 
 def test_a_wrong_header_is_refused_by_name_where_a_client_can_be_told() -> None:
