@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -116,6 +117,38 @@ def test_a_save_that_fails_is_said_and_tried_again(file: StateFile, caplog: pyte
     assert file.load().seen.turns == SAVE_EVERY
 
 
+def test_a_save_begins_when_the_one_before_has_ended(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache, goes_on, saves, save = started(file), threading.Event(), list[str](), StateFile.save
+    state, learner = cache.tail.state, cache.tail.learner
+
+    def saved(file: StateFile, state: LearnedState, at: str) -> None:
+        goes_on.wait()
+        saves.append(at)
+        save(file, state, at)
+
+    monkeypatch.setattr(StateFile, "save", saved)
+    for _ in range(3):
+        state.count_turns(learner, SAVE_EVERY)
+    goes_on.set()
+    counts = []
+    for turns in (0, 1, SAVE_EVERY - 2, 1):
+        state.wait()
+        counts.append(len(saves))
+        state.count_turns(learner, turns)
+    assert state.wait()
+    assert (counts, len(saves)) == ([1, 2, 2, 2], 3), "the turns that one missed are in the next"
+
+
+def test_a_server_that_has_learned_nothing_new_leaves_the_file_as_it_is(file: StateFile) -> None:
+    serving, idle = started(file), started(file)
+    serve(serving, 10)
+    serving.release_host_resources()
+    before = file.path.read_bytes()
+    idle.release_host_resources()
+    assert file.path.read_bytes() == before
+    assert file.load().seen.turns == 10
+
+
 def test_two_servers_with_one_file_are_told_so(file: StateFile, caplog: pytest.LogCaptureFixture) -> None:
     first, second = started(file), started(file)
     said = f"--tlru-state {file.path}: was written by another server meanwhile"
@@ -123,7 +156,10 @@ def test_two_servers_with_one_file_are_told_so(file: StateFile, caplog: pytest.L
         for seed in range(2):
             serve(first, SAVE_EVERY, seed)
             first.tail.state.wait()
-        assert said not in caplog.text, "it wrote it itself"
+        file.path.unlink()
+        first.tail.state.count_turns(first.tail.learner, SAVE_EVERY)
+        first.tail.state.wait()
+        assert said not in caplog.text, "it wrote it itself, or nobody did"
         serve(second, SAVE_EVERY)
         second.tail.state.wait()
     assert caplog.text.count(said) == 1
