@@ -258,3 +258,43 @@ def test_a_fault_that_all_ranks_meet_leaves_all_of_them_with_lru() -> None:
 def test_a_fault_that_one_rank_meets_alone_ends_another_before_their_batches_differ(failing: int) -> None:
     with pytest.raises(RuntimeError, match=rf"^radix_tlru: rank {failing} alone failed to choose what goes \(Broken"):
         two_ranks(failing)
+
+
+def fallen_back(after: int) -> Driver:
+    """A cache that evicts by lru since so many conversations."""
+    driver = learning()
+    use(driver)
+    for number in range(after):
+        turn(driver, f"{number}", 100)
+    driver.cache.tail.order.choose_victim = broken
+    use(driver)
+    return driver
+
+
+@pytest.mark.parametrize(("after", "alike"), [(1, True), (2, False)])
+def test_ranks_that_fall_back_between_the_same_steps_must_have_evicted_alike_until_then(
+    after: int, alike: bool
+) -> None:
+    one, other = Rank(0, fallen_back(1).cache.tail), Rank(1, fallen_back(after).cache.tail)
+    sent = one.share_requests(lambda _, received, own: [*received, *(own or ())], None, ["a request"])
+    if alike:
+        assert other.share_requests(lambda *_: sent, None, None) is sent
+        return
+    with pytest.raises(RuntimeError, match=r"^radix_tlru: rank 1 alone failed to choose what goes"):
+        other.share_requests(lambda *_: sent, None, None)
+
+
+def test_a_later_stage_of_a_pipeline_is_told_by_the_first_and_tells_nobody() -> None:
+    """Its first rank is given what the stage before received, and sends it on to the others of its stage."""
+    first, later = fallen_back(1), fallen_back(1)
+    later.cache.pp_rank = 1
+    sent = Rank(0, first.cache.tail).share_requests(lambda _, received, own: [*received, *own], None, ["a request"])
+    assert len(sent) == 2
+    given: list[Any] = []
+
+    def share(_receiver: Any, received: list[Any], own: Any) -> list[Any]:
+        given.append(own)
+        return received
+
+    assert Rank(2, later.cache.tail).share_requests(share, None, sent) is sent
+    assert given == [None]

@@ -6,6 +6,7 @@ from array import array
 
 import pytest
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.session.session_controller import Session
 
 from eval.caches.policies import simulated_cache
 from eval.caches.real import RealCache
@@ -77,6 +78,8 @@ def test_a_turn_says_what_a_reasoning_parser_counted() -> None:
     assert (turn.prompt_len, turn.answer_len, turn.thought_len, turn.context_len) == (400, 80, 30, 480)
     assert tuple(turn.answer_ids[-2:]) == (78, 79), "how it ends"
     assert (turn.session, turn.finish) == ("of the chat", "length")
+    streamed = served(range(400), range(80), session=Session(1_000, "that is streamed"))
+    assert turn_of(streamed, RadixKey(array("q", range(480))), 0.0).session == "that is streamed"
     salted = [turn_of(req, RadixKey(array("q", range(480)), adapter, cache_salt=salt), 0.0) for adapter, salt in UNLIKE]
     assert turn.namespace == 0
     assert len({0, *(each.namespace for each in salted)}) == 1 + len(UNLIKE), "each is a namespace of its own"

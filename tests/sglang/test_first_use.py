@@ -111,6 +111,14 @@ def test_what_is_prefilled_before_several_answers_counts_with_the_first_of_them(
     assert serve(BOOT + 6.0, 8, cached=1_299) == 2_000
 
 
+def test_what_was_prefilled_is_no_less_than_nothing_and_of_a_request_with_a_stamp() -> None:
+    """One that was retracted is looked up again with what it had answered so far."""
+    prefills = turns.Prefills()
+    for stamp, cached in ((BOOT, 20), (BOOT + 1.0, 101), (None, 20)):
+        prefills.add(served(range(100), [1], cached_tokens=cached), stamp)
+    assert [prefills.take(stamp) for stamp in (BOOT, BOOT, BOOT + 1.0, None)] == [80, 0, 0, 0]
+
+
 def test_a_context_that_is_asked_for_no_token_is_still_of_its_conversation(driver: Driver) -> None:
     ids = array("q", driver.fresh(TOKENS))
     driver.request(ids, prompt=TOKENS - 10, stamp=BOOT + 60 * OLD)
