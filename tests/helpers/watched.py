@@ -26,7 +26,7 @@ class Watched(Driver):
         self,
         policy: PolicyName,
         rank: int = 0,
-        threshold: int = THRESHOLD,
+        threshold: int | None = THRESHOLD,
         median_weight: float | None = 0.0,
         dry_run: bool = False,
         **others: Any,
@@ -43,7 +43,11 @@ class Watched(Driver):
             _gauge_cls = partial(Gauge, registry=self.registry)
 
         self.labels = {"cache_type": "TailRadixCache", "dp_rank": "0", "pp_rank": "0", "tp_rank": str(rank)}
-        self._metrics, self._random, self._now = Metrics(self.labels, self.tail), Random(1), 0.0
+        self._metrics, self._random, self._now = (
+            Metrics(self.labels, self.tail, self.cache.live_threshold),
+            Random(1),
+            0.0,
+        )
 
     def serve(self, requests: int) -> Snapshot:
         """So many turns, some seconds after each other."""

@@ -89,9 +89,9 @@ def test_the_next_victims_are_those_that_the_order_takes_next(snapshots: tuple[W
     for position, (victim, price) in enumerate(upcoming, start=1):
         told = {
             name: rank.by(f"next_victim_{name}", "position")[str(position)]
-            for name in ("cached_tokens", "keep_tokens", "cost", "return_rate", "exceed_probability")
+            for name in ("cached_tokens", "keep_tokens", "history_tokens", "cost", "return_rate", "exceed_probability")
         }
-        assert list(told.values()) == [victim.leaf.end, victim.keep, *price[:3]]
+        assert list(told.values()) == [victim.leaf.end, victim.keep, victim.leaf.history, *price[:3]]
     assert len(upcoming) == 5
 
 

@@ -9,7 +9,10 @@ import pytest
 
 from radix_tlru.config import PolicyName
 from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.objective.calibration import EVERY, PrefillBatch
+from radix_tlru.objective.overhead import FirstToken
 from radix_tlru.policy.models import Leaf, SingleGroup
+from radix_tlru.tools.scrape import read
 from tests.helpers.watched import Watched, row, shown
 
 
@@ -48,6 +51,36 @@ def test_with_a_threshold_in_force_they_are_counted() -> None:
     text = shown(snapshot)
     assert row(text, "TEL-safe now") == f"{tel_safe:,.0f} tokens could go, and all next turns stay within ξ"
     assert not any(map(math.isnan, rank.by("next_victim_exceed_probability", "position").values()))
+    assert rank.value("evictable_leaves") == len(watched.tail.order) > 0
+    assert rank.value("splits_total") == watched.tail.counts["splits"] > 0
+
+
+def test_once_nothing_can_be_evicted_no_victim_is_shown_however_short_the_last_look_is_ago() -> None:
+    watched = Watched("tlru")
+    victims = watched.serve(80).ranks[0].by("next_victim_cached_tokens", "position")
+    assert min(victims.values()) > 0
+    watched._metrics.victims.report()
+    watched.cache.reset()
+    watched._metrics.victims.report()
+    (rank,) = read(watched.text(), "http://server").ranks
+    assert set(rank.by("next_victim_cached_tokens", "position").values()) == {0.0}
+
+
+def test_what_the_threshold_is_learned_from_is_what_the_ranks_agreed_on() -> None:
+    """Prefills take 5 ms and 0.1 ms a token, first tokens 20 ms more: (100 - 20 - 5) / 0.1, in pages of 16, is 736."""
+    watched = Watched("tlru", threshold=None, ttft_slo_ms=100)
+    live, told = watched.cache.live_threshold, list[FirstToken]()
+    (before,) = watched.serve(0).ranks
+    assert [before.value(name) for name in ("threshold_samples", "alpha_ms_per_token", "overhead_ms")] == [0, 0, 0]
+    for number in range(EVERY):
+        tokens = 50 * (number + 1)
+        ms = 5.0 + 0.1 * tokens
+        live.count_batch(PrefillBatch((f"{number}",), None, tokens, tuple(told)), ms)
+        told = [FirstToken(f"{number}", ms + 20.0)]
+    (rank,) = watched.serve(0).ranks
+    names = ("alpha_ms_per_token", "beta_ms", "prefill_late_ratio", "overhead_ms", "threshold_tokens")
+    assert [rank.value(name) for name in names] == pytest.approx([0.1, 5.0, 1.0, 20.0, 736])
+    assert rank.value("threshold_samples") == live.samples == EVERY
 
 
 class BySteps(SingleGroup):
