@@ -277,11 +277,16 @@ def test_ranks_that_fall_back_between_the_same_steps_must_have_evicted_alike_unt
 ) -> None:
     one, other = Rank(0, fallen_back(1).cache.tail), Rank(1, fallen_back(after).cache.tail)
     sent = one.share_requests(lambda _, received, own: [*received, *(own or ())], None, ["a request"])
+
+    def share(_receiver: Any, _received: Any, own: Any) -> list[Any]:
+        assert own is None, "the first rank alone tells"
+        return sent
+
     if alike:
-        assert other.share_requests(lambda *_: sent, None, None) is sent
+        assert other.share_requests(share, None, None) is sent
         return
     with pytest.raises(RuntimeError, match=r"^radix_tlru: rank 1 alone failed to choose what goes"):
-        other.share_requests(lambda *_: sent, None, None)
+        other.share_requests(share, None, None)
 
 
 def test_a_later_stage_of_a_pipeline_is_told_by_the_first_and_tells_nobody() -> None:

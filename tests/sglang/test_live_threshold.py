@@ -297,9 +297,9 @@ def test_a_prefill_is_timed_by_how_its_device_computes_until_that_cannot_be_done
     driver = Driver(our_cache(4_000, ttft_slo_ms=100))
     live = driver.cache.live_threshold
 
-    def process(number: int, device: str, *, seen: bool = False) -> int:
+    def process(number: int, device: str, *, seen: bool = False, launched: bool = True) -> int:
         scheduler = SimpleNamespace(tree_cache=driver.cache, device=device)
-        batch = batch_of(asked(f"{number}"), forward_iter=number, launch_ts=time.monotonic())
+        batch = batch_of(asked(f"{number}"), forward_iter=number, launch_ts=time.monotonic() if launched else None)
         if seen:
             batch_launched(None, scheduler, batch)
         assert batch_processed(lambda *_: "processed", scheduler, batch) == "processed"
@@ -308,9 +308,10 @@ def test_a_prefill_is_timed_by_how_its_device_computes_until_that_cannot_be_done
     assert process(1, "cpu") == 0, "nobody saw it run"
     assert process(2, "cuda") == 1
     assert process(3, "cpu", seen=True) == 2
+    assert process(4, "cuda", launched=False) == 2, "what the device did not compute"
     driver.cache.tail.breaker.is_armed = True
     live.stop_measuring(RuntimeError())
-    assert process(4, "cuda") == 2
+    assert process(5, "cuda") == 2
 
 
 # ---- two ranks ----

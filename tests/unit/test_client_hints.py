@@ -50,6 +50,7 @@ def test_plain_priorities_keep_their_order_and_their_bounds(one: int, other: int
 
 def test_seconds_of_retention_are_how_long_a_priority_holds() -> None:
     assert retention(retention_seconds=90) == (Range(0, None, HIGHEST, 90.0),)
+    assert retention(highest=10, retention_seconds=90) == (Range(0, None, HIGHEST, 90.0),), "no priority was given"
     assert retention(highest=10, priority=10, retention_seconds=90) == (Range(0, None, HIGHEST, 90.0),)
     assert retention(highest=10, priority=-10, retention_seconds=90) == (Range(0, None, 0, 90.0),)
     assert retention(highest=10, priority=0, retention_seconds=90) == ()
@@ -65,6 +66,13 @@ def test_ranges_are_read_in_the_words_of_tensorrt_or_in_ours() -> None:
     theirs = {"token_start": 0, "token_end": 512, "priority": 80, "duration_ms": 30_000}
     ours = {"start": 512, "priority": 10}
     assert retention(retention=[theirs, ours]) == (Range(0, 512, 80, 30.0), Range(512, None, 10, LONGEST_S))
+    for said, read in (
+        ({"token_start": 512}, Range(512, None, 80, LONGEST_S)),
+        ({"token_end": 512}, Range(0, 512, 80, LONGEST_S)),
+        ({"duration_ms": 500}, Range(0, None, 80, 0.5)),
+        ({"duration_s": 500}, Range(0, None, 80, 500.0)),
+    ):
+        assert retention(retention=[{"priority": 80, **said}]) == (read,), "by one of their words alone"
 
 
 def test_a_retention_config_speaks_of_the_prompt_and_then_of_the_answer() -> None:
@@ -77,6 +85,7 @@ def test_a_retention_config_speaks_of_the_prompt_and_then_of_the_answer() -> Non
         "decode_retention_priority": 5,
         "decode_duration_ms": 1e12,
         "transfer_mode": "DRAM",
+        "directory": "/blocks",
     }
     assert retention(kv_cache_retention_config=config) == (
         Range(0, 100, 100, LONGEST_S),

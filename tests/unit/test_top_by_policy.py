@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from radix_tlru.config import PolicyName
+from radix_tlru.learning.guard import FIGURES
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.overhead import FirstToken
@@ -81,6 +82,17 @@ def test_what_the_threshold_is_learned_from_is_what_the_ranks_agreed_on() -> Non
     names = ("alpha_ms_per_token", "beta_ms", "prefill_late_ratio", "overhead_ms", "threshold_tokens")
     assert [rank.value(name) for name in names] == pytest.approx([0.1, 5.0, 1.0, 20.0, 736])
     assert rank.value("threshold_samples") == live.samples == EVERY
+
+
+@pytest.mark.parametrize("figure", FIGURES)
+def test_a_policy_that_may_not_be_in_force_is_told_by_the_number_of_its_figure(figure: str) -> None:
+    watched = Watched("etlru")
+    assert watched.tail.learner is not None
+    watched.tail.learner.rule.refused["etlru"] = figure
+    (rank,) = watched.serve(1).ranks
+    refused = rank.by("refused", "policy")
+    assert refused.pop("etlru") == 1 + FIGURES.index(figure)
+    assert set(refused.values()) == {0.0}
 
 
 class BySteps(SingleGroup):
