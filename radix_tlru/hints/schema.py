@@ -124,7 +124,7 @@ class Hints:
     def claim_s(self) -> float:
         """For how long (s) the hints make tokens dearer than they would be; 0: they do not."""
         held = [each.duration_s for each in self.retention if each.priority > NEUTRAL]
-        return min(max([self.awaited_s, *held]), LONGEST_S)
+        return max([self.awaited_s, *held])
 
     def without_claims(self) -> Hints:
         """The same with every claim neutral: its tokens cost what they would if nothing was said of them.

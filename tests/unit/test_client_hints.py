@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radix_tlru.hints.clients import FIELDS, Request, asks_for_prefill, read_header, read_hints, scaled_priority
-from radix_tlru.hints.schema import HIGHEST, LONGEST_S, NEUTRAL, Hints, HintsError, Range
+from radix_tlru.hints.schema import HIGHEST, LONGEST_S, MOST_RANGES, MOST_TOKENS, NEUTRAL, Hints, HintsError, Range
 
 PROMPT = 1_000
 ASKED = Request(prompt_len=PROMPT)
@@ -31,6 +31,22 @@ def test_a_request_without_a_field_has_no_hints() -> None:
 def test_our_own_object_is_read_as_it_is() -> None:
     hints = read_hints({"tlru": {"conversation_ends": True}}, ASKED)
     assert hints == Hints(conversation_ends=True)
+
+
+def test_what_is_said_may_be_as_much_as_its_bounds() -> None:
+    said = {"next_prompt_tokens": MOST_TOKENS, "returns_in_s": LONGEST_S, "conversation_ends": False}
+    assert Hints.parse(said) == Hints(next_prompt_tokens=MOST_TOKENS, returns_in_s=LONGEST_S)
+    last = {"start": MOST_TOKENS - 1, "end": MOST_TOKENS, "priority": HIGHEST, "duration_s": LONGEST_S}
+    assert retention(retention=[last] * MOST_RANGES) == (Range(*last.values()),) * MOST_RANGES
+    for beyond in ([last] * (MOST_RANGES + 1), [{**last, "end": MOST_TOKENS + 1}]):
+        with pytest.raises(HintsError, match=r"^retention"):
+            retention(retention=beyond)
+
+
+def test_where_claims_are_not_believed_all_else_is() -> None:
+    said = Hints(False, 300, 30.0, (Range(0, 64, HIGHEST, 60.0), Range(64, None, 0, 60.0)))
+    whole, kept, low = Range(0, None, NEUTRAL, 60.0), Range(0, 64, NEUTRAL, 60.0), Range(64, None, 0, 60.0)
+    assert said.without_claims() == Hints(False, 300, None, (whole, kept, low))
 
 
 def test_a_plain_priority_counts_only_where_the_server_says_so() -> None:
