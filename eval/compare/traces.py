@@ -12,7 +12,7 @@ from eval.parallel import in_parallel
 from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
-from eval.traces import GENERATORS, TraceError
+from eval.traces import TraceError, generator_of
 from eval.traces.variants import FIRST_TURNS, VARIANTS, sessions_of
 from eval.traces.working_set import working_set
 
@@ -88,7 +88,8 @@ def _entries(folder: Path) -> list[str]:
 def _with_seeds(name: str, seeds: Sequence[int]) -> list[str]:
     """The name once for each seed, if it is of a generator with a seed that was not given."""
     head, _, parameters = name.partition(":")
-    is_seeded = head in GENERATORS and "seed" in GENERATORS[head].defaults() and not Path(name).exists()
+    generator = generator_of(name)
+    is_seeded = generator is not None and "seed" in generator.defaults()
     given = any(pair.startswith("seed=") for pair in parameters.split(","))
     if not seeds or not is_seeded or given:
         return [name]

@@ -12,6 +12,7 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.grid import EVICTIONS
+from eval.traces.generators import GENERATORS
 from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
 from tests.helpers.paths import REPOSITORY
@@ -257,6 +258,15 @@ def test_seeds_are_added_to_what_is_generated(tmp_path: Path) -> None:
         "synthetic:conversations=20,seed=3",
         "synthetic:conversations=20,seed=4",
     }
+
+
+def test_a_trace_of_more_parameters_than_a_file_name_has_letters_is_generated(tmp_path: Path) -> None:
+    given = GENERATORS["subagents"].defaults() | {"sessions": 2, "seed": 1}
+    name = "subagents:" + ",".join(f"{key}={value}" for key, value in given.items())
+    assert len(name) > 255
+    flags = ["--capacity", "50%", "--threshold", "4k", "--policy", "lru", "--jobs", "1"]
+    assert main(["compare", "--out", str(tmp_path / "out"), "--trace", name, *flags]) == 0
+    assert {row["trace"] for row in rows(tmp_path / "out")} == {name}
 
 
 @pytest.mark.parametrize(
