@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import math
 import os
 import pickle
@@ -27,6 +26,7 @@ from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.state_file import Origin, StateFile, read_state
 from radix_tlru.policy.models import Leaf
 from tests.helpers.plain_hazards import random_features
+from tests.helpers.state_files import Values, changed
 from tests.helpers.turns import conversation, turn
 
 CAPACITY, PAGE, XI = 60_000, 16, 1_024
@@ -213,49 +213,39 @@ def test_a_file_keeps_its_mode_when_it_is_replaced(file: StateFile) -> None:
     assert file.path.stat().st_mode & 0o777 == 0o640
 
 
-def changed(file: StateFile, change: Callable[[dict[str, Any]], None]) -> None:
-    """Save the file again with another header or other arrays."""
-    with np.load(file.path) as archive:
-        arrays = dict(archive)
-    values = {**arrays, "header": json.loads(str(arrays["header"]))}
-    change(values)
-    with file.path.open("wb") as out:
-        np.savez(out, **{**values, "header": np.array(json.dumps(values["header"]))})
-
-
-def of_version_2(values: dict[str, Any]) -> None:
+def of_version_2(values: Values) -> None:
     values["header"]["version"] = 2
 
 
-def of_fewer_features(values: dict[str, Any]) -> None:
+def of_fewer_features(values: Values) -> None:
     values["header"]["shape"]["features"].pop()
 
 
-def of_other_ages(values: dict[str, Any]) -> None:
+def of_other_ages(values: Values) -> None:
     values["header"]["shape"]["ages"][1] = 5.0
 
 
-def with_a_feature_too_high(values: dict[str, Any]) -> None:
+def with_a_feature_too_high(values: Values) -> None:
     values["turns"]["features"][0, 1] = 200
 
 
-def with_a_turn_in_the_future(values: dict[str, Any]) -> None:
+def with_a_turn_in_the_future(values: Values) -> None:
     values["turns"]["end"][0] = 5.0
 
 
-def with_no_number(values: dict[str, Any]) -> None:
+def with_no_number(values: Values) -> None:
     values["base"][3] = math.nan
 
 
-def with_effects_of_another_shape(values: dict[str, Any]) -> None:
+def with_effects_of_another_shape(values: Values) -> None:
     values["effects"] = values["effects"][1:]
 
 
-def with_a_share_above_one(values: dict[str, Any]) -> None:
+def with_a_share_above_one(values: Values) -> None:
     values["header"]["answers"]["spoken"] = 3.0
 
 
-def with_a_share_of_an_ending_above_one(values: dict[str, Any]) -> None:
+def with_a_share_of_an_ending_above_one(values: Values) -> None:
     values["header"]["answers"]["by_ending"] = [[True, 1, 1.5]]
 
 
@@ -280,14 +270,14 @@ def with_a_share_of_an_ending_above_one(values: dict[str, Any]) -> None:
     ],
 )
 def test_a_state_of_another_release_or_a_wrong_one_is_refused_by_name(
-    change: Callable[[dict[str, Any]], None], message: str, loaded: LearnedState, file: StateFile
+    change: Callable[[Values], None], message: str, loaded: LearnedState, file: StateFile
 ) -> None:
     changed(file, change)
     assert_refused(file, message)
 
 
 def test_a_state_that_says_nothing_by_ending_is_one_of_before(loaded: LearnedState, file: StateFile) -> None:
-    def before_shares_by_ending(values: dict[str, Any]) -> None:
+    def before_shares_by_ending(values: Values) -> None:
         for name in ("by_ending", "chains"):
             del values["header"]["answers"][name]
 

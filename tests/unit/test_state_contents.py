@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Callable
@@ -23,10 +22,9 @@ from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.state_file import Origin, StateFile
 from radix_tlru.learning.turn_features import NOTHING_KNOWN, SIZES
 from radix_tlru.learning.turn_log import TurnLog
+from tests.helpers.state_files import Values, changed
 
 NOW = "2026-11-25 10:00:00+00:00"
-Values = dict[str, Any]
-"""The header and the arrays of a file, by name."""
 
 
 def saved_state() -> LearnedState:
@@ -60,12 +58,7 @@ def refusal_of(file: StateFile) -> str:
 
 def refused_with(file: StateFile, change: Callable[[Values], None]) -> str:
     """Why it is not, with other values."""
-    with np.load(file.path) as archive:
-        arrays = dict(archive)
-    values = {**arrays, "header": json.loads(str(arrays["header"]))}
-    change(values)
-    with file.path.open("wb") as out:
-        np.savez(out, **{**values, "header": np.array(json.dumps(values["header"]))})
+    changed(file, change)
     return refusal_of(file)
 
 
