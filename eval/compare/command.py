@@ -98,6 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--ttft-slo", action=Several, type=number(above=0), metavar="MS", help="TTFT objectives in place of ξ")
     add_timing_arguments(parser)
     add("--seeds", action=Several, type=whole(0), metavar="N", help="of traces that are generated without one")
+    add("--drawn", action="store_true", help="of those other parameters are drawn by the seed, too: half to twice each")
     add_policies(
         parser,
         (*EVICTIONS, ALL),

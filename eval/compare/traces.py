@@ -13,6 +13,7 @@ from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import TraceError, generator_of
+from eval.traces.drawn import drawn
 from eval.traces.variants import FIRST_TURNS, VARIANTS, sessions_of
 from eval.traces.working_set import working_set
 
@@ -57,7 +58,7 @@ def sources(args: argparse.Namespace) -> list[TraceSource]:
     """The traces that ``--trace``, ``--suite`` and ``--seeds`` mean, each once.
 
     Raises:
-        ValueError: none is meant, a folder is empty, or seeds were given for traces that have none.
+        ValueError: none is meant, a folder is empty, or seeds or draws were asked for of traces that have none.
     """
     named = list(args.trace or [])
     if args.suite is not None:
@@ -66,9 +67,12 @@ def sources(args: argparse.Namespace) -> list[TraceSource]:
         raise ValueError("--trace: is required, or --suite for every kind that ships")
     of_suite = QUICK_SEEDS if args.quick else SUITE_SEEDS
     seeds = args.seeds or (of_suite if args.suite is True else ())
-    seeded = [_with_seeds(name, seeds) for name in named]
-    if args.seeds and all(each == [name] for each, name in zip(seeded, named, strict=True)):
-        raise ValueError(f"--seeds {args.seeds[0]}: none of the traces is generated without a seed of its own")
+    if args.drawn and not seeds:
+        raise ValueError("--drawn: needs --seeds, by which parameters are drawn, or --suite")
+    seeded = [_with_seeds(name, seeds, is_drawn=args.drawn) for name in named]
+    if (args.seeds or args.drawn) and all(each == [name] for each, name in zip(seeded, named, strict=True)):
+        flag = f"--seeds {args.seeds[0]}" if args.seeds else "--drawn"
+        raise ValueError(f"{flag}: none of the traces is generated without a seed of its own")
     named_ones = TraceSource.several(list(dict.fromkeys(name for each in seeded for name in each)), args)
     made = (None, *VARIANTS) if args.variants else (None,)
     return [replace(source, variant=variant) for source in named_ones for variant in made]
@@ -85,7 +89,7 @@ def _entries(folder: Path) -> list[str]:
     return found
 
 
-def _with_seeds(name: str, seeds: Sequence[int]) -> list[str]:
+def _with_seeds(name: str, seeds: Sequence[int], *, is_drawn: bool) -> list[str]:
     """The name once for each seed, if it is of a generator with a seed that was not given."""
     head, _, parameters = name.partition(":")
     generator = generator_of(name)
@@ -93,6 +97,8 @@ def _with_seeds(name: str, seeds: Sequence[int]) -> list[str]:
     given = any(pair.startswith("seed=") for pair in parameters.split(","))
     if not seeds or not is_seeded or given:
         return [name]
+    if is_drawn:
+        return [drawn(name, seed) for seed in seeds]
     return [f"{head}:{','.join(filter(None, (parameters, f'seed={seed}')))}" for seed in seeds]
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.grid import EVICTIONS
+from eval.traces.drawn import drawn
 from eval.traces.generators import GENERATORS
 from eval.traces.variants import VARIANTS
 from tests.helpers.block_traces import BLOCK, block_lists, percentile, uncached_under_lru, write_blocks
@@ -260,6 +261,17 @@ def test_seeds_are_added_to_what_is_generated(tmp_path: Path) -> None:
     }
 
 
+def test_parameters_are_drawn_of_what_is_generated_by_the_seeds(tmp_path: Path, trace: Path) -> None:
+    flags = ["--capacity", "50%", "--threshold", "4k", "--seeds", "3", "4", "--policy", "lru", "--jobs", "1"]
+    traces = ["--trace", str(trace), "synthetic:conversations=20", "synthetic:conversations=20,seed=5"]
+    assert main(["compare", "--out", str(tmp_path / "out"), *traces, *flags, "--drawn"]) == 0
+    assert {row["trace"] for row in rows(tmp_path / "out")} == {
+        "small",
+        *(drawn("synthetic:conversations=20", seed) for seed in (3, 4)),
+        "synthetic:conversations=20,seed=5",
+    }
+
+
 def test_a_trace_of_more_parameters_than_a_file_name_has_letters_is_generated(tmp_path: Path) -> None:
     given = GENERATORS["subagents"].defaults() | {"sessions": 2, "seed": 1}
     name = "subagents:" + ",".join(f"{key}={value}" for key, value in given.items())
@@ -285,6 +297,8 @@ def test_a_trace_of_more_parameters_than_a_file_name_has_letters_is_generated(tm
         (["--trace", "figure1", "--policy", "mru"], "--policy mru: must be one of lru, tlru"),
         (["--trace", "figure1", "--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--trace", "figure1", "--seeds", "1"], "--seeds 1: none of the traces is generated without a seed"),
+        (["--trace", "agents:runs=9", "--drawn"], "--drawn: needs --seeds, by which parameters are drawn, or --suite"),
+        (["--trace", "figure1", "--drawn", "--seeds", "1"], "--seeds 1: none of the traces is generated without"),
         (["--trace", "figure1", "--alpha", "1"], "--alpha 1.0: needs --ttft-slo, the objective in ms"),
         (["--trace", "figure1", "--ttft-slo", "5", "--alpha", "1", "--beta", "9"], "--ttft-slo 5 ms: cannot be met"),
         (["--trace", "figure1", "--ttft-slo", "5", "--threshold", "5"], "--ttft-slo 5: not together with --threshold"),
