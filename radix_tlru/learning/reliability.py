@@ -20,6 +20,12 @@ __all__ = ["Reliability", "ReturnsByAge"]
 
 _PARTS = 4  # slices in which returns are predicted
 
+_RATIO = 1.5
+"""Of returns that came to those that were predicted, or the other way round, beyond which predictions do not hold."""
+
+_DEVIATIONS = 3.0
+"""Of the number that was predicted, left to chance beside that; of one return at least."""
+
 
 class ReturnsByAge(NamedTuple):
     """Of a span of ages: what was seen of conversations whose return was predicted."""
@@ -35,6 +41,8 @@ class Reliability:
     def __init__(self) -> None:
         self.by_age = [ReturnsByAge(0.0, 0.0, 0) for _ in SPANS]
         """Since the first model, by span of ages (``age_bands.SPANS``)."""
+        self.holds = True
+        """Whether as many came as were predicted, at all ages, since it was counted the time before."""
         self._until = 0.0  # s, up to which it is counted
 
     def count(self, model: HazardModel, intervals: Intervals, now: float) -> Iterator[None]:
@@ -52,6 +60,8 @@ class Reliability:
             yield None
         seen = np.searchsorted(edges, lately.end[lately.returned], side="right") - 1
         returns = np.bincount(seen, minlength=len(SPANS))
+        chance = _DEVIATIONS * np.sqrt(np.maximum(predicted, 1.0))
+        self.holds = not ((returns > _RATIO * predicted + chance) | (predicted > _RATIO * returns + chance)).any()
         self.by_age = [
             ReturnsByAge(
                 before.watched_s + float(time), before.predicted + float(expected), before.returns + int(count)

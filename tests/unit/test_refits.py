@@ -1,7 +1,9 @@
-"""When another model is in force: by the number of turns alone, a slice at each."""
+"""When another model is in force: by the number of turns, or because predictions do not hold; a slice at each turn."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import pairwise
 from random import Random
 
@@ -18,25 +20,35 @@ SLICES = 75  # turns that a fit takes at most where one does a single slice
 KINDS = 32 - 2  # slices more in which kinds of turns get their indexes after 2,500 turns than after 100
 
 
-def moments(seed: int, turns: int, returning: float = 0.5, rush: float = 1.0) -> list[int]:
-    """Numbers of the turns at which another model came into force, of a random stream."""
-    log, random, at = TurnLog(), Random(seed), 0.0
-    refits = Refits(log)
-    open_rows: list[int] = []
-    found = []
+def moments(
+    seed: int, turns: int, wait_s: Callable[[int], float] = lambda number: 60.0, returning: float = 0.5
+) -> list[int]:
+    """Numbers of the turns at which another model came into force.
+
+    Of a random stream in which a conversation returns with that probability, after waits of an exponential
+    distribution, whose mean may depend on the number of the turn.
+    """
+    log, random = TurnLog(), Random(seed)
+    refits, found = Refits(log), []
+    coming: list[tuple[float, int]] = []  # returns, by serial number
+    begins = 0.0
     for number in range(1, turns + 1):
-        at += random.expovariate(rush)
-        if open_rows and random.random() < returning:
-            log.write_return(open_rows.pop(random.randrange(len(open_rows))), at)
-        open_rows.append(log.write_turn(random_features(random), at))
+        if coming and coming[0][0] < begins:
+            at, serial = heappop(coming)
+            log.write_return(serial, at)
+        else:
+            at, begins = begins, begins + random.expovariate(1.0)
+        serial = log.write_turn(random_features(random), at)
+        if random.random() < returning:
+            heappush(coming, (at + random.expovariate(1.0 / wait_s(number)), serial))
         if refits.count_turn():
             found.append(number)
     return found
 
 
-def test_models_come_into_force_at_the_same_turns_whatever_was_seen() -> None:
+def test_while_predictions_hold_models_come_into_force_at_the_same_turns_whatever_was_seen() -> None:
     found = moments(1, 6_000)
-    assert found == moments(2, 6_000) == moments(3, 6_000, returning=0.05) == moments(4, 6_000, rush=0.001)
+    assert found == moments(2, 6_000) == moments(3, 6_000, returning=0.2) == moments(4, 6_000, lambda _: 10.0)
 
 
 def test_the_first_fit_begins_at_64_turns_and_the_others_when_a_quarter_was_added() -> None:
@@ -49,13 +61,27 @@ def test_the_first_fit_begins_at_64_turns_and_the_others_when_a_quarter_was_adde
     assert all(later - earlier == MOST for earlier, later in pairwise(found) if earlier > 4 * MOST + SLICES)
 
 
+@pytest.mark.parametrize(("before_s", "after_s"), [(300.0, 5.0), (5.0, 300.0)])
+def test_where_returns_are_not_as_predicted_a_fit_begins_within_200_turns(before_s: float, after_s: float) -> None:
+    """A look comes every 100 turns, and shows what has come until then."""
+    changes_at = 4_100
+    steady, found = (
+        moments(1, 5_000, lambda number, then_s=then_s: before_s if number < changes_at else then_s)
+        for then_s in (before_s, after_s)
+    )
+    assert [each for each in found if each < changes_at] == [each for each in steady if each < changes_at]
+    assert not [each for each in steady if changes_at <= each < changes_at + 200 + SLICES]
+    assert [each for each in found if changes_at <= each < changes_at + 200 + SLICES]
+    assert found == moments(1, 5_000, lambda number: before_s if number < changes_at else after_s), "the same each time"
+
+
 def test_a_fit_of_many_turns_is_spread_over_more_turns_than_one_of_few() -> None:
     """Each turn does a slice. Where a slice is short a turn does four."""
 
     def turns_taken(begin_at: int) -> int:
         log, random = TurnLog(), Random(0)
         refits = Refits(log)
-        refits._begin_at = begin_at
+        refits._begin_at = refits._check_at = begin_at
         for number in range(1, begin_at + 100):
             log.write_turn(random_features(random), float(number))
             if refits.count_turn():

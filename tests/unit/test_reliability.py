@@ -57,6 +57,30 @@ def test_each_time_is_predicted_by_the_model_that_was_in_force_then() -> None:
     assert reliability.by_age[0].predicted == pytest.approx(4 * 0.5 + 4 * 0.25 + 8 * 0.125)
 
 
+@pytest.mark.parametrize(
+    ("predicted", "returns", "holds"),
+    [
+        (100, 180, True),  # 150, and 3 · √100
+        (100, 181, False),
+        (100, 47, True),  # 100 is 1.5 times 47, and 3 · √100 less 0.5
+        (100, 46, False),
+        (0.5, 3, True),  # 0.75, and 3 · √1
+        (0.5, 4, False),
+        (9, 0, True),
+        (10, 0, False),
+    ],
+)
+def test_predictions_hold_unless_far_more_or_fewer_come(predicted: float, returns: int, holds: bool) -> None:
+    log, reliability, waited_s = TurnLog(), Reliability(), predicted / 200
+    silent = [log.write_turn(NOTHING_KNOWN, 0.0) for _ in range(200)]
+    for serial in silent[:returns]:
+        log.write_return(serial, waited_s)
+    log.write_turn(NOTHING_KNOWN, waited_s)
+    count(reliability, by_hand(lambda age: 1.0), log)
+    assert reliability.by_age[0][1:] == (pytest.approx(predicted), returns)
+    assert reliability.holds is holds
+
+
 eighths = st.integers(0, 3_000).map(lambda number: number / 8)  # s, so that sums are exact
 steps = st.lists(
     st.tuples(
