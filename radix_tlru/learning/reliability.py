@@ -23,8 +23,12 @@ _PARTS = 4  # slices in which returns are predicted
 _RATIO = 1.5
 """Of returns that came to those that were predicted, or the other way round, beyond which predictions do not hold."""
 
-_DEVIATIONS = 3.0
-"""Of the number that was predicted, left to chance beside that; of one return at least."""
+_DEVIATIONS = 4.0
+"""Of the number that was predicted, left to chance beside that. There are five spans of ages, and ten looks in 1,000
+turns: 3 would be exceeded by chance alone every few thousand turns."""
+
+_LEAST = 4.0
+"""Returns whose deviation is left to chance at least: a few may come together, as parallel calls do."""
 
 
 class ReturnsByAge(NamedTuple):
@@ -60,7 +64,7 @@ class Reliability:
             yield None
         seen = np.searchsorted(edges, lately.end[lately.returned], side="right") - 1
         returns = np.bincount(seen, minlength=len(SPANS))
-        chance = _DEVIATIONS * np.sqrt(np.maximum(predicted, 1.0))
+        chance = _DEVIATIONS * np.sqrt(np.maximum(predicted, _LEAST))
         self.holds = not ((returns > _RATIO * predicted + chance) | (predicted > _RATIO * returns + chance)).any()
         self.by_age = [
             ReturnsByAge(

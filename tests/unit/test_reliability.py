@@ -60,14 +60,14 @@ def test_each_time_is_predicted_by_the_model_that_was_in_force_then() -> None:
 @pytest.mark.parametrize(
     ("predicted", "returns", "holds"),
     [
-        (100, 180, True),  # 150, and 3 · √100
-        (100, 181, False),
-        (100, 47, True),  # 100 is 1.5 times 47, and 3 · √100 less 0.5
-        (100, 46, False),
-        (0.5, 3, True),  # 0.75, and 3 · √1
-        (0.5, 4, False),
-        (9, 0, True),
-        (10, 0, False),
+        (100, 190, True),  # 150, and 4 · √100
+        (100, 191, False),
+        (100, 40, True),  # 1.5 times 40, and 4 · √100
+        (100, 39, False),
+        (0.5, 8, True),  # 0.75, and 4 · √4
+        (0.5, 9, False),
+        (16, 0, True),
+        (17, 0, False),
     ],
 )
 def test_predictions_hold_unless_far_more_or_fewer_come(predicted: float, returns: int, holds: bool) -> None:

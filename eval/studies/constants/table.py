@@ -134,6 +134,7 @@ CONSTANTS = (
     Constant("learning.refits", "_MOST", "turns", "from one fit to the next, at most"),
     Constant("learning.refits", "_SMALL", "turns", "up to which a turn does four slices of a fit"),
     Constant("learning.reliability", "_DEVIATIONS", "deviations", "of returns that are left to chance"),
+    Constant("learning.reliability", "_LEAST", "returns", "whose deviation is left to chance at least"),
     Constant("learning.reliability", "_PARTS", "slices", "in which returns are predicted"),
     Constant("learning.reliability", "_RATIO", "ratio", "of returns to those predicted beyond which a fit is due"),
     Constant("learning.return_model", "_FARTHEST", "steps", "of age that a leaf may keep a rate that is too low"),

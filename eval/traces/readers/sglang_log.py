@@ -28,6 +28,7 @@ from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError
 
 _CUT = "..."  # in the middle of what level 2 shortens
+_LARGEST = 1 << 63  # ids of tokens are less
 _NOT_READ = (
     "a log of vLLM, which is not read: give calls as a client or a proxy logs them (--format openai), "
     "or results of vllm bench serve --save-result --save-detailed (--format bench-serving)"
@@ -258,7 +259,7 @@ def _session(request: Mapping[str, Any]) -> str | None:
 
 
 def _are_tokens(values: list[Any]) -> bool:
-    return bool(values) and all(isinstance(each, int) for each in values)
+    return bool(values) and all(isinstance(each, int) and abs(each) < _LARGEST for each in values)
 
 
 def _number(value: Any) -> float | None:

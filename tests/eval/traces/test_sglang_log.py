@@ -99,6 +99,14 @@ def test_prompts_that_level_two_cuts_are_not_taken_for_whole(tmp_path: Path, for
     assert "1 requests have neither a prompt nor a session" in said(trace, "rebuilt")
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("wrong", [1 << 63, -(1 << 70)])
+def test_numbers_that_are_no_ids_of_tokens_are_no_prompt(tmp_path: Path, form: str, wrong: int) -> None:
+    trace = logged(tmp_path, form, 3, (request(1, input_ids=[1, wrong]), answer(1, 5)))
+    assert [request.prompt_tokens for request in trace.requests] == [5]
+    assert "1 requests have neither a prompt nor a session" in said(trace, "rebuilt")
+
+
 def test_texts_are_prompts_too(tmp_path: Path) -> None:
     shared = "x" * 640
     served = [(request(n, text=shared + TRICKY * 3 + str(n)), answer(n, 190, 1_000.0 + n)) for n in (1, 2)]
