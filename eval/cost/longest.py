@@ -161,13 +161,13 @@ def serve_bursts(cache: OfflineCache, clock: Clock, now: float) -> None:
             tail.record_served = clock.timed(f"turns {burst.requests}", tail.record_served)
             tail.learn = clock.timed(f"burst {burst.requests}", tail.learn)
         for _ in range(burst.times):
-            with tail.learning_later() if tail is not None else nullcontext():
+            with tail.step() if tail is not None else nullcontext():
                 for request in islice(requests, burst.requests):
                     stamp = None if tail is None else now + request.arrival_s
                     tokens = token_ids(request.context, PAGE_SIZE, units)
                     cache.request(tokens, request.prompt_tokens, stamp, request.output_tokens)
             for _ in range(burst.steps - 1 if tail is not None else 0):
-                with tail.learning_later():
+                with tail.step():
                     pass
 
 
@@ -190,7 +190,7 @@ def _served(cache: OfflineCache, tokens: Sequence[int], prompt: int, answer: int
     tail: Any = getattr(cache.cache, "tail", None)
     if tail is None:
         return cache.request(tokens, prompt, stamp, answer)
-    with tail.learning_later():
+    with tail.step():
         cached = cache.request(tokens, prompt, stamp, answer)
     server: Any = cache.cache
     while server.has_work:

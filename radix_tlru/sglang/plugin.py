@@ -161,7 +161,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     config = carrier.config_of(context.server_args)
     if config is None:
         raise _selected_by_name()
-    batches.install(config)
+    batches.install(config, context.server_args.device)
     if config.explain:
         explain_hooks.install()
     hierarchical = context.enable_hierarchical_cache

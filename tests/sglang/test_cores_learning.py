@@ -127,7 +127,7 @@ class Served(OfflineCache):
     def finish(self, number: int, turn: Callable[[Request], Turn], *, ahead: bool) -> bool:
         """Cache a request whole and tell of its turn; it is aborted if there is no room."""
         request = self.running.pop(number % len(self.running))
-        with self.tail.learning_later():
+        with self.tail.step():
             fits = request.done == len(request.key) or self._insert(request, len(request.key))
             if fits:
                 served = turn(request)

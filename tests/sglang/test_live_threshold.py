@@ -239,14 +239,20 @@ def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
     assert watch.batch_ms(2, launched=10.05, now=10.15, in_step=True) == ms(100)
 
 
-def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone = "sglang.srt.managers.scheduler.Scheduler.no_such_step"
-    monkeypatch.setattr("radix_tlru.sglang.scheduler.batches.HOOKED", (gone, gone))
+@pytest.mark.parametrize(("device", "needed"), [("cpu", "no_such_launch"), ("cuda", "no_such_step")])
+def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(
+    device: str, needed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That a batch was launched is of interest only where it is done then: each token waits for a hook."""
+    gone = [f"sglang.srt.managers.scheduler.Scheduler.{name}" for name in ("no_such_launch", "no_such_step")]
+    monkeypatch.setattr("radix_tlru.sglang.scheduler.batches.HOOKED", gone)
     try:
-        with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .* {gone}"):
-            install(Config())
+        with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .*{needed}"):
+            install(Config(), device)
+        assert sum(name in HookRegistry._hooks for name in gone) == 1
     finally:
-        del HookRegistry._hooks[gone]
+        for name in gone:
+            HookRegistry._hooks.pop(name, None)
 
 
 # ---- batches ----
@@ -290,6 +296,15 @@ def test_of_checks_of_health_nobody_waits_for_a_first_token() -> None:
     check = asked(f"{HEALTH_CHECK_RID_PREFIX}_1")
     assert prefill_of(batch_of(check)) is None
     assert prefill_of(batch_of(check, asked("a"))) == PrefillBatch((check.rid, "a"), None, 100)
+
+
+def test_a_prefill_that_was_launched_while_tokens_were_decoded_began_when_these_were_done() -> None:
+    driver = Driver(our_cache(4_000, ttft_slo_ms=100))
+    scheduler = SimpleNamespace(tree_cache=driver.cache, device="cuda")
+    launched = time.monotonic()
+    decoding = batch_of(asked("c"), mode=ForwardMode.DECODE, launch_ts=launched)
+    batch_processed(lambda *_: None, scheduler, decoding)
+    assert launched < driver.cache.live_threshold.stopwatch.done <= time.monotonic()
 
 
 def test_a_prefill_is_timed_by_how_its_device_computes_until_that_cannot_be_done() -> None:

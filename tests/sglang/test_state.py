@@ -78,7 +78,7 @@ def test_it_is_saved_while_the_server_serves(file: StateFile) -> None:
 def test_turns_that_wait_to_be_recorded_when_the_server_shuts_down_are_saved(before: int, file: StateFile) -> None:
     cache = started(file)
     serve(cache, before)
-    with cache.tail.learning_later():  # as in a step of the scheduler
+    with cache.tail.step():
         serve(cache, 40, seed=1)
     assert cache.tail.learner.served.requests < before + 40
     cache.release_host_resources()

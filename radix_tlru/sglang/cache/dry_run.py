@@ -8,6 +8,7 @@ under each candidate. What it says of the lru of the shadows can be held against
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
@@ -82,7 +83,7 @@ class DryRunCache(LearningCache):
         self._match_in_core = self.tree_core.match_prefix
         self.tree_core.match_prefix = self._match  # which a waiting request calls, too
 
-    @property
+    @cached_property
     def tail(self) -> DryRunComponent:
         component: DryRunComponent = self.components[FULL]
         return component

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,7 @@ class LearningCache(UnifiedRadixCache):
                 labels["dp_rank"] = replica  # SGLang says 0 of each but with DP attention; our gauges would be one
             self.tail_metrics = TailMetrics(labels, self.tail, self.live_threshold)
 
-    @property
+    @cached_property
     def tail(self) -> LearningComponent:
         """The component that learns."""
         component: LearningComponent = self.components[FULL]

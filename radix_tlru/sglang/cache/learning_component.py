@@ -270,23 +270,39 @@ class LearningComponent(FullComponent):
         """A node, or its tail, is evicted: turns of it that wait to be recorded are of what is left."""
         self._unrecorded.leave(node_id, left_id)
 
-    @contextmanager
-    def learning_later(self, *, a_slice: bool = True) -> Iterator[None]:
-        """The turns that are served meanwhile are recorded at the end, and learned from: some, or all there are.
+    def begin_step(self) -> None:
+        """A step of a scheduler begins: the turns that are served in it are recorded at its end, or later."""
+        self.learns_later = self._has_steps = True
 
-        A slice of them is learned from if many wait; the others when the server is idle.
-        """
-        if self.learns_later:  # within another: at the end of that
+    def end_step(self) -> None:
+        """The step ends: some turns that wait are recorded. If many wait for an idle server, some are learned from."""
+        self.learns_later = False
+        if self._unrecorded:
+            self.record_served(self._unrecorded.in_a_step)
+        self._learn_due(a_slice=True)
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """A step of a scheduler, or of what plays one."""
+        self.begin_step()
+        try:
+            yield
+        finally:
+            self.end_step()
+
+    @contextmanager
+    def learning_later(self) -> Iterator[None]:
+        """Where there are no steps: turns that are served meanwhile are recorded, and learned from, at the end."""
+        if self.learns_later:  # within a step: at the end of that
             yield
             return
-        self.learns_later, self._has_steps = True, self._has_steps or a_slice
+        self.learns_later = True
         try:
             yield
         finally:
             self.learns_later = False
-            if self._unrecorded:
-                self.record_served(self._unrecorded.in_a_step if a_slice else None)
-        self._learn_due(a_slice=a_slice)
+            self.record_served()
+        self._learn_due(a_slice=False)
 
     @property
     def has_work(self) -> bool:

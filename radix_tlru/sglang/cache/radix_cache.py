@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +43,7 @@ class TailRadixCache(LearningCache):
         super().__init__(params)
         self._takes_tails = hasattr(self.tree_core, "evict_tails")  # all at once: on the Rust core
 
-    @property
+    @cached_property
     def tail(self) -> TailComponent:
         """The component that holds the order."""
         component: TailComponent = self.components[FULL]

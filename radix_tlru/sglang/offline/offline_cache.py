@@ -81,7 +81,7 @@ class OfflineCache:
         context = array("q", tokens)
         key = RadixKey(context).page_aligned(self.page_size)
         tail: Any = self.cache.components[ComponentType.FULL] if stamp is not None and len(key) else None
-        with tail.learning_later(a_slice=False) if tail is not None else nullcontext():
+        with tail.learning_later() if tail is not None else nullcontext():
             node = self.cache.match_prefix(MatchPrefixParams(key=key)).last_device_node
             slots = self.slots(node)
             cached: int = slots.numel()

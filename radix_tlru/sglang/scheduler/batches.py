@@ -32,28 +32,26 @@ HOOKED = tuple(
 )
 """Functions of SGLang that are hooked."""
 
+_IN_STEP = "cpu"
+"""The device that computes in step with the host, as a scheduler names it."""
 
-def install(config: Config) -> None:
-    """Put the hooks in place that a cache with that configuration needs, once in a process.
+
+def install(config: Config, device: str) -> None:
+    """Put the hooks in place that a cache with that configuration needs on such a device, once in a process.
 
     Raises:
         ConfigError: this SGLang does not take them.
     """
     if not config.is_pinned:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
-        hook(HOOKED[0], batch_launched, without)
+        if device == _IN_STEP:
+            hook(HOOKED[0], batch_launched, without)
         hook(HOOKED[1], batch_processed, without, "around")
     elif config.policy != "lru":
         hook(HOOKED[1], batch_processed, f"{FLAGS['policy']} {config.policy}: answers would wait", "around")
     without = f"{FLAGS['policy']} {config.policy}: what waits for an idle server"
     hook(HOOKED[2], server_idle, f"{without} is not done", "around")
     hook(HOOKED[3], sleep_wanted, f"{without} is late", "around")
-
-
-def _threshold_of(scheduler: Any) -> LiveThreshold | None:
-    """What moves ξ of the scheduler's cache, if it is one of ours and not pinned."""
-    threshold: LiveThreshold | None = getattr(scheduler.tree_cache, "live_threshold", None)
-    return threshold
 
 
 def _give_up(scheduler: Any, error: Exception) -> None:
@@ -65,7 +63,7 @@ def _give_up(scheduler: Any, error: Exception) -> None:
 
 def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwargs: Any) -> None:
     """After ``run_batch``: a prefill is done where the device computes in step with the host."""
-    threshold = _threshold_of(scheduler)
+    threshold: LiveThreshold | None = getattr(scheduler.tree_cache, "live_threshold", None)
     if threshold is None or not threshold.measures:
         return
     try:
@@ -75,13 +73,25 @@ def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwa
 
 
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_batch_result``: it is learned from what was served, and seen how long a prefill took."""
+    """Around ``process_batch_result``: it is learned from what was served, and seen how long a prefill took.
+
+    Every token of every answer waits for this. So a step in which no request ends is to cost next to nothing, and
+    ``tail.step``, a generator, costs too much.
+    """
     cache = scheduler.tree_cache
-    if getattr(cache, "tail", None) is None:
+    tail = getattr(cache, "tail", None)
+    if tail is None:
         return original(scheduler, batch, *args, **kwargs)
     cache.is_known_idle = False
-    with cache.tail.learning_later():
-        result = _prefill_watched(original, scheduler, batch, *args, **kwargs)
+    tail.begin_step()
+    try:
+        threshold = cache.live_threshold
+        if threshold is None or batch.launch_ts is None:
+            result = original(scheduler, batch, *args, **kwargs)
+        else:
+            result = _prefill_watched(threshold, original, scheduler, batch, *args, **kwargs)
+    finally:
+        tail.end_step()
     cache.report_due()
     return result
 
@@ -108,21 +118,22 @@ def sleep_wanted(original: Callable[..., Any], scheduler: Any, *args: Any, **kwa
     return None if waits else original(scheduler, *args, **kwargs)
 
 
-def _prefill_watched(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+def _prefill_watched(
+    threshold: LiveThreshold, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
+) -> Any:
     """Have a batch processed; it is seen how long it took, if it was a prefill."""
-    threshold = _threshold_of(scheduler)
-    if threshold is None or batch.launch_ts is None:
-        return original(scheduler, batch, *args, **kwargs)
     try:
         prefill = prefill_of(batch)
     except Exception as error:
         _give_up(scheduler, error)
         return original(scheduler, batch, *args, **kwargs)
     result = original(scheduler, batch, *args, **kwargs)
+    if prefill is None:
+        threshold.stopwatch.done = time.monotonic()
+        return result
     ms = _ms_of(threshold, scheduler, batch)
     try:
-        if prefill is not None:
-            threshold.count_batch(prefill, ms)
+        threshold.count_batch(prefill, ms)
     except Exception as error:
         _give_up(scheduler, error)
     return result
@@ -133,7 +144,7 @@ def _ms_of(threshold: LiveThreshold, scheduler: Any, batch: Any) -> float | None
     if not threshold.measures:
         return None
     try:
-        now, in_step = time.monotonic(), scheduler.device == "cpu"
+        now, in_step = time.monotonic(), scheduler.device == _IN_STEP
         return threshold.stopwatch.batch_ms(batch.forward_iter, batch.launch_ts, now, in_step=in_step)
     except Exception as error:
         threshold.stop_measuring(error)

@@ -41,11 +41,13 @@ _NO_REQUEST = "radix_tlru fell back"
 
 
 def install(tail: TailComponent) -> None:
-    """Put the hook in place, in a scheduler process, which has one cache.
+    """Put the hook in place, in a scheduler process, which has one cache; not where a replica has one rank.
 
     Raises:
         ConfigError: this SGLang does not take it.
     """
+    if torch.distributed.get_world_size() == 1:
+        return
     without = f"{FLAGS['policy']} {tail.config.policy}: after a fault ranks could evict differently"
     hook(HOOKED, Rank(torch.distributed.get_rank(), tail).share_requests, without, "around")
 
@@ -84,6 +86,8 @@ class Rank:
         if own is not None and recv_reqs is not None and self._tail.cache.pp_rank == 0:
             local_reqs = [*(local_reqs or ()), own]
         shared = original(receiver, recv_reqs, local_reqs)
+        if own is None and not shared:  # most steps, and each token waits for one
+            return shared
         told = next((request for request in shared if isinstance(request, FellBack)), None)
         alone = own or told
         if alone is not None:

@@ -23,11 +23,12 @@ class Stopwatch:
 
     def __init__(self, stages: int = 1) -> None:
         self._stages = stages
-        self._done = 0.0  # when the device was done with the last batch
+        self.done = 0.0
+        """When the device was done with the last batch, of whatever kind. Of one that is not timed it is set."""
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
     def run_returned(self, number: int, now: float) -> None:
-        """``run_batch`` returns, for the batch of that number."""
+        """``run_batch`` returns, for the batch of that number: of interest where the device is in step."""
         self._returned.append((number, now))
 
     def batch_ms(self, number: int, launched: float, now: float, *, in_step: bool) -> float | None:
@@ -36,7 +37,7 @@ class Stopwatch:
         Args:
             in_step: whether the device was done when ``run_batch`` returned.
         """
-        began, done = max(launched, self._done), now
+        began, done = max(launched, self.done), now
         if self._stages > 1:
             began = launched
         elif in_step:
@@ -44,5 +45,5 @@ class Stopwatch:
             if not returned:
                 return None
             began, done = launched, returned[0]
-        self._done = done
+        self.done = done
         return (done - began) * 1000.0
