@@ -67,5 +67,5 @@ def request(
         raise ServerError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
     except requests.ConnectionError:
         raise NoServerError(f"no server answers at {base}") from None
-    except (requests.RequestException, UnicodeError) as error:  # a header takes no key beyond Latin-1
+    except (requests.RequestException, ValueError) as error:  # a key beyond Latin-1, a host without a name: a..b
         raise ServerError(f"{base}{path}: {error}") from None

@@ -131,7 +131,7 @@ def read(text: str, url: str) -> Snapshot:
     """
     try:
         families = list(text_string_to_metric_families(text))
-    except ValueError:
+    except (ValueError, IndexError):  # whichever its parser happens to meet
         raise ServerError(f"{url}/metrics: is not in the format of Prometheus") from None
     samples = [_Sample(each.name, each.labels, each.value) for family in families for each in family.samples]
     ranks: dict[tuple[tuple[str, str], ...], list[_Sample]] = {}

@@ -284,6 +284,11 @@ def test_nobody_at_the_url_is_one_line_and_status_2(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "radix-tlru: error: no server answers at http://127.0.0.1:9\n"
 
 
+def test_a_url_without_a_name_of_a_host_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["top", "http://a..b", "--once"]) == 2
+    assert capsys.readouterr().err.startswith("radix-tlru: error: http://a..b/metrics: Failed to parse")
+
+
 def test_a_server_without_metrics_is_told_which_flag_it_lacks(tmp_path: Path) -> None:
     handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
@@ -372,6 +377,7 @@ def test_a_screen_that_is_too_low_says_so(served: str, monkeypatch: pytest.Monke
         ("sglang:num_running_reqs 1.0\n", "stock eviction; start one with --radix-eviction etlru --enable-metrics"),
         ("process_cpu_seconds_total 1.0\n", "no SGLang server; start one with --radix-eviction etlru --enable-metrics"),
         ("<html>not metrics</html>\n", "is not in the format of Prometheus"),
+        ('{, =H"\\\n', "is not in the format of Prometheus"),  # an IndexError of its parser
     ],
 )
 def test_a_server_that_is_none_of_ours_is_told_what_it_lacks(text: str, said: str) -> None:
