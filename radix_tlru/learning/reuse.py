@@ -122,10 +122,10 @@ class ReusableOnly(ReturnModelWrapper):
         if conversation is not None and conversation.reusable_len < end:
             return _NEVER
         group = self.inner_group(leaf, now, least)
-        return Group(group.number + 1, group.expiry)
+        return Group(group.number + (group.number >= 0), group.expiry)  # a model of one's own may have some below 0
 
     def rate(self, group: int, key: float, now: float) -> float:
-        return self._returns.rate(group - 1, key, now) if group else 0.0
+        return self._returns.rate(group - (group > 0), key, now) if group else 0.0
 
     def floor(self, leaf: Leaf) -> int:
         floor = super().floor(leaf)

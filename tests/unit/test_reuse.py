@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,7 +23,7 @@ from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import ReusableOnly, reusable_only
-from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, ReturnModel
+from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Group, Leaf, Recency, ReturnModel
 from radix_tlru.policy.order import EvictionOrder
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.preview import preview
@@ -316,6 +317,22 @@ def test_a_leaf_that_goes_whole_is_never_said_again_only_if_all_of_it_is_not() -
     half, all_of_it = (chat(1, 2_000, 800, start=start)._replace(usable_without=start) for start in (500, 800))
     assert model.rate(model.group(all_of_it, 5.0).number, 1.0, 5.0) == 0.0
     assert model.rate(model.group(half, 5.0).number, 1.0, 5.0) == RecentTurns().rate(0, 1.0, 5.0)
+
+
+class BelowZero(Recency):
+    """A model of one's own that numbers its groups from -1 down."""
+
+    def group(self, leaf: Leaf, now: float) -> Group:
+        return Group(-1, math.inf)
+
+    def rate(self, group: int, key: float, now: float) -> float:
+        return {-1: 5.0}[group]
+
+
+def test_a_group_of_a_number_below_zero_keeps_its_rate() -> None:
+    model = ReusableOnly(BelowZero())
+    returns, never = chat(1, 2_000, 2_000), chat(2, 2_000, 800)
+    assert [model.rate(model.group(leaf, 9.0).number, 1.0, 9.0) for leaf in (returns, never)] == [5.0, 0.0]
 
 
 def test_what_is_pinned_stays_as_published() -> None:
