@@ -89,6 +89,7 @@ class Conversations:
             return None
         conversation = copy.copy(before)  # which is recognised as before
         conversation.context_len = conversation.reusable_len = turn.context_len
+        conversation.known_next_tokens = turn.prompt_len - turn.context_len
         return conversation
 
     # ---- what it repeats of the last answer ----

@@ -86,6 +86,7 @@ def test_what_is_prefilled_ahead_is_of_its_conversation_and_no_turn_of_it(keeps:
             assert found is not None
             assert found.number == served.number
             assert found.reusable_len == found.context_len == other.known_len
+            assert found.known_next_tokens == 0, "what is known of the next prompt is cached, and no thoughts are"
             learned = [(each.turn, each.features, each.reusable_len, each.new_len) for each in (plain, served)]
             assert learned[0] == learned[1], "nothing is learned from it"
     nobody = Chat(99, keeps=keeps)
