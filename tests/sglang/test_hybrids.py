@@ -328,3 +328,32 @@ def test_a_leaf_of_which_nobody_can_say_what_is_usable_without_it_leaves_stock_l
     assert len(tail.order) == sum(1 for _ in tail.leaves())
     assert kit.take(num_tokens=CONTEXT) == CONTEXT
     assert kit.usable(*range(1, 6)) == [0, *[CONTEXT] * 4]
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])
+@pytest.mark.parametrize("hybrid", [STATEFUL, BOTH], ids=beside)
+def test_a_fault_while_the_next_victim_gets_its_price_leaves_stock_lru(
+    hybrid: Hybrid, lasts: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = Conversations(hybrid)
+    for conversation, end in ((1, 30), (1, TURN), (1, CONTEXT), (2, CONTEXT)):
+        kit.turn(conversation, end)
+    kit.match(kit.tokens(1, 30))
+    kit.take(
+        mamba_num=1
+    )  # of the second turn: without the third 30 tokens are usable, and not 60 as the order was told
+    tail: Any = kit.cache.components[FULL]
+    tail.breaker.is_armed = True
+    usable_without, calls = tail._whole.usable_without, 0
+
+    def fails_at_the_second_call(leaf: Any) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2 or (lasts and calls > 2):  # the first has found that the leaf needs another price
+            raise RuntimeError
+        return int(usable_without(leaf))
+
+    monkeypatch.setattr(tail._whole, "usable_without", fails_at_the_second_call)
+    kit.take(num_tokens=CONTEXT - 30)
+    assert tail.breaker.has_tripped
+    assert kit.usable(1, 2) == [30, CONTEXT]

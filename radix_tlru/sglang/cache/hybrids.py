@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from radix_tlru.policy.models import Leaf
+from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class HybridComponent(Protocol):
 
     tree_core: Any
     order: Order
+    breaker: Breaker
 
     def leaf(self, node: Any) -> Leaf:
         """The node as the order sees it."""
@@ -69,9 +71,13 @@ class WholeLeaves:
         """Make sure that the next victim costs what the order takes it to: what it relied on may be gone by now.
 
         What came back above a leaf makes the leaf cheaper. That is seen when the leaf is next, which may take a while.
+        Under lru, after a fault, whatever is next goes.
         """
         core: Any = self._tail.tree_core
-        while (victim := self._tail.order.choose_victim(missing)) is not None:
+        while not self._tail.breaker.has_tripped:
+            victim = self._tail.order.choose_victim(missing)
+            if victim is None:
+                return
             node = core.node_by_id(victim.leaf_id)
             if self.usable_without(node) == victim.leaf.usable_without:
                 return

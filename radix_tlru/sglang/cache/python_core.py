@@ -303,7 +303,7 @@ class PythonTailComponent(TailComponent):
         """
         self._set_victim_aside()
         missing = self.missing(self._requested - tracker[FULL])
-        if missing > 0 and self._whole is not None and not self.breaker.has_tripped:
+        if missing > 0 and self._whole is not None:
             try:
                 self._whole.correct_next(missing)
             except Exception as error:
