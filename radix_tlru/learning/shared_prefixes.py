@@ -70,9 +70,9 @@ class SharedPrefixes:
         for prefix in prefixes_of(conversation):
             if prefix.last_user != number:
                 if prefix.last_user:
-                    wait = stamp - prefix.last_use
+                    wait = max(stamp - prefix.last_use, 0.0)  # who came first may end last
                     prefix.wait = wait if not prefix.uses else _MEMORY * prefix.wait + (1.0 - _MEMORY) * wait
                     prefix.uses += 1
-                prefix.last_user, prefix.last_use = number, stamp
+                prefix.last_user, prefix.last_use = number, max(stamp, prefix.last_use)
             if prefix.number in self._known:
                 self._known.put_last(prefix.number, prefix, _MOST_REMEMBERED)

@@ -60,6 +60,20 @@ def test_a_prefix_is_used_at_the_rate_of_late_by_one_conversation_after_another(
     assert reuse_rate(prefix, 113.0 + 1_000) == pytest.approx(0.5 * 3 / 4 / 1_000)
 
 
+def test_a_request_that_came_first_and_ended_last_was_no_time_after_the_other() -> None:
+    words, conversations = Words(), new_conversations()
+    template = words.fresh(1_024)
+    for stamp in (0.0, 10.0):
+        conversations.record_turn(told(stamp, template + words.fresh(100)), is_leaf=True)
+    # Its context is the beginning of one that is cached, so nobody watches for its return.
+    conversations.record_turn(told(20.0, template + words.fresh(50)), is_leaf=False)
+    late = conversations.record_turn(told(15.0, template + words.fresh(100)), is_leaf=True)
+    prefix = late.prefix
+    assert prefix is not None
+    # Waits of 10, 10 and 0 s.
+    assert (prefix.uses, prefix.wait, prefix.last_use) == (3, pytest.approx(0.7 * 10), 20.0)
+
+
 def test_the_prefixes_that_were_used_of_late_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 2 * SHARDS
     monkeypatch.setattr("radix_tlru.learning.shared_prefixes._MOST_REMEMBERED", most)
