@@ -307,6 +307,7 @@ class EvictionOrder:
                 policy.returns.floor(leaf) // page * page,
                 leaf.end - round_up(max(tokens, policy.trim_chunk), page),
             )
+        assert keep < leaf.end, f"nothing goes of leaf {leaf_id}: it ends at {leaf.end}, and {keep} tokens have to stay"
         return Victim(leaf_id, leaf, keep, "lru" if bucket.level > bucket.pricing.last_free else "tel_safe")
 
     def price_of(self, victim: Victim) -> TokenPrice:

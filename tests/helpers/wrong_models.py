@@ -145,6 +145,19 @@ class Nothing:
     timeless = True
 
 
+# ---- models that are right for as long as a check asks them ----
+
+
+class NoNumberLater(Right):
+    def rate(self, group: int, key: float, now: float) -> float:
+        return math.nan if now > 1e8 else 1.0
+
+
+class HoldsAllLater(Right):
+    def floor(self, leaf: Leaf) -> int:
+        return leaf.end if leaf.last_access > 1e8 else 0
+
+
 # ---- prompt models ----
 
 

@@ -21,6 +21,8 @@ from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
 from radix_tlru.learning.reuse import ReusableOnly
 from radix_tlru.policy.checks import LEAVES
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Recency
+from radix_tlru.policy.policy import Policy
+from tests.helpers.leaves import Leaves
 from tests.helpers.wrong_models import (
     Counts,
     Endless,
@@ -32,6 +34,7 @@ from tests.helpers.wrong_models import (
     FirstIsOther,
     Halves,
     HoldsAll,
+    HoldsAllLater,
     KeysFall,
     LastsRight,
     LastsTooDear,
@@ -39,6 +42,7 @@ from tests.helpers.wrong_models import (
     NeverUsed,
     NoLevels,
     NoNumber,
+    NoNumberLater,
     Nothing,
     NotTimeless,
     OldFirst,
@@ -221,6 +225,15 @@ def test_a_model_that_answers_the_same_question_in_two_ways_is_refused(model: ob
 def test_a_model_that_differs_from_rank_to_rank_is_refused() -> None:
     with pytest.raises(ModelError, match="must be -inf, as of a model that was made and told alike"):
         check_return_model(LongEnough(0), twin=LongEnough(1_000))
+
+
+@pytest.mark.parametrize(("model", "fault"), [(NoNumberLater(), "rates are nan"), (HoldsAllLater(), "nothing goes")])
+def test_a_model_that_is_wrong_later_fails_rather_than_keep_an_eviction_from_its_end(model: Right, fault: str) -> None:
+    check_return_model(model)
+    leaves = Leaves(Policy(model, AnyPrompt(), threshold=600, median_weight=1.0))
+    leaves.appear(1, Leaf(0, 400, 400, last_access=2e8))
+    with pytest.raises(AssertionError, match=fault):
+        leaves.order.choose_victim(1)
 
 
 # ---- wrong prompt models ----

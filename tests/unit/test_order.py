@@ -12,7 +12,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from radix_tlru.hints.models import HintedReturns
 from radix_tlru.learning.records import Conversation
-from radix_tlru.policy.checks import check_return_model
 from radix_tlru.policy.models import AnyPrompt, FixedPrompt, Leaf, Recency
 from radix_tlru.policy.order import EvictionOrder, TokenPrice, Victim
 from radix_tlru.policy.policy import Policy
@@ -92,23 +91,6 @@ def test_a_leaf_evicted_whole_has_the_price_of_its_middle_token() -> None:
     taken = [leaves.evict(1) for _ in range(6)]
     assert [tokens for _, tokens, _ in taken] == [100, 500, 200, 400, 600, 700]
     assert [phase for _, _, phase in taken] == ["tel_safe"] * 3 + ["lru"] * 3
-
-
-class NoNumberLater(Recency):
-    """A model of one's own whose rates are numbers for as long as a check asks for them."""
-
-    def rate(self, group: int, key: float, now: float) -> float:
-        return math.nan if now > 1e8 else 1.0
-
-
-def test_a_decision_that_can_compare_no_price_fails_rather_than_go_on_for_ever() -> None:
-    check_return_model(NoNumberLater())
-    leaves = Leaves(Policy(NoNumberLater(), AnyPrompt(), THRESHOLD, median_weight=1.0))
-    leaves.appear(1, conversation(400, last_access=1))
-    assert leaves.order.choose_victim(1) is not None
-    leaves.appear(2, conversation(400, last_access=2e8))
-    with pytest.raises(AssertionError, match="rates are nan"):
-        leaves.order.choose_victim(1)
 
 
 def test_a_used_leaf_moves_behind_the_others_though_its_entry_is_old() -> None:
