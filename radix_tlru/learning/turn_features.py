@@ -1,16 +1,16 @@
 """What is known of a turn when it has been served, as a row of small numbers: categories in octaves.
 
-========================  =====================================================  ===========================
-feature                   categories                                             why
-========================  =====================================================  ===========================
-``ENDING``                how the answer ended: unknown, end of turn, tool       a tool answers in seconds
-                          call, cut off; or one of eight frequent last tokens
-``TURN``                  turns of the conversation before this one              who came back, comes back
-``ANSWER``                length of the answer                                   it takes that long to read
-``NEW``                   what the prompt added                                  a document is asked about
-``WAIT``, ``WAIT_BEFORE`` the last wait and the one before                       who is fast stays fast
-``SUPERSEDED``            whether a later turn left the path before its end      a compacted branch is dead
-========================  =====================================================  ===========================
+=========================  =====================================================  ===========================
+feature                    categories                                             why
+=========================  =====================================================  ===========================
+``ENDING``                 how the answer ended: unknown, end of turn, tool       a tool answers in seconds
+                           call, cut off; or one of eight frequent last tokens
+``TURN``                   turns of the conversation before this one              who came back, comes back
+``ANSWER``                 length of the answer                                   it takes that long to read
+``NEW``                    what the prompt added                                  a document is asked about
+``WAIT``, ``WAIT_BEFORE``  the last wait and the one before                       who is fast stays fast
+``SUPERSEDED``             whether a later turn left the path before its end      a compacted branch is dead
+=========================  =====================================================  ===========================
 
 Each was kept because on real chats or agent sessions less of the gap is closed without it (``eval features``). The
 length of the context made rates worse. The kind of input (user text or tool results), who is a subagent and how many

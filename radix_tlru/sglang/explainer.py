@@ -1,13 +1,13 @@
 """What one request lacked, and who had it evicted: kept of the last requests and evictions (``--tlru-explain``).
 
-==========  ======================================================================================================
+===========  =====================================================================================================
 an eviction  is added up by the conversation that used the leaf last, until its next turn. What it shares with others
              is added up by the prefix, too
 a turn       becomes an explanation: what was evicted of its conversation since the turn before. What a shadow cache
              under lru, of all conversations, would have had of its prompt is found later, step by step: room for a
              long context may take that cache thousands of evictions
 a question   is answered by the explanation of a request, and is the time for some of these steps
-==========  ======================================================================================================
+===========  =====================================================================================================
 
 Nothing here is read by a decision. So it may look at the clock, and a fault of it ends nothing but explanations.
 """
