@@ -247,7 +247,7 @@ class PythonTailComponent(TailComponent):
         """
         parent = node.parent
         # What is dropped from the host was demoted before. A parent on the device took its history over then.
-        has_taken_over = EvictLayer.DEVICE not in target if not node.evicted else not parent.evicted
+        has_taken_over = not parent.evicted if node.evicted else EvictLayer.DEVICE not in target
         if not has_taken_over and parent.parent is not None:
             parent.tel_history = max(history_of(parent), history_of(node))
             if is_later(conversation_of(node), conversation_of(parent)):
