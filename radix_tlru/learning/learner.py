@@ -115,7 +115,7 @@ class Learner:
         self._capacity, self._page_size = capacity, page_size
         self._held = 0.0  # tokens that running requests hold, the mean of late
         self.room = capacity
-        """Tokens of the cache that they have left to others of late, in sixteenths of it."""
+        """Tokens of the cache that running requests left to others of late, rounded to a sixteenth of it."""
         self._turns = self._tokens = 0
         self._turns_at_slice = 0  # turns that were recorded when it was last learned from some
         self._learned = 0  # turns of those

@@ -97,11 +97,11 @@ class PrefixIndex(Generic[C, P]):
 
     def __init__(self) -> None:
         self.contexts = ShardedDict[C]()
-        """By key: the conversation whose context has its last checkpoint there."""
+        """The conversation whose context has its last checkpoint there, by key."""
         self.prompts = ShardedDict[C]()
-        """… whose prompt has."""
+        """The conversation whose last prompt has, or the first prompt of its chain."""
         self.prefixes = ShardedDict[P]()
-        """… the shared prefix that has."""
+        """The shared prefix that has."""
         self._leading = ShardedDict[int]()  # how many last checkpoints a key leads to, itself included
         self._above = ShardedDict[int]()  # the next key on the way up; 0: there is none
 

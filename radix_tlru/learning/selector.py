@@ -40,7 +40,7 @@ class Rule(Protocol):
 
 
 def sparsity(capacity: int, turns: int, tokens: int) -> int:
-    """Conversations for each that shadows should sample, where ``turns`` had contexts of ``tokens`` in all."""
+    """One conversation in how many shadows should sample, where ``turns`` turns had ``tokens`` tokens of context."""
     held = capacity * turns // max(tokens, 1)  # contexts that fit into the cache
     return min(max(held // _FEWEST, 1), _MOST_SPARSE)
 
@@ -64,7 +64,7 @@ class Selector:
     Args:
         candidates: by name.
         capacity: tokens of the cache that is shadowed.
-        one_in: conversations for each that is sampled.
+        one_in: one conversation in so many is sampled.
         rule: by which one is preferred.
     """
 
@@ -72,7 +72,7 @@ class Selector:
         self, candidates: Mapping[str, Policy], capacity: int, page_size: int, one_in: int, rule: Rule
     ) -> None:
         self.one_in = one_in
-        """Conversations for each that is sampled."""
+        """One conversation in so many is sampled."""
         self._rule = rule
         self._returns: dict[str, tuple[ReturnModel, ReturnModel]] = {}  # of each candidate, and its shadow's own
         self._candidates, self._capacity, self._page_size = dict(candidates), capacity, page_size

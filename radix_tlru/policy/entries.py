@@ -134,7 +134,7 @@ class Entries:
             most -= 1
 
     def drop_first_old(self) -> None:
-        """Take old entries off the front of some buckets, in the next turn of others: a decision then meets few."""
+        """Take old entries off the fronts of some buckets, at each call of others. A decision then meets few."""
         if not self._fronts:
             self._fronts = [bucket for bucket in self._buckets() if bucket.first]
         for _ in range(min(_FRONTS, len(self._fronts))):

@@ -55,7 +55,7 @@ def install(config: Config, device: str) -> None:
 
 
 def _give_up(scheduler: Any, error: Exception) -> None:
-    """Look at no more prefills: what all ranks see of one, and agree on, has failed, so it has on all of them."""
+    """Look at no more prefills. What failed, all ranks do alike: to read a batch, or to agree. So it failed on all."""
     cache = scheduler.tree_cache
     cache.live_threshold = None
     cache.tail.breaker.trip("to look at prefills", error)
