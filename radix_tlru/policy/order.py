@@ -292,7 +292,7 @@ class EvictionOrder:
         while (found := cheapest()) is None:
             if not self._entries.leaves:
                 return None
-            assert len(self._pricings) > 1, "no leaf has a price that can be compared: rates are nan"
+            assert len(self._pricings) > 1, "no leaf has a price that can be compared: a rate or a key is nan"
             self._reprice_some(CORRECTED)  # no leaf has a new price yet
         self._corrections_left -= granted - self._corrections
         bucket, leaf_id, leaf = found

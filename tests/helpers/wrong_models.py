@@ -153,6 +153,11 @@ class NoNumberLater(Right):
         return math.nan if now > 1e8 else 1.0
 
 
+class NoOrderLater(Right):
+    def key(self, leaf: Leaf) -> float:
+        return math.nan if leaf.last_access > 1e8 else leaf.last_access
+
+
 class HoldsAllLater(Right):
     def floor(self, leaf: Leaf) -> int:
         return leaf.end if leaf.last_access > 1e8 else 0

@@ -43,6 +43,7 @@ from tests.helpers.wrong_models import (
     NoLevels,
     NoNumber,
     NoNumberLater,
+    NoOrderLater,
     Nothing,
     NotTimeless,
     OldFirst,
@@ -227,7 +228,14 @@ def test_a_model_that_differs_from_rank_to_rank_is_refused() -> None:
         check_return_model(LongEnough(0), twin=LongEnough(1_000))
 
 
-@pytest.mark.parametrize(("model", "fault"), [(NoNumberLater(), "rates are nan"), (HoldsAllLater(), "nothing goes")])
+@pytest.mark.parametrize(
+    ("model", "fault"),
+    [
+        (NoNumberLater(), "a rate or a key is nan"),
+        (NoOrderLater(), "a rate or a key is nan"),
+        (HoldsAllLater(), "nothing goes of leaf 1: it ends at 400, and 400 tokens have to stay"),
+    ],
+)
 def test_a_model_that_is_wrong_later_fails_rather_than_keep_an_eviction_from_its_end(model: Right, fault: str) -> None:
     check_return_model(model)
     leaves = Leaves(Policy(model, AnyPrompt(), threshold=600, median_weight=1.0))
