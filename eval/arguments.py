@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from radix_tlru.config import REMOVED_WEIGHTS
@@ -90,6 +92,28 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
         return text
 
     return parse
+
+
+def output_folder(text: str) -> Path:
+    """A folder to write to, which is there or can be made: what is there of its path is no file."""
+    if not text:  # a variable that is not set, and no name of the current folder
+        raise argparse.ArgumentTypeError("'': must be the name of a folder")
+    _check_folder(text, Path(text), "must be a folder")
+    return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """A file to write, in a folder that is there or can be made."""
+    if not text or os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text or repr(text)}: must be the name of a file")
+    _check_folder(text, Path(text).parent, "must be in a folder")
+    return Path(text)
+
+
+def _check_folder(text: str, path: Path, allowed: str) -> None:
+    there = next((each for each in (path, *path.parents) if os.path.lexists(each)), None)
+    if there is not None and not os.path.isdir(there):
+        raise argparse.ArgumentTypeError(f"{text}: {allowed}, and {there} is none")
 
 
 def median_weight(text: str) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import joblib
 
-from eval.arguments import Several, add_median_weights, add_policies, number, whole
+from eval.arguments import Several, add_median_weights, add_policies, number, output_folder, whole
 from eval.compare.bootstrap import FEWEST_SESSIONS
 from eval.compare.cells import fill, is_done
 from eval.compare.page import PAGE, write_page
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--quick", action="store_true", help="fewer settings of the same traces")
     jobs = joblib.cpu_count()
     add("--jobs", type=whole(1), default=jobs, metavar="N", help=f"cells side by side (default: all cores, {jobs})")
-    add("--out", type=Path, required=True, metavar="DIR", help=f"for {CELLS}, the page and its figures")
+    add("--out", type=output_folder, required=True, metavar="DIR", help=f"for {CELLS}, the page and its figures")
 
 
 def run(args: argparse.Namespace) -> int:

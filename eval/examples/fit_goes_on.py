@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from scipy.special import expit
 from scipy.stats import mannwhitneyu
 
+from eval.arguments import output_file
 from eval.examples.goes_on import FEATURES, Classifier, features
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.reading.tokenizer import load_tokenizer
@@ -79,7 +79,9 @@ def main(words: Sequence[str] | None = None) -> int:
     """Fit, say what it is worth, and write the weights; returns an exit status."""
     parser = argparse.ArgumentParser(prog="python -m eval.examples.fit_goes_on", description=__doc__)
     add_trace_arguments(parser)
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="of weights, to be named by GOES_ON")
+    parser.add_argument(
+        "--out", type=output_file, required=True, metavar="FILE", help="of weights, to be named by GOES_ON"
+    )
     args = parser.parse_args(words)
     try:
         if args.tokenizer is None:
@@ -89,6 +91,7 @@ def main(words: Sequence[str] | None = None) -> int:
         if not seen:
             raise ValueError(f"--trace {args.trace}: has no messages; it must be a chat trace with texts")
         classifier = fit(seen)
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         classifier.save(args.out)
     except (ValueError, OSError) as error:
         print(f"fit_goes_on: {error}", file=sys.stderr)

@@ -22,7 +22,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from eval.arguments import whole
+from eval.arguments import output_file, whole
 from eval.live.prometheus import Prometheus, check_installed
 from eval.live.replay.client import Request, send, session
 from eval.live.running_server import ServerError
@@ -44,7 +44,7 @@ RATE_S, STEP_S = 20, 2  # over which rates are taken; from one point to the next
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """For how long, and where to put it."""
     parser.add_argument("--seconds", type=whole(30), default=240, metavar="S", help="under load (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=OUTPUT, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--out", type=output_file, default=OUTPUT, metavar="FILE", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from eval.arguments import whole
+from eval.arguments import output_folder, whole
 from eval.command import execute
 from eval.live import warm_start
 from eval.live.replay import command as replay
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=whole(0), default=0, help="of the calls (default: %(default)s)")
     parser.add_argument("--repeats", type=whole(1), default=1, metavar="N", help="of every arm (default: %(default)s)")
     parser.add_argument("--cold-start", action="store_true", help="start each server as a user does, a minute later")
-    parser.add_argument("--out", type=Path, help=f"default: a new folder in {OUTPUT}")
+    parser.add_argument("--out", type=output_folder, help=f"default: a new folder in {OUTPUT}")
 
 
 def run(args: argparse.Namespace) -> int:

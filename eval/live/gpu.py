@@ -22,7 +22,17 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import NEXT_PROMPT_HELP, Several, add_page_size, number, one_of, shell_words, tokens, whole
+from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    Several,
+    add_page_size,
+    number,
+    one_of,
+    output_folder,
+    shell_words,
+    tokens,
+    whole,
+)
 from eval.command import Parser, RunError, execute
 from eval.live.calibrate import LENGTHS, calibrate
 from eval.live.gpu_report import Report, decode_verdicts
@@ -87,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--users", type=whole(1), default=64, metavar="N", help="at once, at saturation (default: 64)")
     add("--repeats", type=whole(1), metavar="N", help="of every arm (default: 2; 1 with --quick)")
     add("--lengths", action=Several, type=whole(1), default=list(LENGTHS), metavar="TOKENS", help="to calibrate by")
-    add("--out", type=Path, default=Path(".out/gpu"), metavar="DIR", help="default: %(default)s")
+    add("--out", type=output_folder, default=Path(".out/gpu"), metavar="DIR", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:

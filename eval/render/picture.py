@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from eval.arguments import output_file
 from eval.render.looks import ACCENT, INK
 from radix_tlru.policy.tel import keep_within_budget
 
@@ -26,7 +27,7 @@ PLUGIN = "radix-tlru"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to put it."""
-    parser.add_argument("--out", type=Path, default=OUTPUT, metavar="FILE", help="default: %(default)s")
+    parser.add_argument("--out", type=output_file, default=OUTPUT, metavar="FILE", help="default: %(default)s")
 
 
 def run(args: argparse.Namespace) -> int:

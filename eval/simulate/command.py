@@ -24,6 +24,7 @@ from eval.arguments import (
     add_page_size,
     add_policies,
     one_of,
+    output_folder,
     tokens,
     whole,
 )
@@ -72,7 +73,13 @@ def add_arguments(
         help=f"of more than one replica: {', '.join(ROUTINGS)} (default: prefix-aware, the rule of SGLang's router)",
     )
     add("--optional-caching", action="store_true", help="a context may be trimmed as soon as it is served")
-    add("--out", type=Path, required=True, metavar="DIR", help=f"for {CELLS}; a run that was cut off goes on there")
+    add(
+        "--out",
+        type=output_folder,
+        required=True,
+        metavar="DIR",
+        help=f"for {CELLS}; a run that was cut off goes on there",
+    )
     add("--per-request", action="store_true", help="a Parquet file of all requests for each cell")
     add("--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)")
     add("--ray", metavar="ADDRESS", help="run the cells on this Ray cluster ('local' starts one)")

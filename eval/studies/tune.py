@@ -14,7 +14,6 @@ import itertools
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from eval.arguments import (
     check_page_sizes,
     median_weight,
     number,
+    output_folder,
     tokens,
     weight_text,
     whole,
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limited = "by how much the median may rise, on the half that is chosen by (default: %(default)g)"
     add("--median-limit", type=number(), default=1.0, metavar="PERCENT", help=limited)
     add("--jobs", type=whole(1), default=1, metavar="N", help="settings tried side by side (default: 1)")
-    add("--out", type=Path, required=True, metavar="DIR", help="for tune.json and frontier.png")
+    add("--out", type=output_folder, required=True, metavar="DIR", help="for tune.json and frontier.png")
 
 
 def run(args: argparse.Namespace) -> int:

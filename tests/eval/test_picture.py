@@ -11,7 +11,12 @@ from eval.render import picture
 
 
 @pytest.mark.parametrize(
-    ("file", "reason"), [("x.foo", "must end with .avif, .eps"), (".", "must end with"), ("here/x.png", "File exists")]
+    ("file", "reason"),
+    [
+        ("x.foo", "must end with .avif, .eps"),
+        (".", "must be the name of a file"),
+        ("here/x.png", "must be in a folder"),
+    ],
 )
 def test_what_cannot_be_written_is_one_line(
     file: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

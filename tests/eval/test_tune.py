@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_made_is_said_before_settings_are_tried(
     (tmp_path / "file").touch()
     words = ["--trace", TRACE, "--capacity", "40k", "--slo", "100", "--out", str(tmp_path / "file" / "folder")]
     assert main(["tune", *words]) == 2
-    assert "Not a directory" in capsys.readouterr().err
+    assert f"must be a folder, and {tmp_path / 'file'} is none" in capsys.readouterr().err
 
 
 def test_flags_are_printed_only_for_what_is_better_than_stock(

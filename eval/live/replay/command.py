@@ -7,7 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from eval.arguments import NEXT_PROMPT_HELP, THRESHOLD_HELP, add_page_size, number, one_of, shell_words, tokens, whole
+from eval.arguments import (
+    NEXT_PROMPT_HELP,
+    THRESHOLD_HELP,
+    add_page_size,
+    number,
+    one_of,
+    output_folder,
+    shell_words,
+    tokens,
+    whole,
+)
 from eval.live.replay.arms import parse_arm, parse_url
 from eval.live.replay.parts import play_all
 from eval.live.replay.plan import USERS, Plan, machine_facts, plan_of
@@ -100,7 +110,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="what is sent in S s at first is in no figure",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a run that was cut off goes on there")
+    parser.add_argument(
+        "--out", type=output_folder, required=True, metavar="DIR", help="a run that was cut off goes on there"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

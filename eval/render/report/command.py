@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from eval.arguments import THRESHOLD_HELP, number, tokens, whole
+from eval.arguments import THRESHOLD_HELP, number, output_folder, tokens, whole
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import CHOICES, Group, Scene, groups
 from eval.simulate.rows import COMMANDS
@@ -19,7 +19,9 @@ PAGE, FIGURES = "report.html", "figures"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The folder, and which of its cells the single-cell figures show."""
     parser.add_argument("folder", type=Path, metavar="DIR", help="of `python -m eval simulate … --out DIR`")
-    parser.add_argument("--out", type=Path, metavar="DIR", help=f"for {PAGE} and {FIGURES}/ (default: the same)")
+    parser.add_argument(
+        "--out", type=output_folder, metavar="DIR", help=f"for {PAGE} and {FIGURES}/ (default: the same)"
+    )
     middle = "of the cell that single-cell figures show (default: the middle one)"
     parser.add_argument("--capacity", type=tokens, metavar="TOKENS", help=middle)
     parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"{THRESHOLD_HELP} {middle}")

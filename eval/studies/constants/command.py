@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from eval.arguments import Several, add_page_size, check_page_sizes, number, one_of, tokens, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, number, one_of, output_folder, tokens, whole
 from eval.parallel import in_parallel
 from eval.simulate.evaluate import trace_of
 from eval.simulate.rows import Rows, digest_of
@@ -80,7 +80,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load", type=number(above=0, below=1), default=0.8, metavar="SHARE", help="of the time that lru is busy (0.8)"
     )
     add("--jobs", type=whole(1), default=1, metavar="N", help="runs side by side (default: %(default)s)")
-    add("--out", type=Path, default=Path(".out/constants"), metavar="DIR", help="a run that was cut off goes on there")
+    add(
+        "--out",
+        type=output_folder,
+        default=Path(".out/constants"),
+        metavar="DIR",
+        help="a run that was cut off goes on there",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from eval.arguments import Several, add_page_size, check_page_sizes, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, output_folder, whole
 from eval.parallel import in_parallel
 from eval.render import html
 from eval.render.html import Image
@@ -78,7 +78,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--capacity", action=Several, type=whole(1), metavar="TOKENS", help="instead of the paper's")
     add_page_size(parser)
-    parser.add_argument("--out", type=Path, default=Path(".out/paper"), metavar="DIR", help="(default: %(default)s)")
+    parser.add_argument(
+        "--out", type=output_folder, default=Path(".out/paper"), metavar="DIR", help="(default: %(default)s)"
+    )
     parser.add_argument(
         "--jobs", type=whole(1), default=1, metavar="N", help="cells side by side (default: %(default)s)"
     )
