@@ -45,7 +45,7 @@ from eval.compare.settings import (
 from eval.compare.table import cell_grids, summary
 from eval.compare.traces import Survey, sources, survey_all
 from eval.compare.verdict import NOTHING_DIFFERS, Verdict, nothing_differs, verdicts
-from eval.simulate.grid import EVICTIONS
+from eval.simulate.grid import EVICTIONS, check_weights
 from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
@@ -116,6 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cells that are missing, print the verdicts, write the page."""
+    check_weights([*EVERY] if ALL in args.policy else args.policy, args.median_weight)
     wanted = sources(args)
     settings_of([], args)  # what is wrong with ξ is said before traces are read
     if args.ttft_slo:

@@ -88,13 +88,13 @@ def add_arguments(
 def run(args: argparse.Namespace) -> int:
     """Run the cells that are missing and print the table of all."""
     trace = trace_of(trace_source(args))
-    say_missing(trace.missing())
     wanted = grid(trace.name, args)
-    say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)
     folder: Path = args.out
     folder.mkdir(parents=True, exist_ok=True)
     check_same_trace(folder, trace)
     note_command(folder, args.command_line)
+    say_missing(trace.missing())
+    say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)
     references = Rows(folder / REFERENCE_ROWS)
     cells = Rows(folder / CELLS)
 

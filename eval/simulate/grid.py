@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from eval.arguments import check_page_sizes
 from eval.caches.baselines import BASELINES
@@ -45,6 +45,7 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         ValueError, ConfigError: a combination cannot be run.
     """
     check_page_sizes(args.page_size, args.capacity)
+    check_weights(args.policy, args.median_weight)
     fleets = [(n, routing if n > 1 else None) for n in args.replicas for routing in args.routing]
     axes = (args.policy, args.capacity, args.threshold, args.next_prompt_estimate, args.median_weight, args.page_size)
     cells = []
@@ -60,6 +61,17 @@ def grid(trace: str, args: argparse.Namespace) -> list[Cell]:
         sizes = (capacity, threshold, estimate, weight, page)
         cells.append(Cell(trace, policy, *sizes, not args.optional_caching, *fleet))
     return list(dict.fromkeys(cells))
+
+
+def check_weights(policies: Sequence[str], weights: Sequence[float | None]) -> None:
+    """Refuse a weight that none of the policies depends on.
+
+    Raises:
+        ValueError: names both flags.
+    """
+    given = " ".join(f"{weight:g}" for weight in weights if weight is not None)
+    if given and not set(policies) & set(WEIGHTED):
+        raise ValueError(f"--median-weight {given}: has no effect on --policy {' '.join(policies)}; leave it out")
 
 
 def settings_in_force(policy: str, estimate: int | None, weight: float | None) -> tuple[int | None, float | None]:

@@ -36,10 +36,12 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.caches.real import REAL_CACHES
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
+from eval.simulate.grid import check_weights
 from eval.studies.figures import Figures, figures
 from eval.terminal import Progress, show, table
 from eval.trace_arguments import add_trace_arguments, trace_source
 from eval.traces.request import Path, Request
+from radix_tlru import Config
 
 HONEST = "chat-mix:conversations=600,arrival_span_s=720,wait_median_s=45,wait_sigma=1"
 """Chat as in the demo, at the pace of people: a new conversation every 1.2 s, some 45 s between its turns."""
@@ -160,7 +162,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print a table for each strength."""
     if args.page_size > args.capacity // 64:
-        raise ValueError(f"--page-size {args.page_size}: must be 1 to a 64th of the {args.capacity} tokens of cache")
+        raise ValueError(f"--page-size {args.page_size}: must be at most a 64th of --capacity {args.capacity}")
+    Config(threshold=args.threshold, next_prompt_estimate=args.next_prompt_estimate, median_weight=args.median_weight)
+    check_weights(args.policy, [args.median_weight])
     honest = trace_source(args).open().requests
     if honest[0].arrival_s == honest[-1].arrival_s:
         raise ValueError(f"--trace {args.trace}: lasts no time, in which an attacker could do anything")

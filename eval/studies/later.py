@@ -30,7 +30,7 @@ from eval.caches.policies import POLICIES
 from eval.caches.simulator import simulate
 from eval.simulate.cells import Cell
 from eval.simulate.evaluate import cache_for
-from eval.simulate.grid import WEIGHTED
+from eval.simulate.grid import WEIGHTED, check_weights
 from eval.studies.figures import Figures, figures, mean, shown
 from eval.terminal import show, table, track
 from eval.trace_arguments import add_trace_arguments, trace_source
@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
     check_page_sizes([args.page_size], args.capacity)
+    check_weights(args.policy, args.median_weight)
     show(compare(trace_source(args).open().requests, args))
     return 0
 

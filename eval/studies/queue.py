@@ -50,7 +50,7 @@ from eval.arguments import (
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, tail_excess_latency
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
-from eval.simulate.grid import LEARNING, NAMED_CACHES, settings_in_force
+from eval.simulate.grid import LEARNING, NAMED_CACHES, check_weights, settings_in_force
 from eval.simulate.timing import Timing
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
 from eval.studies.queue_model import QueueAware, Queued, line_for, serve, span_s
@@ -209,6 +209,7 @@ def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:
     """Stock lru, then the policies that are compared with it."""
     baseline = BASELINE if args.itl is None else BATCHED_BASELINE
     default = POLICIES[:4] if args.itl is None else ("tlru", "etlru")
+    check_weights(args.policy or default, args.median_weight)
     cells = []
     for policy, weight in itertools.product(dict.fromkeys((baseline, *(args.policy or default))), args.median_weight):
         if args.itl is not None and policy in NAMED_CACHES:

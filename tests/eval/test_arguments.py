@@ -47,9 +47,9 @@ def test_a_folder_to_write_to_is_no_file(below: str, tmp_path: Path) -> None:
 
 def test_nothing_is_the_name_of_no_folder_nor_file(tmp_path: Path) -> None:
     """`--out "$DIR"` where no DIR is set: the current folder is not meant."""
-    with pytest.raises(argparse.ArgumentTypeError, match="^'': must be the name of a folder$"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^'': must be the name of a folder$"):
         output_folder("")
-    with pytest.raises(argparse.ArgumentTypeError, match="^'': must be the name of a file$"):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"^'': must be the name of a file$"):
         output_file("")
     with pytest.raises(argparse.ArgumentTypeError, match=f"^{tmp_path}: must be the name of a file$"):
         output_file(str(tmp_path))

@@ -92,8 +92,10 @@ def test_a_weight_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--strength", "0"], "--strength 0: must be more than 0"),
         (["--strength", "nan"], "--strength nan: must be more than 0"),
-        (["--page-size", "4k"], "--page-size 4000: must be 1 to a 64th"),
+        (["--page-size", "4k"], "--page-size 4000: must be at most a 64th of --capacity "),
         (["--trace", SMALL, "--limit", "1"], "lasts no time"),
+        (["--threshold", "128"], "--threshold 128: must be more than --next-prompt-estimate 128"),
+        (["--policy", "lru", "--median-weight", "0.5"], "--median-weight 0.5: has no effect on --policy lru; leave it"),
         (["--threshold", "100", "--policy", "tlru"], "--threshold 100: must be more than --next-prompt-estimate 128"),
     ],
 )

@@ -26,6 +26,9 @@ def test_a_weight_that_no_policy_takes_is_one_line(capsys: pytest.CaptureFixture
     assert main(["later", *SMALL, "--policy", "lru", "--median-weight", "2"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("eval later: --median-weight 2: must be a number from 0 to 1")
+    assert main(["later", *SMALL, "--policy", "lru", "--median-weight", "0.5", "1"]) == 2
+    said = capsys.readouterr().err
+    assert said == "eval later: --median-weight 0.5 1: has no effect on --policy lru; leave it out\n"
     assert said.count("\n") == 1
 
 

@@ -162,6 +162,7 @@ def test_repeats_give_the_mean_change_and_its_interval(capsys: pytest.CaptureFix
         ("--jobs 0", "--jobs 0: must be 1 or more"),
         ("--repeats 0", "--repeats 0: must be 1 or more"),
         ("--median-weight 2", "--median-weight 2: must be a number from 0 to 1"),
+        ("--median-weight 0 --policy sglang-tlru", "--median-weight 0: has no effect on --policy sglang-tlru; leave"),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_line(flags: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:

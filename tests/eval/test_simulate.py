@@ -190,6 +190,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
         (("--median-weight", "2"), "--median-weight 2: must be a number from 0 to 1"),
         (("--median-weight", "load"), "--median-weight load: must be a number from 0 to 1; load was removed"),
+        (("--policy", "lru", "--median-weight", "0.5"), "--median-weight 0.5: has no effect on --policy lru; leave it"),
         (("--trace", "nowhere.jsonl"), "nowhere.jsonl"),
         (("--optional-caching", "--policy", "vllm"), "--optional-caching: vllm caches every context"),
     ],

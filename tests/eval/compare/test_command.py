@@ -303,6 +303,10 @@ def test_a_trace_of_more_parameters_than_a_file_name_has_letters_is_generated(tm
         (["--trace", "figure1", "--ttft-slo", "5", "--alpha", "1", "--beta", "9"], "--ttft-slo 5 ms: cannot be met"),
         (["--trace", "figure1", "--ttft-slo", "5", "--threshold", "5"], "--ttft-slo 5: not together with --threshold"),
         (["--trace", "figure1", "--median-weight", "2"], "--median-weight 2: must be a number from 0 to 1"),
+        (
+            ["--trace", "figure1", "--policy", "lru", "--median-weight", "1"],
+            "--median-weight 1: has no effect on --",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
