@@ -169,4 +169,4 @@ def _arrivals(text: str) -> Arrivals:
     try:
         return parse(Arrivals, text)
     except TraceError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("arrivals: ")) from None

@@ -25,7 +25,7 @@ from eval.traces.generators.synthetic import Synthetic
 from eval.traces.readers import READERS
 from eval.traces.reading.notes import Note
 from eval.traces.request import Path, Request, TraceError
-from eval.traces.trace import FORMATS, SOURCES, Trace, generator_of, open_trace
+from eval.traces.trace import FORMATS, SOURCES, Trace, check_name, generator_of, open_trace
 
 __all__ = [
     "FORMATS",
@@ -39,6 +39,7 @@ __all__ = [
     "Synthetic",
     "Trace",
     "TraceError",
+    "check_name",
     "generator_of",
     "open_trace",
 ]

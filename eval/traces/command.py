@@ -15,7 +15,7 @@ from eval.traces.facts import Facts, facts
 from eval.traces.generators import GENERATORS
 from eval.traces.parameters import written
 from eval.traces.readers import READERS
-from eval.traces.trace import Trace
+from eval.traces.trace import Trace, check_name
 from eval.traces.working_set import working_set
 
 _PERCENTILES = (5, 25, 50, 75, 90, 95, 99)
@@ -46,7 +46,10 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         print("\n".join(_listed()))
         return 0
-    for number, source in enumerate(trace_sources(args)):
+    sources = trace_sources(args)
+    for source in sources:
+        check_name(source.source)
+    for number, source in enumerate(sources):
         if number:
             print()
         _describe(source.read())

@@ -29,6 +29,8 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 """Allowed values by the end of a field's name; the first that fits counts."""
 
+_WRONG_TYPE = re.compile(r"Expected `(int|float)\b[^`]*`, got .* at `\$\.(\w+)")  # of msgspec
+
 _Parameters = TypeVar("_Parameters")
 
 
@@ -37,7 +39,8 @@ def check_ranges(parameters: Any, own: Mapping[str, tuple[float, float]] | None 
 
     Args:
         parameters: the dataclass.
-        own: allowed values of some fields, by their names; they go before RANGES. Others: 1e-9 to 1e9.
+        own: allowed values of some fields, by their names; they go before RANGES. Others: up to 1e9, whole numbers from
+            1 and others from 1e-9.
 
     Raises:
         TraceError: one line naming the field, the value and what is allowed.
@@ -48,7 +51,8 @@ def check_ranges(parameters: Any, own: Mapping[str, tuple[float, float]] | None 
         if value is None or isinstance(value, str):
             continue
         exact = (own or {}).get(field.name)
-        low, high = exact or next((each for end, each in allowed.items() if field.name.endswith(end)), (1e-9, 1e9))
+        other = (1 if isinstance(value, int) else 1e-9, 1e9)
+        low, high = exact or next((each for end, each in allowed.items() if field.name.endswith(end)), other)
         if field.name.endswith("_range") and not low <= value[0] <= value[1] <= high:
             raise TraceError(f"{field.name}: {value[0]}/{value[1]}, must be low/high from {low:g} to {high:.0f}")
         for each in value if isinstance(value, tuple) else (value,):
@@ -77,6 +81,13 @@ def parse(kind: type[_Parameters], text: str) -> _Parameters:
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
+        if wrong := _WRONG_TYPE.match(str(error)):
+            kind, name = wrong.groups()
+            given, number = values[name], "whole number" if kind == "int" else "number"
+            pair = f"{name}={given if isinstance(given, str) else '/'.join(given)}"
+            raise TraceError(
+                f"{source}: {pair}: must be {f'a {number}' if isinstance(given, str) else f'{number}s'}"
+            ) from None
         raise TraceError(f"{source}: {text}: {error}") from None
 
 

@@ -111,6 +111,18 @@ def open_trace(
     return _checked(trace, source, notes)
 
 
+def check_name(source: str) -> None:
+    """Refuse the name of a trace of which nothing can be read or generated, before anything is.
+
+    Raises:
+        TraceError: there is no such file, or a parameter is unknown or out of range.
+    """
+    if (generator := generator_of(source)) is not None:
+        generator(source.partition(":")[2])
+    else:
+        Source.of(source)
+
+
 def generator_of(source: str) -> Workload | None:
     """What generates a trace of that name; None if it is read."""
     generator = GENERATORS.get(source.partition(":")[0])
@@ -212,5 +224,6 @@ def _reader_of(records: Iterator[Record], name: str) -> Reader:
             if reader.detects(fields):
                 return reader
         shown = ", ".join(fields)[:200]
-        unknown = unknown or _UnknownFormatError(f"{record.where}: of no known format: its fields are {shown}")
+        told = f"its fields are {shown}" if fields else "it has no fields"
+        unknown = unknown or _UnknownFormatError(f"{record.where}: of no known format: {told}")
     raise unknown or broken or TraceError(f"trace {name}: empty")

@@ -33,6 +33,7 @@ _SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".csv", ".log",
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"
+_TAR, _TAR_FROM, _TAR_TO = b"ustar", 257, 262  # in the first header of an archive of tar
 _ARROW = (b"ARRO", b"\xff\xff\xff\xff")  # how a file and a stream of Arrow begin
 
 # What collects logs writes before a line: a container, a time, colours. None of it has quotes, as texts in JSON have.
@@ -207,7 +208,10 @@ def _text(path: Path) -> Iterator[IO[bytes]]:
             stream = lzma.LZMAFile(raw)  # noqa: SIM115 - it holds nothing but raw, which is closed
         elif path.suffix.lower() in _PACKED:
             raise TraceError(f"trace {path}: ends in {path.suffix}, and is not compressed so")
-        mark = stream.peek(4)[:4] if hasattr(stream, "peek") else b""
+        head = stream.peek(_TAR_TO) if hasattr(stream, "peek") else b""
+        if head[_TAR_FROM:_TAR_TO] == _TAR:
+            raise TraceError(f"trace {path}: is an archive: unpack it")
+        mark = head[:4]
         if mark.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             try:
                 stream = io.BytesIO(stream.read().decode("utf-16").encode())

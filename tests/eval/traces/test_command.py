@@ -100,7 +100,27 @@ def test_arrivals_that_cannot_be_are_refused(command: Command, tmp_path: Path) -
     source = write_lines(tmp_path / "t.jsonl", FIRST)
     done = command(source, "--arrivals", "birth_rate=-1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "birth_rate: -1.0, must be from 1e-09 to 1e+09" in done.stderr
+    allowed = "birth_rate: -1.0, must be from 1e-09 to 1e+09"
+    assert done.stderr == f"eval trace: --arrivals: birth_rate=-1: {allowed}\n"
+    assert command(source, "--arrivals", "rate=1").stderr.startswith(
+        "eval trace: --arrivals: 'rate=1' is not key=value"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no.jsonl", "trace no.jsonl: no such file"),
+        ("batch:sessions=0", "batch: sessions=0: sessions: 0, must be from 1"),
+    ],
+)
+def test_of_several_traces_one_that_is_none_is_said_before_any_is_read(
+    command: Command, name: str, message: str, tmp_path: Path
+) -> None:
+    source = write_lines(tmp_path / "t.jsonl", FIRST, SECOND)
+    refused = command(source, name)
+    assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.startswith(f"eval trace: {message}")
 
 
 def test_all_that_can_be_named_is_listed(command: Command) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
+import tarfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,15 @@ def zst(raw: bytes) -> bytes:
 
 
 ZST = zst(RAW)
+
+
+def tar(raw: bytes) -> bytes:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        inside = tarfile.TarInfo("t.jsonl")
+        inside.size = len(raw)
+        archive.addfile(inside, io.BytesIO(raw))
+    return packed.getvalue()
 
 
 def parquet(path: Path) -> None:
@@ -100,6 +111,12 @@ def test_every_form_of_a_file_gives_the_same_requests(tmp_path: Path, name: str)
         ("t.jsonl", b'{"conversations": "caf\xe9"}\n', "t.jsonl:1: not UTF-8: "),
         ("t.pkl", b"\x80\x04\x95", "is a pickle, which can run code: write JSON instead"),
         ("t.zip", b"PK\x03\x04rest", "is an archive: unpack it"),
+        ("t.tar", tar(RAW), "trace t.tar: is an archive: unpack it"),
+        ("t.jsonl.tgz", gzip.compress(tar(RAW)), "trace t.jsonl.tgz: is an archive: unpack it"),
+        ("t.tar.bz2", bz2.compress(tar(RAW)), "trace t.tar.bz2: is an archive: unpack it"),
+        ("t.tar.xz", lzma.compress(tar(RAW)), "trace t.tar.xz: is an archive: unpack it"),
+        ("t.tar.zst", zst(tar(RAW)), "trace t.tar.zst: is an archive: unpack it"),
+        ("t.jsonl", b"{}\n", "t.jsonl:1: of no known format: it has no fields; known are bailian, "),
         ("t.parquet", b"PAR1 and then nothing", "not a Parquet file that can be read (ArrowInvalid: "),
         ("t.arrow", RAW, "not an Arrow file that can be read (ArrowInvalid: "),
         ("t.arrow", b"ARROW1\0\0and then nothing", "not an Arrow file that can be read (ArrowInvalid: "),

@@ -142,7 +142,12 @@ def test_thoughts_are_in_the_prompts_of_a_chain_of_calls_and_in_no_other() -> No
         ("chat-mix:conversations=5,wait_median_s=0", "wait_median_s: 0.0, must be from 1e-06 to 1e+09"),
         ("synthetic:prompt_lengths=5/0", "prompt_lengths: 0, must be from 1 to 1e+06"),
         ("synthetic:births=1", "synthetic: 'births=1' is not key=value with a key of birth_rate, "),
-        ("synthetic:conversations=many", "synthetic: conversations=many: Expected `int`, got `str`"),
+        ("synthetic:conversations=many", "synthetic: conversations=many: must be a whole number"),
+        ("synthetic:conversations=2.5,seed=1", "synthetic: conversations=2.5: must be a whole number"),
+        ("synthetic:conversations=0", "conversations: 0, must be from 1 to 1e+09"),
+        ("synthetic:birth_rate=often", "synthetic: birth_rate=often: must be a number"),
+        ("synthetic:prompt_lengths=5/x", "synthetic: prompt_lengths=5/x: must be whole numbers"),
+        ("chat-mix:answer_range=1/2.5", "chat-mix: answer_range=1/2.5: must be whole numbers"),
     ],
 )
 def test_a_parameter_that_cannot_be_is_refused_with_what_can(source: str, message: str) -> None:
