@@ -5,14 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from eval.arguments import number
 from eval.simulate.timing import ASSUMED, Timing, read_timing
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
     """``--alpha`` and ``--beta``, or ``--timing`` in place of both."""
     add = parser.add_argument
-    add("--alpha", type=float, metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
-    add("--beta", type=float, metavar="MS", help="ms of a request without any (default: 0)")
+    add("--alpha", type=number(above=0), metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
+    add("--beta", type=number(least=0), metavar="MS", help="ms of a request without any (default: 0)")
     add("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
 
 

@@ -7,6 +7,7 @@ import importlib
 from typing import Protocol
 
 from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, one_of, tokens, whole
+from eval.traces.parameters import LONGEST
 
 SECTIONS = (
     *("simulator", "served", "decision", "eviction", "decode", "trim", "memory", "longest"),
@@ -60,8 +61,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"{asked}, in each repeat; the first quarter is in no figure (default: %(default)s)",
     )
-    add("--answers", default="4/12", metavar="LEAST/MOST", help=f"{asked}, tokens (default: %(default)s)")
+    add(
+        "--answers", type=_lengths, default="4/12", metavar="LEAST/MOST", help=f"{asked}, tokens (default: %(default)s)"
+    )
     add("--turns", type=whole(10), default=1_000_000, metavar="N", help="of the long trace (default: %(default)s)")
+
+
+def _lengths(text: str) -> str:
+    """The least and the greatest length of an answer, as a generated trace takes them."""
+    least, _, most = (part if part.isdecimal() else "0" for part in text.partition("/"))
+    if text.count("/") != 1 or not 1 <= int(least) <= int(most) <= LONGEST:
+        raise argparse.ArgumentTypeError(f"{text}: must be LEAST/MOST, whole numbers of tokens from 1 to {LONGEST}")
+    return text
 
 
 def run(args: argparse.Namespace) -> int:

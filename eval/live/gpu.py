@@ -42,7 +42,7 @@ from eval.live.replay.hosts import launched
 from eval.live.replay.plan import machine_facts, plan_of
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
-from eval.simulate.timing import Timing, read_timing, write_timing
+from eval.simulate.timing import Timing, TimingError, read_timing, write_timing
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.sglang.releases import torch_mismatch
 
@@ -110,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
     began = time.monotonic()
     gpu = gpu_facts() if args.device == "gpu" else "none: --device cpu"
     _fill_in(args)
+    _check_lengths(args.lengths)
     _check_loads(args)
     if (mismatch := torch_mismatch()) and os.environ.setdefault(TREE_CORE, "python") == "python":
         print(f"every arm is on SGLang's Python tree core: {mismatch}")
@@ -117,7 +118,10 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
 
     timing = _calibrated(args, model)
-    threshold = timing.tokens(args.slo)
+    try:
+        threshold = timing.tokens(args.slo)
+    except TimingError as error:
+        raise ValueError(f"--slo {error}") from None
     if not threshold:
         raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
     print(f"{timing} tokens (R² {timing.r2 or 0:.3f}); ξ = {threshold:,}")
@@ -192,6 +196,12 @@ def _fill_in(args: argparse.Namespace) -> None:
     trace, decode, pool, repeats = quick if args.quick else usual
     args.trace, args.decode_trace = args.trace or trace, args.decode_trace or decode
     args.pool, args.repeats = args.pool or pool, args.repeats or repeats
+
+
+def _check_lengths(lengths: Sequence[int]) -> None:
+    """Refuse what no line can be fitted to, before a server starts."""
+    if len(set(lengths)) < 2:
+        raise ValueError(f"--lengths {' '.join(map(str, lengths))}: must be two or more lengths")
 
 
 def gpu_facts() -> str:

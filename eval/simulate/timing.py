@@ -173,7 +173,11 @@ def read_timing(path: Path) -> Timing:
         raise TimingError(f"--timing {path}: {error.strerror or error}") from None
     except msgspec.DecodeError as error:
         raise TimingError(f"--timing {path}: not an object with alpha and beta in ms: {error}") from None
-    return Timing(found.alpha, found.beta, found.origin or f"from {path}", found.r2, tuple(found.points), found.floor)
+    origin = found.origin or f"from {path}"
+    try:
+        return Timing(found.alpha, found.beta, origin, found.r2, tuple(found.points), found.floor)
+    except TimingError as error:
+        raise TimingError(f"--timing {path}: {error}") from None
 
 
 def write_timing(path: Path, timing: Timing, **measured_on: Any) -> None:

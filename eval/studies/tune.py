@@ -33,6 +33,7 @@ from eval.arguments import (
     weight_text,
     whole,
 )
+from eval.command import RunError
 from eval.compare.bootstrap import FEWEST_SESSIONS, Sample, draws, interval, resampled
 from eval.compare.changes import METRICS
 from eval.parallel import in_parallel
@@ -166,12 +167,12 @@ def choose(
         median_limit: by how much the median may rise against stock, in per cent; other settings are left out.
 
     Raises:
-        ValueError: no setting keeps the limit.
+        RunError: no setting keeps the limit.
     """
     limit = stock.first.p50 * (1 + median_limit / 100)
     allowed = [one for one in settings if one.first.p50 <= limit]
     if not allowed:
-        raise ValueError(
+        raise RunError(
             f"--median-limit {median_limit:g}: no setting that was tried keeps it: allow more, or keep stock lru"
         )
     least = min(one.first.tel for one in allowed)

@@ -82,8 +82,8 @@ def parse(kind: type[_Parameters], text: str) -> _Parameters:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         if wrong := _WRONG_TYPE.match(str(error)):
-            kind, name = wrong.groups()
-            given, number = values[name], "whole number" if kind == "int" else "number"
+            wanted, name = wrong.groups()
+            given, number = values[name], "whole number" if wanted == "int" else "number"
             pair = f"{name}={given if isinstance(given, str) else '/'.join(given)}"
             raise TraceError(
                 f"{source}: {pair}: must be {f'a {number}' if isinstance(given, str) else f'{number}s'}"

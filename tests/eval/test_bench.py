@@ -99,6 +99,9 @@ def test_an_interval_is_of_the_logarithms() -> None:
         (["--only", "served", "--capacity", "511"], "--capacity 511: must be at least one page, --page-size 512"),
         (["--only", "decision", "--page-size", "0"], "--page-size 0: must be 1 or more"),
         (["--only", "scheduler", "--aging", "-1"], "--aging -1: must be 0 or more"),
+        (["--answers", "9/3"], "--answers 9/3: must be LEAST/MOST, whole numbers of tokens from 1 to 1000000"),
+        (["--answers", "5"], "--answers 5: must be LEAST/MOST, whole numbers of tokens from 1 to 1000000"),
+        (["--answers", "0/5"], "--answers 0/5: must be LEAST/MOST, whole numbers of tokens from 1 to 1000000"),
         (["--only", "scheduler", "--repeats", "0"], "--repeats 0: must be 1 or more"),
         (["--only", "scheduler", "--chunks", "64", "0"], "--chunks 0: must be 1 or more"),
         (

@@ -182,3 +182,22 @@ def test_without_a_gpu_the_command_says_so(
     monkeypatch.setenv("PATH", str(tmp_path))  # where there is no nvidia-smi, whatever this machine has
     assert main(["gpu", "--out", str(tmp_path)]) == 2
     assert "--device gpu: nvidia-smi finds none" in capsys.readouterr().err
+
+
+def test_one_length_is_refused_before_a_server_starts(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["gpu", "--device", "cpu", "--model", "m", "--lengths", "64", "64", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert capsys.readouterr().err == "eval gpu: --lengths 64 64: must be two or more lengths\n"
+    assert measured == []
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_objective_that_no_request_can_meet_is_named(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first measurement has β = 10 ms."""
+    assert main(["gpu", "--device", "cpu", "--model", "m", "--slo", "9", "--out", str(tmp_path)]) == 2
+    said = "eval gpu: --slo 9 ms: cannot be met, a request without uncached tokens takes 10 ms\n"
+    assert capsys.readouterr().err == said

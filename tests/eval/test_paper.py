@@ -132,6 +132,9 @@ def test_alpha_and_beta_are_kept_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text('{"alpha": "fast"}')
     with pytest.raises(TimingError, match=r"bad\.json: not an object with alpha and beta"):
         read_timing(tmp_path / "bad.json")
+    (tmp_path / "flat.json").write_text('{"alpha": 0, "beta": 5}')
+    with pytest.raises(TimingError, match=r"--timing .*flat\.json: alpha 0: must be a number of ms a token above 0"):
+        read_timing(tmp_path / "flat.json")
     with pytest.raises(TimingError, match=r"none\.json: No such file"):
         read_timing(tmp_path / "none.json")
 
@@ -306,8 +309,10 @@ def test_the_headline_names_the_best_cell_of_ours(source: Source, tmp_path: Path
     [
         (["--beta", "3"], "--beta 3: needs --alpha"),
         (["--alpha", "0.1", "--timing", "t.json"], "only one of these"),
-        (["--alpha", "-1"], "alpha -1: must be a number of ms a token above 0"),
+        (["--alpha", "-1"], "--alpha -1: must be more than 0"),
         (["--alpha", "0.1", "--beta", "250"], "200 ms: cannot be met"),
+        (["--alpha", "0.1", "--beta", "-1"], "--beta -1: must be 0 or more"),
+        (["--calibrate", "here"], "--calibrate here: must be the URL of a server, such as http://127.0.0.1:30000"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--limit", "0"], "--limit 0: must be 1 or more"),
         (["--page-size", "4k"], "--capacity 2000: must be at least one page, --page-size 4000"),

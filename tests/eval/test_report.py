@@ -287,7 +287,7 @@ GOOD = json.dumps(cell("lru", 1000))
         ([GOOD.replace('"tel": 1000', '"tel": "many"')], (), "cells.jsonl:1: tel is 'many', not a number"),
         ([GOOD], ("--capacity", "3M"), "--capacity 3000000: no such cells; there are 2000000"),
         ([GOOD], ("--page-size", "1"), "--page-size 1: no such cells; there are 16"),
-        ([GOOD], ("--alpha", "0.1"), "--alpha, --beta: TTFT = β + α·uncached takes both"),
+        ([GOOD], ("--beta", "1"), "--beta 1: needs --alpha"),
         ([GOOD], ("--alpha", "0", "--beta", "1"), "--alpha 0: must be more than 0"),
     ],
 )

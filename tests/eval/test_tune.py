@@ -13,6 +13,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from eval.__main__ import main
+from eval.command import RunError
 from eval.simulate.cells import Cell, Outcome
 from eval.studies.tune import choose, flags_of
 from eval.studies.tune_figure import Setting
@@ -43,7 +44,7 @@ def test_of_settings_with_nearly_the_least_tail_the_one_whose_median_pays_least(
 def test_a_limit_of_the_median_leaves_out_what_breaks_it() -> None:
     assert choose(FRONTIER, STOCK, median_limit=0).cell.median_weight == 0.2
     assert choose(FRONTIER, STOCK, median_limit=-15).cell.median_weight == 0.4
-    with pytest.raises(ValueError, match="--median-limit -50: no setting that was tried keeps it: allow more"):
+    with pytest.raises(RunError, match="--median-limit -50: no setting that was tried keeps it: allow more"):
         choose(FRONTIER, STOCK, median_limit=-50)
 
 
@@ -94,7 +95,7 @@ def test_a_gain_that_other_sessions_might_not_have_is_doubted(
     ("words", "message"),
     [
         ("--slo 0", "--slo 0: leaves no token to prefill"),
-        ("--slo 100 --alpha -1", "alpha -1: must be a number of ms a token above 0"),
+        ("--slo 100 --alpha -1", "--alpha -1: must be more than 0"),
         ("--slo 100 --median-weight 2", "--median-weight 2: must be a number from 0 to 1"),
         ("--slo 100 --timing none.json", "--timing none.json: No such file or directory"),
         ("--slo 100 --policy best", "best"),
@@ -103,6 +104,8 @@ def test_a_gain_that_other_sessions_might_not_have_is_doubted(
         ("--slo 100 --alpha 0.5", "--slo 100 --alpha 0.5: is ξ = 200 tokens, which must be more than"),
         ("--slo 10 --alpha 0.1 --beta 20", "--slo 10 ms: cannot be met, a request without uncached tokens takes 20 ms"),
         ("--slo 100 --beta 30", "--beta 30: needs --alpha"),
+        ("--slo 100 --alpha 0.1 --beta -3", "--beta -3: must be 0 or more"),
+        ("--slo 100 --alpha nan", "--alpha nan: must be more than 0"),
         ("--slo 100 --timing t.json --beta 0", "--timing t.json: not together with --alpha or --beta"),
     ],
 )

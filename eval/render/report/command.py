@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--routing", metavar="R", help=most)
     parser.add_argument("--optional-caching", action=argparse.BooleanOptionalAction, help=most)
     parser.add_argument("--alpha", type=number(above=0), metavar="MS", help="ms a prefilled token: figures become TTFT")
-    parser.add_argument("--beta", type=number(least=0), metavar="MS", help="ms of a request without any; with --alpha")
+    parser.add_argument("--beta", type=number(least=0), metavar="MS", help="ms of a request without any (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,11 +64,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _latency(alpha: float | None, beta: float | None) -> Timing | None:
-    if alpha is None and beta is None:
+    if alpha is None:
+        if beta is not None:
+            raise ReportError(f"--beta {beta:g}: needs --alpha")
         return None
-    if alpha is None or beta is None:
-        raise ReportError("--alpha, --beta: TTFT = β + α·uncached takes both, in ms")
-    return Timing(alpha, beta, "given")
+    return Timing(alpha, beta or 0.0, "given")
 
 
 def _group(args: argparse.Namespace, found: Sequence[Group]) -> Group:

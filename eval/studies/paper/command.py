@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from eval.arguments import Several, add_page_size, check_page_sizes, output_folder, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, number, output_folder, whole
 from eval.parallel import in_parallel
 from eval.render import html
 from eval.render.html import Image
@@ -70,8 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=whole(1), metavar="N", help=f"turns of a trace (default: {FULL.turns:,})")
     parser.add_argument("--seed", type=whole(0), default=0, help="of the model, and of the stamps of ShareGPT")
     add_text_arguments(parser)
-    parser.add_argument("--alpha", type=float, metavar="MS", help=f"ms a token (default: {ASSUMED.alpha:.4f}, assumed)")
-    parser.add_argument("--beta", type=float, metavar="MS", help="ms of a request without uncached tokens (default: 0)")
+    parser.add_argument(
+        "--alpha", type=number(above=0), metavar="MS", help=f"ms a token (default: {ASSUMED.alpha:.4f}, assumed)"
+    )
+    parser.add_argument(
+        "--beta", type=number(least=0), metavar="MS", help="ms of a request without uncached tokens (default: 0)"
+    )
     parser.add_argument("--timing", type=Path, metavar="FILE", help='JSON: {"alpha": ms a token, "beta": ms}')
     parser.add_argument(
         "--calibrate", metavar="URL", help=f"measure α and β on this idle SGLang server; they are kept in DIR/{TIMING}"
