@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         return added
 
     model = command("demo-model", _demo_model, "write a random-weight model that SGLang serves without a download")
-    model.add_argument("directory", metavar="DIR", type=Path, help="missing, empty, or an earlier demo model")
+    model.add_argument("directory", metavar="DIR", type=_path, help="missing, empty, or an earlier demo model")
     model.add_argument(
         "--shape",
         choices=SHAPES,
@@ -106,11 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     grafana.add_argument("--rules", action="store_true", help="print Prometheus' alerting rules instead, as YAML")
     state = command("state", _state, "say what is in a file of --tlru-state")
-    state.add_argument("file", metavar="FILE", type=Path)
+    state.add_argument("file", metavar="FILE", type=_path)
     warm = command("warm", _warm, "prefill prompts on a running server, and keep them warm", _INSTALL_TOP)
     warm.add_argument("url", metavar="URL", help="of the server: http://127.0.0.1:30000")
     warm.add_argument(
-        "file", metavar="FILE", type=Path, help="JSONL, or a folder; the fields are in radix_tlru/sglang/README.md"
+        "file", metavar="FILE", type=_path, help="JSONL, or a folder; the fields are in radix_tlru/sglang/README.md"
     )
     warm.add_argument(
         "--every", metavar="S", type=_seconds, help="again and again, so many seconds apart (default: once)"
@@ -122,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
 def _refuse(reason: object) -> int:
     print(f"radix-tlru: error: {reason}", file=sys.stderr)
     return 2
+
+
+def _path(text: str) -> Path:
+    if not text:  # of a variable that is not set; as a path it is the current folder
+        raise argparse.ArgumentTypeError("'': must be the name of a file or folder")
+    return Path(text)
 
 
 def _seconds(text: str) -> float:
@@ -140,7 +146,9 @@ def _seconds(text: str) -> float:
 def _demo_model(given: argparse.Namespace) -> int:
     try:
         write_demo_model(given.directory, SHAPES[given.shape])
-    except (OSError, ImportError) as error:
+    except OSError as error:
+        return _refuse(f"{error.filename}: {error.strerror}" if error.strerror else error)
+    except ImportError as error:
         return _refuse(error)
     model = shlex.quote(str(given.directory))
     serve = f"python -m sglang.launch_server --model-path {model} --load-format dummy"

@@ -142,3 +142,23 @@ def test_without_tokenizers_the_command_says_what_to_install(tmp_path: Path) -> 
         "in a checkout, pip install '.[serve]'"
     ]
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("words", [("demo-model", ""), ("state", ""), ("warm", "http://127.0.0.1:1", "")])
+def test_an_empty_name_is_not_the_current_folder(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a variable of the shell that is not set."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prompt.txt").write_text("Once upon a time")
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].endswith(": '': must be the name of a file or folder")
+    assert [each.name for each in tmp_path.iterdir()] == ["prompt.txt"]
+
+
+def test_a_folder_below_a_file_is_refused_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main(["demo-model", str(tmp_path / "file" / "model")]) == 2
+    assert capsys.readouterr().err == f"radix-tlru: error: {tmp_path / 'file' / 'model'}: Not a directory\n"
