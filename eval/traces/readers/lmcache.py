@@ -1,8 +1,9 @@
 """LMCache's traces: calls of sessions with their texts.
 
-Two forms: ``timestamp`` (µs since 1970), ``input`` and ``output`` as texts, ``session_id``; and its agentic traces
-(``lmcache-agentic-traces`` on the hub): ``input`` as messages, ``output_length``, ``pre_gap`` (s after the answer
-before), ``model``. A text that begins with the one before it is taken for a whole prompt, else for a new message.
+Two forms: ``timestamp`` (µs since 1970, or since a start), ``input`` and ``output`` as texts, ``session_id``; and its
+agentic traces (``lmcache-agentic-traces`` on the hub): ``input`` as messages, ``output_length``, ``pre_gap`` (s after
+the answer before), ``model``. A text that begins with the one before it is taken for a whole prompt, else for a new
+message.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
-from eval.traces.reading.times import any_seconds, count_late, sorted_note
+from eval.traces.reading.times import SINCE_1970, any_seconds, count_late, sorted_note
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Request, TraceError
+
+_PER_SECOND = 1_000_000  # times are in microseconds
 
 
 class _Row(msgspec.Struct):
@@ -74,6 +77,13 @@ def _in_order(source: Source, notes: Notes) -> Sequence[tuple[float | None, Reco
             sessions.add(row.session_id)
         except TraceError as error:
             notes.bad(error)
+    numbers = [row.timestamp for _, _, row in found if isinstance(row.timestamp, int | float)]
+    if min(numbers, default=SINCE_1970) < SINCE_1970:
+        notes.add("assumed", "times are in µs since a start, as they are too small to be since 1970")
+        found = [
+            (row.timestamp / _PER_SECOND if isinstance(row.timestamp, int | float) else start_s, record, row)
+            for start_s, record, row in found
+        ]
     times_s = [start_s for start_s, _, _ in found if start_s is not None]
     if len(times_s) == len(found):
         notes.add("sorted", sorted_note(count_late(times_s), len(found)))

@@ -19,6 +19,9 @@ _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 _PER_SECOND = 1_000  # times are in milliseconds
 _THIS_AGE_S = (1e9, 2e9)  # seconds since 1970 of the years 2001 to 2033
 
+SINCE_1970 = _THIS_AGE_S[0]
+"""A number below it is no time of this century since 1970, in whichever unit."""
+
 
 def any_seconds(record: Record, field: str, time: float | str | datetime) -> float:
     """Seconds since 1970 or since the start of a trace; the unit of a number is told by its size.

@@ -149,6 +149,15 @@ def test_lmcache_texts_of_a_session_follow_each_other(tmp_path: Path) -> None:
     assert not said(open_trace(write_lines(tmp_path / "u.jsonl", *rows[:2])), "assumed")
 
 
+def test_lmcache_times_since_a_start_are_in_microseconds_too(tmp_path: Path) -> None:
+    """Also those that would be seconds since 1970 if they stood alone: 1 s, 40 minutes and 28 hours."""
+    told = {"session_id": "a", "input": "12345678", "output": "1234"}
+    rows = [told | {"timestamp": time} for time in (1_000_000, 2_400_000_000, 100_800_000_000)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 2_399.0, 100_799.0]
+    assert "times are in µs since a start, as they are too small to be since 1970" in said(trace, "assumed")
+
+
 def test_lmcache_messages_of_agents_come_their_gap_after_the_answer(tmp_path: Path) -> None:
     head = [{"role": "system", "content": "s" * 16}, {"role": "user", "content": "12345678"}]
     more = [{"role": "assistant", "content": "said"}, {"role": "tool", "content": "r" * 40}]
