@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 
 from eval.traces.reading.options import Options
@@ -52,15 +53,18 @@ def load_tokenizer(name: str) -> Callable[[str], Sequence[int]]:
     Raises:
         TraceError: it cannot be loaded.
     """
+    if name.startswith(("/", "./", "../", "~")) and not os.path.isdir(os.path.expanduser(name)):
+        raise TraceError(f"tokenizer {name}: no such folder")
     try:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = AutoTokenizer.from_pretrained(os.path.expanduser(name))
     except ImportError:
         raise TraceError(
             f"tokenizer {name}: needs the package transformers: in a checkout, pip install '.[serve]'"
         ) from None
     except Exception as error:  # of the hub, of the file system, of the tokenizer's own format
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        lines = (str(error).strip() or type(error).__name__).splitlines()
+        reason = " ".join(lines) if lines[0].endswith(":") else lines[0]
         raise TraceError(f"tokenizer {name}: {reason}") from None
     return lambda text: tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]

@@ -335,6 +335,10 @@ def test_a_tokenizer_that_is_not_there_is_one_line(tmp_path: FilePath) -> None:
     with pytest.raises(TraceError) as error:
         open_trace(source, tokenizer=str(tmp_path))
     assert str(error.value).startswith(f"tokenizer {tmp_path}: ")
+    assert not str(error.value).endswith(":"), "a list of reasons is told with its reasons"
+    with pytest.raises(TraceError) as error:
+        open_trace(source, tokenizer=str(tmp_path / "nowhere"))
+    assert str(error.value) == f"tokenizer {tmp_path / 'nowhere'}: no such folder"
     assert "\n" not in str(error.value)
 
 
