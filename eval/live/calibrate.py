@@ -30,7 +30,7 @@ def calibrate(url: str, lengths: Sequence[int] = LENGTHS, seed: int = 0) -> Timi
     url = url.rstrip("/")
     try:
         points, refused = asyncio.run(_measure(url, lengths, np.random.default_rng(seed)))
-    except aiohttp.InvalidURL:
+    except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError):
         raise TimingError(f"--calibrate {url}: must be the URL of a server, such as http://127.0.0.1:30000") from None
     except (aiohttp.ClientError, OSError) as error:
         raise TimingError(f"--calibrate {url}: {str(error) or type(error).__name__}") from None

@@ -312,6 +312,7 @@ def test_the_headline_names_the_best_cell_of_ours(source: Source, tmp_path: Path
         (["--alpha", "-1"], "--alpha -1: must be more than 0"),
         (["--alpha", "0.1", "--beta", "250"], "200 ms: cannot be met"),
         (["--alpha", "0.1", "--beta", "-1"], "--beta -1: must be 0 or more"),
+        (["--calibrate", "ftp://x"], "--calibrate ftp://x: must be the URL of a server"),
         (["--calibrate", "here"], "--calibrate here: must be the URL of a server, such as http://127.0.0.1:30000"),
         (["--jobs", "0"], "--jobs 0: must be 1 or more"),
         (["--limit", "0"], "--limit 0: must be 1 or more"),
