@@ -90,13 +90,12 @@ def run(args: argparse.Namespace) -> int:
     trace = trace_of(trace_source(args))
     wanted = grid(trace.name, args)
     folder: Path = args.out
+    references, cells = Rows(folder / REFERENCE_ROWS), Rows(folder / CELLS)
     folder.mkdir(parents=True, exist_ok=True)
     check_same_trace(folder, trace)
     note_command(folder, args.command_line)
     say_missing(trace.missing())
     say_too_long(trace.name, max(request.prompt_tokens for request in trace.requests), args.capacity)
-    references = Rows(folder / REFERENCE_ROWS)
-    cells = Rows(folder / CELLS)
 
     compared = [cell.under(policy) for cell in wanted for policy in REFERENCES]
     _fill(args, references, compared, "references", lambda done: done.outcome.row(done.cell, None))

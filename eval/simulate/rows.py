@@ -71,13 +71,20 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
     """Note which trace a folder is of.
 
     Raises:
-        ValueError: it holds cells of another trace, or of one that has changed since.
+        ValueError: it holds cells of another trace, or of one that has changed since, or does not say of which.
     """
     facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest_of(trace)}
     path = folder / TRACE
-    if path.exists() and (known := json.loads(path.read_text())) != facts:
-        raise ValueError(f"--out {folder}: holds results of {known['trace']} as it was then; give another folder")
-    path.write_text(json.dumps(facts) + "\n")
+    if not path.exists():
+        path.write_text(json.dumps(facts) + "\n")
+        return
+    try:
+        known = json.loads(path.read_bytes())
+        name = known["trace"]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path}: does not say which trace it is of; mend or delete it") from None
+    if known != facts:
+        raise ValueError(f"--out {folder}: holds results of {name} as it was then; give another folder")
 
 
 def digest_of(trace: Trace) -> str:

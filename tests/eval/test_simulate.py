@@ -263,6 +263,26 @@ def test_results_of_another_trace_are_not_mixed_in(
     assert "holds results of small" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trace": "sm'])
+def test_a_folder_that_does_not_say_of_which_trace_it_is_is_refused(
+    trace: Path, tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "trace.json").write_text(text)
+    assert simulate(trace, tmp_path, "--policy", "lru") == 2
+    said = f"eval simulate: {tmp_path / 'trace.json'}: does not say which trace it is of; mend or delete it\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_folder_whose_cells_are_none_is_refused_and_left_as_it_is(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "cells.jsonl").write_text("{}\n")
+    assert simulate(trace, tmp_path / "out", "--policy", "lru") == 2
+    assert "cells.jsonl:1: not a row of cells; mend or delete it" in capsys.readouterr().err
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["cells.jsonl"]
+
+
 def test_results_of_a_trace_with_other_prefixes_are_not_mixed_in(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -167,10 +167,10 @@ class Folder:
             self.run = _decode(file.read_bytes(), Run, str(file))
         else:
             self.run = run
-            (path / "rows").mkdir(parents=True, exist_ok=True)
             if file.is_file():
                 self._check_same(_decode(file.read_bytes(), Run, str(file)))
-            else:
+            (path / "rows").mkdir(parents=True, exist_ok=True)
+            if not file.is_file():
                 text = json.dumps({**msgspec.to_builtins(run), "machine": dict(machine or {})}, indent=1)
                 file.write_text(text + "\n")
         self.machine: dict[str, Any] = json.loads(file.read_bytes()).get("machine", {})
