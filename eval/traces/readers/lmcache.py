@@ -78,7 +78,8 @@ def _in_order(source: Source, notes: Notes) -> Sequence[tuple[float | None, Reco
         except TraceError as error:
             notes.bad(error)
     numbers = [row.timestamp for _, _, row in found if isinstance(row.timestamp, int | float)]
-    if min(numbers, default=SINCE_1970) < SINCE_1970:
+    has_parts = any(number % 1 for number in numbers)  # of a second: nobody counts those of a microsecond
+    if min(numbers, default=SINCE_1970) < SINCE_1970 and not has_parts:
         notes.add("assumed", "times are in µs since a start, as they are too small to be since 1970")
         found = [
             (row.timestamp / _PER_SECOND if isinstance(row.timestamp, int | float) else start_s, record, row)

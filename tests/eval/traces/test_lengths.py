@@ -156,6 +156,10 @@ def test_lmcache_times_since_a_start_are_in_microseconds_too(tmp_path: Path) -> 
     trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
     assert [request.arrival_s for request in trace.requests] == [0.0, 2_399.0, 100_799.0]
     assert "times are in µs since a start, as they are too small to be since 1970" in said(trace, "assumed")
+    rows = [told | {"timestamp": time} for time in (1.5, 2_400.0)]  # and parts of a second
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *rows))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 2_398.5]
+    assert "times are" not in said(trace, "assumed")
 
 
 def test_lmcache_messages_of_agents_come_their_gap_after_the_answer(tmp_path: Path) -> None:
