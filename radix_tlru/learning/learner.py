@@ -53,6 +53,10 @@ _SLICES = 128
 _MOST_STEPS = 8
 """Steps of a slice, at most; or those of the turns that were recorded since the last one."""
 
+_MOST_WAITING = 4_096
+"""Turns that may wait for that: a slice may take the steps of all those beyond. Fits, and shadows that evict much, make
+more steps of a turn than a slice counts on: a server that is never idle would fall behind for good."""
+
 _HELD_TURNS = 100
 """Turns over which it is averaged what running requests hold."""
 
@@ -70,7 +74,8 @@ def steps_of_a_slice(waiting: int, a_turn: int, recorded: int) -> int:
         a_turn: steps that one takes.
         recorded: turns that have come since the last slice.
     """
-    return min(max(math.ceil(waiting * a_turn / _SLICES), 1), max(_MOST_STEPS, a_turn * recorded))
+    most = max(_MOST_STEPS, a_turn * recorded, a_turn * (waiting - _MOST_WAITING))
+    return min(max(math.ceil(waiting * a_turn / _SLICES), 1), most)
 
 
 class Learner:

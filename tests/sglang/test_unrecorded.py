@@ -15,6 +15,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.records import Turn
+from radix_tlru.sglang.cache.unrecorded import ServedTurn, UnrecordedTurns
 from radix_tlru.sglang.requests.turns import fingerprint_of
 from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.caches import Driver, our_cache
@@ -103,3 +104,17 @@ def test_what_is_prefilled_ahead_is_recorded_after_those_that_wait(driver: Drive
     assert learner.served.requests == MANY
     (leaf,) = (leaf for leaf in driver.cache.tail.leaves() if leaf.end == 60)
     assert (leaf.conversation.number, leaf.conversation.context_len) == (31, 60)
+
+
+@pytest.mark.parametrize(("ends", "waiting"), [(16, 225), (17, 4_096), (80, 4_096)])
+def test_turns_that_end_faster_than_16_a_step_do_not_pile_up(ends: int, waiting: int) -> None:
+    """A step records 16 of them. Each holds its prompt, and answers of one token may be asked for, for hours."""
+    turns = UnrecordedTurns()
+    turn = Turn(0.0, 49, 1, TOKENS, 0, fingerprint_of(RadixKey(array("q", range(TOKENS)))))
+    left = []
+    for _ in range(5_000):
+        for _ in range(ends):
+            turns.add(ServedTurn(1, turn, "", is_leaf=True))
+        assert len([*turns.take(turns.in_a_step)]) <= max(ends, 16)
+        left.append(len(turns))
+    assert max(left) == waiting

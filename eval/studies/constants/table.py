@@ -111,6 +111,7 @@ CONSTANTS = (
     Constant("learning.learner", "_PATIENCE_S", "s", "for which a request counts as queued"),
     Constant("learning.learner", "_PROMPTS_EVERY", "turns", "from one look at the lengths of prompts to the next"),
     Constant("learning.learner", "_MOST_STEPS", "steps", "of learning that a slice is, at most"),
+    Constant("learning.learner", "_MOST_WAITING", "turns", "that may wait to be learned from", unmeasured=_ALONE),
     Constant("learning.learner", "_HELD_TURNS", "turns", "over which is averaged what is held", unmeasured=_ALONE),
     Constant("learning.learner", "_SIZES", "sizes", "of shadow caches, by what is held", unmeasured=_ALONE),
     Constant("learning.learner", "_SLICES", "parts", "of the steps of learning that wait, of which a slice is one"),

@@ -26,7 +26,11 @@ _MOST_RECORDED = 4
 """Turns that a step records at most; or as many as it added itself, so that they do not pile up."""
 
 _MOST_ADDED = 16
-"""Of those, at most: no server ends more requests in each of its steps."""
+"""Of those, at most: few servers end more requests in each of their steps."""
+
+_MOST_WAITING = 4_096
+"""Turns that wait after a step, at most: it records those beyond. Where answers are short more than 16 may end in each
+step, for hours."""
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +96,7 @@ class UnrecordedTurns:
     def in_a_step(self) -> int:
         """How many of them a step records. Ranks that served the same turns count alike."""
         most = max(_MOST_RECORDED, min(self._added, _MOST_ADDED))
-        return min(max(LEAST_RECORDED, math.ceil(len(self) / 16)), most)
+        return max(min(max(LEAST_RECORDED, math.ceil(len(self) / 16)), most), len(self) - _MOST_WAITING)
 
     def take(self, most: int | None = None) -> Iterator[ServedTurn]:
         """Take turns off, the earliest first: ``most`` at most, or all that wait now."""
