@@ -155,6 +155,7 @@ def _check_server_args(_result: None, arguments: ServerArgs) -> None:
 def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     """The factory behind our backend name, in the scheduler process."""
     from radix_tlru.sglang.cache.radix_cache import build_cache
+    from radix_tlru.sglang.requests import processors
     from radix_tlru.sglang.requests.tool_calls import call_tokens
     from radix_tlru.sglang.scheduler import batches, ranks
 
@@ -164,6 +165,8 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     batches.install(config, context.server_args.device)
     if config.explain:
         explain_hooks.install()
+    if context.server_args.enable_custom_logit_processor:
+        processors.install(config)
     hierarchical = context.enable_hierarchical_cache
     params = replace(context.params, tree_components=_components(context))
     cache = build_cache(params, config, hierarchical=hierarchical, state=_state_keeper(context, config))

@@ -57,6 +57,7 @@ SEAMS = (
     ("sglang.srt.managers.scheduler:Scheduler.on_idle", None),
     ("sglang.srt.managers.scheduler:Scheduler.maybe_sleep_on_idle", None),
     (f"{_RECEIVER}._broadcast_reqs_across_ranks", "local_reqs"),
+    ("sglang.srt.layers.sampler:apply_custom_logit_processor", "sampling_batch_info"),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_extend", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.check_decode_mem", None),
     ("sglang.srt.managers.schedule_batch:ScheduleBatch.prepare_for_decode", None),
