@@ -116,6 +116,10 @@ def _refusals(server_args: ServerArgs, config: Config) -> Iterator[tuple[str, st
     # A layer at a time, each launched anew and beside steps of decode: the stopwatch would see the last one alone.
     untimed = f"--enable-pdmux, whose prefills cannot be timed, unless {FLAGS['threshold']} is given"
     yield policy, f"{together} {untimed}", server_args.enable_pdmux and not config.is_pinned
+    # To SGLang each step of denoising is a prefill, of a block that was answered, too.
+    dllm = getattr(server_args, "dllm_algorithm", None)
+    untold = f"--dllm-algorithm {dllm}, whose answers look like prefills, unless {FLAGS['threshold']} is given"
+    yield policy, f"{together} {untold}", dllm is not None and not config.is_pinned
     decode = "--disaggregation-mode decode: prompts are cached, and evicted, at the prefill servers; give it to them"
     yield policy, f"{together} {decode}", server_args.disaggregation_mode == "decode"
     reason = is_tiered and host_tier_refusal()

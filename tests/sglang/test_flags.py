@@ -233,6 +233,11 @@ def test_prefills_that_decode_runs_beside_need_a_pinned_threshold(model: str) ->
     assert config_of(parsed) == Config("etlru", threshold=4096)
 
 
+def test_answers_that_are_denoised_need_a_pinned_threshold(model: str) -> None:
+    parsed = parse(model, "--radix-eviction", "etlru", "--tlru-threshold", "4096", "--dllm-algorithm", "LowConfidence")
+    assert config_of(parsed) == Config("etlru", threshold=4096)
+
+
 REFUSED = {
     "--radix-eviction tlru --tlru-threshold -1": "--tlru-threshold -1: must be a whole number of tokens, 0 or more",
     "--radix-eviction tlru --tlru-threshold=abc": "--tlru-threshold abc: must be a whole number of tokens, 0 or more",
@@ -274,6 +279,7 @@ REFUSED = {
     "--radix-eviction tlru --grpc-mode": "grpc-mode",
     "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
     f"--radix-eviction etlru {' '.join(PDMUX)}": "--enable-pdmux, whose prefills cannot be timed, unless --tlru-thre",
+    "--radix-eviction etlru --dllm-algorithm LowConfidence": "LowConfidence, whose answers look like prefills, unless",
     "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
     "--radix-eviction tlru --tlru-warm 2026": "--tlru-warm 2026: No such file or directory",
     "--radix-eviction tlru --tlru-warm nan": "--tlru-warm nan: No such file or directory",
