@@ -183,6 +183,27 @@ def test_a_core_that_lacks_what_a_cut_calls_is_a_failure(monkeypatch: pytest.Mon
     assert (check.state, check.result) == ("failed", "AttributeError: no attribute 'insert_host'")
 
 
+def test_it_reads_a_request_as_a_turn_and_says_so(report: subprocess.CompletedProcess[str]) -> None:
+    assert _line(report, "ok a request is read as a turn").endswith("when it is prefilled and when it was served")
+
+
+@pytest.mark.parametrize(
+    ("where", "lacks"),
+    [
+        ("managers.schedule_batch.Req", "output_ids_through_stop"),
+        ("managers.schedule_batch.Req", "finished"),
+        ("model_executor.forward_batch_info.ForwardMode", "is_extend_without_speculative"),
+    ],
+)
+def test_a_request_that_lacks_what_is_read_of_it_is_a_failure(
+    where: str, lacks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(f"sglang.srt.{where}.{lacks}")
+    check = seams.read_request()
+    assert check.state == "failed"
+    assert lacks in check.result
+
+
 def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
     report: subprocess.CompletedProcess[str],
 ) -> None:

@@ -22,7 +22,7 @@ from radix_tlru.sglang.cpu.entry_point import PLATFORM_NAME, PLATFORM_VARIABLE
 from radix_tlru.sglang.doctor.checks import Check, Section, State
 from radix_tlru.sglang.releases import ANSWERS_QUESTIONS, explain_refusal
 
-__all__ = ["COMMAND_LINES", "SEAMS", "examine", "tree_core", "try_eviction"]
+__all__ = ["COMMAND_LINES", "SEAMS", "examine", "read_request", "tree_core", "try_eviction"]
 
 _CORE = "sglang.srt.mem_cache.unified_cache.unified_tree_core:UnifiedTreeCore"
 _COMPONENT = "sglang.srt.mem_cache.unified_cache.components.full:FullComponent"
@@ -140,7 +140,7 @@ def _seams() -> Section:
         _seam("radix_tlru.sglang.plugin:register", None),
         *(_seam(path, parameter) for path, parameter in SEAMS),
     ]
-    checks += [_explanations(), tree_core(), try_eviction()]
+    checks += [_explanations(), tree_core(), try_eviction(), read_request()]
     kits = _seam(TEST_KITS, None)
     checks.append(kits if kits.state == "ok" else Check(kits.name, f"{kits.result} (only our tests need it)"))
     return Section("functions of SGLang that the plugin needs", tuple(checks))
@@ -191,6 +191,37 @@ def try_eviction() -> Check:
             return Check(name, f"{kept} tokens of 200 were still there, where 156 should have been", "failed")
         return Check(name, "44 tokens of 200, and 156 stay", "ok")
     except Exception as error:  # what a core's binding lacks shows when it is called
+        return Check(name, _line(error), "failed")
+
+
+def read_request() -> Check:
+    """Read what a scheduler knows of a request: as a turn, once it is served, and before that in a batch of prefills.
+
+    Never raises: what SGLang's record of a request lacks is the result of the check. A server would meet it with its
+    first request, and evict by lru from then on.
+    """
+    name = "a request is read as a turn"
+    try:
+        from array import array
+
+        from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
+        from sglang.srt.mem_cache.radix_cache import RadixKey
+        from sglang.srt.model_executor.forward_batch_info import ForwardMode
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        from radix_tlru.sglang.requests.metadata import metadata_of
+        from radix_tlru.sglang.requests.turns import is_turn, turn_of
+        from radix_tlru.sglang.scheduler.batches import prefill_of
+
+        tokens = array("q", range(200))
+        req = Req("doctor", "", tokens, SamplingParams(max_new_tokens=1))
+        batch = ScheduleBatch(reqs=[req], forward_mode=ForwardMode.EXTEND, extend_num_tokens=len(tokens))
+        prefill, turn = prefill_of(batch), turn_of(req, RadixKey(tokens), 0.0)
+        found = is_turn(req), metadata_of(req).stamp, prefill and prefill.tokens, turn.prompt_len, turn.context_len
+        if found != (True, None, 200, 200, 200):
+            return Check(name, f"{found} was read of a prompt of 200 tokens", "failed")
+        return Check(name, "a prompt of 200 tokens, when it is prefilled and when it was served", "ok")
+    except Exception as error:  # an attribute that went, or is called otherwise
         return Check(name, _line(error), "failed")
 
 
