@@ -233,11 +233,6 @@ def test_prefills_that_decode_runs_beside_need_a_pinned_threshold(model: str) ->
     assert config_of(parsed) == Config("etlru", threshold=4096)
 
 
-def test_answers_that_are_denoised_need_a_pinned_threshold(model: str) -> None:
-    parsed = parse(model, "--radix-eviction", "etlru", "--tlru-threshold", "4096", "--dllm-algorithm", "LowConfidence")
-    assert config_of(parsed) == Config("etlru", threshold=4096)
-
-
 REFUSED = {
     "--radix-eviction tlru --tlru-threshold -1": "--tlru-threshold -1: must be a whole number of tokens, 0 or more",
     "--radix-eviction tlru --tlru-threshold=abc": "--tlru-threshold abc: must be a whole number of tokens, 0 or more",

@@ -282,6 +282,13 @@ def test_a_prefill_is_of_the_prompts_in_a_batch_and_not_of_those_that_decode_in_
     assert prefill_of(batch_of(decodes, mode=ForwardMode.DECODE)) is None
 
 
+def test_the_answer_of_a_diffusion_model_cannot_be_told_from_a_prefill() -> None:
+    """So there ξ has to be pinned (``support``)."""
+    answered = asked("a", X)
+    answered.output_ids.extend([1] * 32)
+    assert prefill_of(batch_of(answered, mode=ForwardMode.DLLM_EXTEND)) == PrefillBatch(("a",), None, 100, (X,))
+
+
 def test_a_prompt_reports_first_tokens_once_when_it_is_prefilled_to_its_end() -> None:
     """In chunks it is in several batches, and after it was retracted in another one."""
     begun = asked("a", X, inflight_middle_chunks=1)
