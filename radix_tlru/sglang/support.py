@@ -138,6 +138,11 @@ def _refusals(server_args: ServerArgs, config: Config) -> Iterator[tuple[str, st
     is_buffer = has_host and server_args.hicache_host_memory_mode != "cache"
     yield host, "needs --hicache-host-memory-mode cache", is_buffer
 
+    priority = f"{FLAGS['highest_priority']} {config.highest_priority}"
+    aborts = server_args.abort_on_priority_when_disabled and not server_args.enable_priority_scheduling
+    unheard = "--abort-on-priority-when-disabled, by which SGLang refuses requests with one; drop one of them"
+    yield priority, f"{together} {unheard}", aborts and config.highest_priority is not None
+
     yield FLAGS["explain"], f"{together} {tokenizers}", config.explain and workers > 1
     reason = config.explain and explain_refusal()
     yield FLAGS["explain"], f"{on_release}: {reason}", reason

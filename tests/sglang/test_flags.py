@@ -216,8 +216,7 @@ def test_streaming_sessions_are_refused_where_they_would_unlock_past_us(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streaming = ("--radix-eviction", "tlru", "--enable-streaming-session")
-    refusal = sessions_refusal()
-    if refusal is None:
+    if (refusal := sessions_refusal()) is None:
         assert config_of(parse(model, *streaming)) == Config()
         return
     with pytest.raises(SystemExit):
@@ -275,6 +274,7 @@ REFUSED = {
     "--radix-eviction tlru --disaggregation-mode prefill --enable-hierarchical-cache --pp-size 2": "--pp-size 2",
     f"--radix-eviction etlru {' '.join(PDMUX)}": "--enable-pdmux, whose prefills cannot be timed, unless --tlru-thre",
     "--radix-eviction etlru --dllm-algorithm LowConfidence": "LowConfidence, whose answers look like prefills, unless",
+    "--radix-eviction tlru --tlru-priority 9 --abort-on-priority-when-disabled": "--tlru-priority 9: not supported",
     "--radix-eviction tlru --tlru-warm nowhere": "--tlru-warm nowhere: No such file or directory",
     "--radix-eviction tlru --tlru-warm 2026": "--tlru-warm 2026: No such file or directory",
     "--radix-eviction tlru --tlru-warm nan": "--tlru-warm nan: No such file or directory",
