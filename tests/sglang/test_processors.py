@@ -27,6 +27,7 @@ class OnlyToken(CustomLogitProcessor):
         for row, params in enumerate(custom_param_list):
             if params is not None:
                 wanted = params["token_id"]
+                params["asked"] = params.get("asked", 0) + 1
                 logits[row] = -torch.inf
                 logits[row, wanted] = len(params["__req__"].origin_input_ids)
         return logits
@@ -76,6 +77,8 @@ def test_a_processor_of_a_request_without_parameters_is_given_none() -> None:
     assert logits[0].tolist() == [3.0 if token == WANTED else -torch.inf for token in range(VOCABULARY)]
     assert not logits[1:].any(), "as the model would have answered"
     assert info.custom_params == given
+    sampler.apply_custom_logit_processor(logits, info)
+    assert reqs[0].sampling_params.custom_params["asked"] == 2, "what it writes down for the next token is there"
     assert [metadata.metadata_of(req).stamp is not None for req in reqs] == [True] * 3
 
 
@@ -87,3 +90,4 @@ def test_the_metadata_is_there_again_after_a_processor_that_fails() -> None:
     with pytest.raises(KeyError, match="token_id"):
         sampler.apply_custom_logit_processor(torch.zeros(1, VOCABULARY), info)
     assert info.custom_params == given
+    assert metadata.metadata_of(req).stamp is not None

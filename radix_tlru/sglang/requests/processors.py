@@ -36,18 +36,17 @@ def install(config: Config) -> None:
 def call_processors(
     original: Callable[..., None], logits: Any, sampling_batch_info: Any, num_tokens_in_batch: int = 1
 ) -> None:
-    """Around ``apply_custom_logit_processor``."""
+    """Around ``apply_custom_logit_processor``.
+
+    A processor may keep its state among the parameters, which are the same from token to token: no copies are made.
+    """
     with_metadata = sampling_batch_info.custom_params
-    sampling_batch_info.custom_params = [_given(each) for each in with_metadata]
+    taken = [(params, params.pop(KEY)) for params in with_metadata if params is not None and KEY in params]
+    emptied = {id(params) for params, _ in taken if not params.keys() - {_REQUEST}}
+    sampling_batch_info.custom_params = [None if id(params) in emptied else params for params in with_metadata]
     try:
         original(logits, sampling_batch_info, num_tokens_in_batch)
     finally:
         sampling_batch_info.custom_params = with_metadata
-
-
-def _given(custom_params: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What a client gave of the custom parameters of its request; None: nothing."""
-    if custom_params is None or KEY not in custom_params:
-        return custom_params
-    given = {key: value for key, value in custom_params.items() if key != KEY}
-    return given if given.keys() - {_REQUEST} else None
+        for params, metadata in taken:
+            params[KEY] = metadata
