@@ -22,7 +22,7 @@ from tests.helpers.random_traces import branching, random_tree, single_blocks
 PAGE_SIZES = [1, 16, 64]
 
 
-@pytest.mark.parametrize("page_size", PAGE_SIZES)
+@pytest.mark.parametrize("page_size", [1, 16, pytest.param(64, marks=pytest.mark.long)])
 @pytest.mark.parametrize("cache", [VllmCache, TensorRTCache])
 def test_without_hints_the_rule_is_lru_by_the_page(cache: type[VllmCache | TensorRTCache], page_size: int) -> None:
     evicting = 0

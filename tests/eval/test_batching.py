@@ -97,7 +97,7 @@ def test_what_is_held_is_not_evicted_and_what_is_released_is() -> None:
 
 
 @pytest.mark.parametrize("conversations", [40, pytest.param(150, marks=pytest.mark.long)])
-@pytest.mark.parametrize("policy", ["lru", "tlru", "etlru"])
+@pytest.mark.parametrize("policy", ["lru", pytest.param("tlru", marks=pytest.mark.long), "etlru"])
 def test_held_tokens_are_those_of_the_contexts_that_run(policy: str, conversations: int) -> None:
     """Random holds and releases on contexts that share prefixes, against sets of tokens."""
     requests = open_trace(f"synthetic:conversations={conversations},seed=4").requests

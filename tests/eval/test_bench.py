@@ -177,6 +177,7 @@ def test_every_cache_as_served_has_a_row() -> None:
         assert any(line.startswith(f"{name} ") for line in lines), name
 
 
+@pytest.mark.long
 def test_every_call_of_the_schedulers_thread_is_timed_in_every_cache_that_has_it() -> None:
     drawn = Console(width=160)
     with drawn.capture() as shown:

@@ -129,7 +129,7 @@ def test_the_requests_of_a_cell_add_up_to_its_row(trace: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("threshold", ["1024", pytest.param("4096", marks=pytest.mark.long)])
-@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+@pytest.mark.parametrize("policy", [pytest.param("tlru", marks=pytest.mark.long), "etlru"])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -160,7 +160,18 @@ def test_the_real_cache_and_the_simulator_agree_in_every_request(
 
 
 def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> None:
-    settings = ("--next-prompt-estimate", "200", "--median-weight", "0", "0.5", "1")
+    settings = (
+        "--next-prompt-estimate",
+        "200",
+        "--median-weight",
+        "0",
+        "0.5",
+        "1",
+        "--capacity",
+        "40k",
+        "--threshold",
+        "1024",
+    )
     assert simulate(trace, tmp_path, "--policy", "lru", "sglang-lru", "tlru", *settings) == 0
     assert simulate(trace, tmp_path, "--policy", "real-tlru", *settings, command="through-sglang") == 0
     found: dict[str, dict[float, int]] = {}

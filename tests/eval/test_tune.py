@@ -78,7 +78,7 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     ("trace", "doubt"),
     [
         ("synthetic:conversations=150", "Chance alone may have lowered TEL: its interval holds 0."),
-        ("subagents:sessions=3", "By chance or not cannot be told: fewer than 6 sessions"),
+        ("subagents:sessions=3,calls_median=12", "By chance or not cannot be told: fewer than 6 sessions"),
     ],
 )
 def test_a_gain_that_other_sessions_might_not_have_is_doubted(

@@ -32,7 +32,7 @@ AGENTS = (
 @pytest.mark.parametrize(
     ("next_prompt", "trace", "capacity", "threshold"),
     [
-        pytest.param(NEXT_PROMPT, *CONVERSATIONS, id="pinned-conversations"),
+        pytest.param(NEXT_PROMPT, *CONVERSATIONS, id="pinned-conversations", marks=pytest.mark.long),
         pytest.param(None, *AGENTS, id="learned-agents"),
         pytest.param(NEXT_PROMPT, *AGENTS, id="pinned-agents", marks=pytest.mark.long),
         pytest.param(None, *CONVERSATIONS, id="learned-conversations", marks=pytest.mark.long),

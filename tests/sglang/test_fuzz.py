@@ -22,14 +22,21 @@ from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline import Core
 from tests.helpers.any_order import in_any_order
 
+QUICK = (0, 3, 4, 7, 8, 10)  # each kind on one of the cores, as both have the same order; make test-all has the others
+EACH = pytest.mark.parametrize(
+    "shape",
+    [shape if number in QUICK else pytest.param(shape, marks=pytest.mark.long) for number, shape in enumerate(SHAPES)],
+    ids=str,
+)
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+@EACH
 def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
     seen = in_any_order(shape)
     assert min(seen["tel_safe"], seen["lru"], seen["splits"]) > 0
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@EACH
 def test_a_thousand_likely_steps_lose_nothing(shape: Shape) -> None:
     audited = AuditedCache(shape)
     for step in steps_of(audited, seed=1, count=1_000):

@@ -233,7 +233,7 @@ def test_no_order_of_steps_loses_anything(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("kind", ["swa", "mamba"])
-@pytest.mark.parametrize("policy", ["tlru", "etlru"])
+@pytest.mark.parametrize("policy", [pytest.param("tlru", marks=pytest.mark.long), "etlru"])
 def test_what_was_learned_orders_whole_leaves(policy: str, kind: Kind) -> None:
     requests = open_trace("synthetic:conversations=300").requests
     sizes = {"threshold": 1024, "next_prompt_estimate": None, "page_size": 16}

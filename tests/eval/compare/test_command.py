@@ -142,8 +142,8 @@ def test_what_a_trace_is_too_small_for_is_said(tmp_path: Path, capsys: pytest.Ca
 def test_sessions_are_drawn_with_their_subagents(tmp_path: Path) -> None:
     """Five sessions are too few for intervals, however many subagents they have."""
     for sessions, has_intervals in (5, False), (6, True):
-        out = tmp_path / str(sessions)
-        assert compare(out, f"subagents:sessions={sessions},span_s=100", "--policy", "etlru", capacity=500_000) == 0
+        out, trace = tmp_path / str(sessions), f"subagents:sessions={sessions},span_s=100,calls_median=12"
+        assert compare(out, trace, "--policy", "etlru", capacity=500_000) == 0
         ends = [end for row in rows(out) for _, *both in row["against_lru"].values() for end in both]
         assert any(end is not None for end in ends) == has_intervals
 
