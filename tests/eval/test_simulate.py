@@ -160,18 +160,8 @@ def test_the_real_cache_and_the_simulator_agree_in_every_request(
 
 
 def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> None:
-    settings = (
-        "--next-prompt-estimate",
-        "200",
-        "--median-weight",
-        "0",
-        "0.5",
-        "1",
-        "--capacity",
-        "40k",
-        "--threshold",
-        "1024",
-    )
+    sizes = "--capacity 40k --threshold 1024 --next-prompt-estimate 200"
+    settings = f"{sizes} --median-weight 0 0.5 1".split()
     assert simulate(trace, tmp_path, "--policy", "lru", "sglang-lru", "tlru", *settings) == 0
     assert simulate(trace, tmp_path, "--policy", "real-tlru", *settings, command="through-sglang") == 0
     found: dict[str, dict[float, int]] = {}

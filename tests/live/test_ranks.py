@@ -23,7 +23,7 @@ MANY = int(os.environ.get("RANKS_REQUESTS", "400"))
 PER_TOKEN_MS = 0.1
 """That prefills sleep where their times tell ξ: however busy the machine is, long ones take longer."""
 
-ASKED = pytest.mark.parametrize("asked", [48, pytest.param(MANY, marks=pytest.mark.long)])
+ASKED = pytest.mark.parametrize("asked", [80, pytest.param(MANY, marks=pytest.mark.long)])
 
 
 def two_ranks(name: str, *more: str, **environment: str) -> Server:

@@ -24,7 +24,7 @@ class Stopwatch:
     def __init__(self, stages: int = 1) -> None:
         self._stages = stages
         self.done = 0.0
-        """When the device was done with the last batch, of whatever kind. Of one that is not timed it is set."""
+        """When the device was done with the last batch. Who has one processed that is not timed, decoding, sets it."""
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
     def run_returned(self, number: int, now: float) -> None:
