@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.blocks import BlockNumbers, Chain, block_path
+from eval.traces.reading.blocks import BlockNumbers, Chain, block_path, said_of_content
 from eval.traces.reading.content import input_kind, stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import UniqueNames
@@ -111,9 +111,8 @@ class _Reading:
         self._everywhere = Chain(self._numbers)
         self._ends: dict[int, dict[int, range]] = {}
         self._names = UniqueNames()
-        self._chains: list[Chain] = [self._everywhere]
         self._uncovered = self._repeated = 0
-        notes.add("chained", lambda: self._everywhere.said() or self._said_repeated())
+        notes.add("chained", lambda: self._everywhere.said() or said_of_content(self._repeated))
         notes.add("assumed", self._said_uncovered)
 
     def session(self, record: Record, session: _Session, start_s: float) -> list[Request]:
@@ -157,10 +156,6 @@ class _Reading:
         if block > own:
             units = units[block // own - 1 :: block // own]  # the id of a prefix names the larger block that it ends
         return block_path(units, block, self._ends.setdefault(block, {})), tokens
-
-    def _said_repeated(self) -> str:
-        times = f"{self._repeated:,} stood behind a second prefix"
-        return f"ids stand for the content of blocks ({times}): made ids of prefixes" if self._repeated else ""
 
     def _said_uncovered(self) -> str:
         calls = f"{self._uncovered:,} calls have more or fewer ids than blocks"

@@ -76,10 +76,7 @@ class Chain:
 
     def said(self) -> str:
         """What is noted of ids that stand for the content of blocks; nothing where they stand for prefixes."""
-        if not self.repeated:
-            return ""
-        times = f"{self.repeated:,} stood behind a second prefix"
-        return f"ids stand for the content of blocks ({times}): made ids of prefixes"
+        return said_of_content(self.repeated)
 
     def _next(self, parent: int, block: int | str) -> int:
         first = self._first.get(block)
@@ -93,6 +90,12 @@ class Chain:
             self.repeated += 1
             number = self._others[parent, block] = self._numbers.new(parent)
         return number
+
+
+def said_of_content(repeated: int) -> str:
+    """What is noted where so many ids were seen behind a second prefix, whichever the chain; nothing of none."""
+    times = f"{repeated:,} stood behind a second prefix"
+    return f"ids stand for the content of blocks ({times}): made ids of prefixes" if repeated else ""
 
 
 def block_path(units: Sequence[int], block: int, ends: dict[int, range]) -> Path:
