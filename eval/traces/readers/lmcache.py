@@ -97,8 +97,7 @@ def _call(start_s: float | None, record: Record, row: _Row, last: dict[str, str]
     if isinstance(row.input, str):
         known = last.get(session, "")
         last[session] = row.input + output
-        new = next((row.input[len(each) :] for each in (known,) if row.input.startswith(each)), row.input)
-        messages = [Message("user", new)]
+        messages = [Message("user", row.input.removeprefix(known))]
     else:
         messages = messages_of(record, {"input": row.input})
     return TextCall(
