@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.allocator import BaseTokenToKVPoolAllocator, TokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import KVCache, MHATokenToKVPool, ReqToTokenPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_parallel, get_server_args
@@ -26,6 +26,7 @@ __all__ = [
     "Core",
     "WritePolicy",
     "add_host_tier",
+    "allocator_of",
     "cache_params",
     "stock_cache",
     "stock_cache_of",
@@ -53,18 +54,21 @@ def cache_params(capacity: int, page_size: int = 1, core: Core | None = None) ->
         device="cpu",
         enable_memory_saver=False,
     )
-    arguments: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": pool, "need_sort": False}
-    if page_size == 1:
-        allocator = TokenToKVPoolAllocator(size=capacity, **arguments)
-    else:
-        allocator = PagedTokenToKVPoolAllocator(size=capacity, page_size=page_size, **arguments)
     return CacheInitParams(
         disable=False,
         req_to_token_pool=ReqToTokenPool(size=1, max_context_len=1, device="cpu", enable_memory_saver=False),
-        token_to_kv_pool_allocator=allocator,
+        token_to_kv_pool_allocator=allocator_of(pool, capacity, page_size),
         page_size=page_size,
         tree_core_backend=core,
     )
+
+
+def allocator_of(pool: KVCache, capacity: int, page_size: int) -> BaseTokenToKVPoolAllocator:
+    """SGLang's allocator of a pool of ``capacity`` tokens in pages of that size."""
+    arguments: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": pool, "need_sort": False}
+    if page_size == 1:
+        return TokenToKVPoolAllocator(size=capacity, **arguments)
+    return PagedTokenToKVPoolAllocator(size=capacity, page_size=page_size, **arguments)
 
 
 def _publish(page_size: int) -> None:

@@ -6,24 +6,20 @@ The counterpart of :mod:`~radix_tlru.sglang.offline.caches`, whose pools are of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from sglang.srt.configs.mamba_utils import Mamba2CacheParams, Mamba2StateShape
-from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
 from sglang.srt.mem_cache.allocator.swa import SWATokenToKVPoolAllocator
 from sglang.srt.mem_cache.base_prefix_cache import EvictParams, InsertResult
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
-from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool, MHATokenToKVPool, ReqToTokenPool
+from sglang.srt.mem_cache.memory_pool import HybridLinearKVPool, HybridReqToTokenPool, ReqToTokenPool
 from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
+from radix_tlru.sglang.offline.caches import Core, allocator_of
 from radix_tlru.sglang.offline.offline_cache import OfflineCache
-
-if TYPE_CHECKING:
-    from radix_tlru.sglang.offline.caches import Core
 
 __all__ = ["Hybrid", "HybridCache", "hybrid_params"]
 
@@ -35,7 +31,7 @@ _FULL_LAYERS, _OTHER_LAYERS = [0], [1]
 
 @dataclass(frozen=True)
 class Hybrid:
-    """What a model caches beside the KV of full attention, and how much of it fits in."""
+    """What a model caches beside the KV of full attention, and how much of it fits in: a window, states, or both."""
 
     window: int = 0
     """Tokens of the sliding window; 0: there is none."""
@@ -97,16 +93,8 @@ def _allocator(capacity: int, page_size: int, hybrid: Hybrid, requests: ReqToTok
         layers = {"full_attention_layer_ids": _FULL_LAYERS, "swa_attention_layer_ids": _OTHER_LAYERS}
         pool: Any = SWAKVPool(**sizes, **_LAYER, **layers)
         return SWATokenToKVPoolAllocator(**sizes, dtype=torch.float32, device="cpu", kvcache=pool, need_sort=False)
-    if hybrid.states:
-        pool = HybridLinearKVPool(
-            **sizes, **_LAYER, full_attention_layer_ids=_FULL_LAYERS, mamba_pool=requests.mamba_pool
-        )
-    else:
-        pool = MHATokenToKVPool(**sizes, **_LAYER, layer_num=1, enable_memory_saver=False)
-    arguments: dict[str, Any] = {"dtype": torch.float32, "device": "cpu", "kvcache": pool, "need_sort": False}
-    if page_size == 1:
-        return TokenToKVPoolAllocator(size=capacity, **arguments)
-    return PagedTokenToKVPoolAllocator(**sizes, **arguments)
+    pool = HybridLinearKVPool(**sizes, **_LAYER, full_attention_layer_ids=_FULL_LAYERS, mamba_pool=requests.mamba_pool)
+    return allocator_of(pool, capacity, page_size)
 
 
 class HybridCache(OfflineCache):
