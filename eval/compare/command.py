@@ -143,11 +143,6 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
     """
     if ALL in args.policy:
         args.policy = [name for name in args.policy if name != ALL] + list(EVERY)
-    for setting in settings:
-        if setting.capacity < setting.page_size:
-            raise ValueError(
-                f"--capacity {setting.capacity}: must be at least one page, --page-size {setting.page_size}"
-            )
     wanted = [(setting, cells_of(setting, args)) for setting in settings]
     folder: Path = args.out
     rows = Rows(folder / CELLS)
