@@ -15,7 +15,6 @@ behind it. SGLang reserves a part of an answer only and takes back requests when
 from __future__ import annotations
 
 import heapq
-import itertools
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from eval.caches.simulator import Hold
 from eval.simulate.timing import Timing
-from eval.studies.queue_model import MOST_REFRESHED, REFRESH, QueueAware
+from eval.studies.queue_model import QueueAware, refresh
 from eval.traces.request import Request
 
 
@@ -157,9 +156,7 @@ class _Server:
 
     def _begin(self) -> _Prefilling:
         """Take the head of the queue and look up what is cached of it."""
-        if self._prefills % REFRESH == 0:
-            for number in reversed(list(itertools.islice(self._queue, MOST_REFRESHED))):  # the head of the queue last
-                self._cache.touch(self._requests[number])
+        refresh(self._cache, self._prefills, (self._requests[number] for number in self._queue))
         self._prefills += 1
         number = self._queue.popleft()
         request = self._requests[number]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -51,9 +51,7 @@ def serve(cache: QueueAware, requests: Sequence[Request], line: Timing) -> Queue
             now = coming[0].arrival_s
         while coming and coming[0].arrival_s <= now:
             queue.append(coming.popleft())
-        if prefills % REFRESH == 0:
-            for request in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
-                cache.touch(request)
+        refresh(cache, prefills, queue)
         prefills += 1
         request = queue.popleft()
         uncached.append(request.prompt_tokens - cache.request(request))
@@ -61,6 +59,13 @@ def serve(cache: QueueAware, requests: Sequence[Request], line: Timing) -> Queue
         ttft.append(now - request.arrival_s)
     work_s = sum(line.ms(tokens) / 1000.0 for tokens in uncached)
     return Queued(np.array(uncached), np.array(ttft), work_s / (span_s(requests) or math.inf))
+
+
+def refresh(cache: QueueAware, prefills: int, queue: Iterable[Request]) -> None:
+    """Mark what is cached of the prompts at the head of the queue as used, if it is time: before each 32nd prefill."""
+    if prefills % REFRESH == 0:
+        for request in reversed(list(itertools.islice(queue, MOST_REFRESHED))):  # the head of the queue last
+            cache.touch(request)
 
 
 def span_s(requests: Sequence[Request]) -> float:
