@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from eval.traces.reading.notes import Notes
+from eval.traces.reading.times import SINCE_1970
 from eval.traces.request import Request, TraceError
 
-_RELATIVE_S = 1e9
-"""Times below count from the start of a log: so many seconds after 1970 it was 2001."""
-
-_DRAWN, _SINCE_START, _SINCE_1970 = range(3)  # clocks: the last one that a log has is its own
+_DRAWN, _FROM_START, _FROM_1970 = range(3)  # clocks: the last one that a log has is its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class Piece:
 
 def is_since_1970(time_s: float) -> bool:
     """Whether a time can be one of this century, and not one since the start of a log."""
-    return time_s >= _RELATIVE_S
+    return time_s >= SINCE_1970
 
 
 def on_one_clock(pieces: Iterable[Piece], notes: Notes, said: Callable[[str], str]) -> Iterator[Request]:
@@ -60,4 +58,4 @@ def on_one_clock(pieces: Iterable[Piece], notes: Notes, said: Callable[[str], st
 
 
 def _clocks(piece: Piece) -> set[int]:
-    return {_SINCE_1970 if is_since_1970(each) else _SINCE_START for each in piece.told_s} or {_DRAWN}
+    return {_FROM_1970 if is_since_1970(each) else _FROM_START for each in piece.told_s} or {_DRAWN}
