@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +9,7 @@ from typing import Any
 
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import ROLES_ALLOWED, message_of, text_of, whole_text
-from eval.traces.reading.records import Record, bad_field
+from eval.traces.reading.records import Record, bad_field, json_value
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import TraceError
 
@@ -45,12 +44,7 @@ def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def loaded(value: Any) -> Any:
     """JSON within JSON, as some logs have it."""
-    if isinstance(value, str) and value.startswith(("{", "[{")):
-        try:
-            return json.loads(value)
-        except (ValueError, RecursionError):
-            return None
-    return value
+    return json_value(value) if isinstance(value, str) and value.startswith(("{", "[{")) else value
 
 
 def are_messages(messages: list[Any]) -> bool:

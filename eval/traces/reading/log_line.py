@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
+from eval.traces.reading.records import json_value
+
 # Before it there may be what collects logs writes, such as a container and a time; JSON lines have no time before them.
 _PREFIX = re.compile(r"^[^\"'{}(]{0,200}?\[(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d)[^\]]*\] ?")
 _COLLECTED = re.compile(r"^[^\"'{}(]{0,200}(?=\{\")")
@@ -65,10 +67,7 @@ def is_of_vllm(line: str) -> bool:
 
 
 def _json_line(body: str, time_s: float | None) -> LogLine | None:
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
+    fields = json_value(body)
     if not isinstance(fields, dict) or (event := _EVENTS.get(str(fields.get("event")))) is None:
         return None
     request, answer = fields.get("obj"), fields.get("out")

@@ -39,7 +39,7 @@ class Fields(Mapping[str, Any]):
         self._raw = raw
 
     def __getitem__(self, name: str) -> Any:
-        return _loads(bytes(self._raw[name]))
+        return json_value(bytes(self._raw[name]))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._raw)
@@ -133,7 +133,8 @@ def bad_field(record: Record, field: str, reason: str) -> TraceError:
     return TraceError(f"{record.where}: {field}: {reason}")
 
 
-def _loads(text: bytes) -> Any:
+def json_value(text: str | bytes) -> Any:
+    """The value that a text is as JSON; None where it is no JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

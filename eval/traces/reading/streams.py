@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from eval.traces.reading.records import json_value
 
 _EVENTS = ("data:", "event:", ":")  # how the text of a stream begins; OpenRouter's with a comment
 _LINE_END = re.compile(r"\r\n|\r|\n")  # of an event; str.splitlines cuts texts at U+2028 and others, too
@@ -27,7 +28,7 @@ def _chunks(value: Any) -> list[Mapping[str, Any]]:
     """The chunks of a stream; none where a value is none."""
     items = value if isinstance(value, list) else []
     if isinstance(value, str) and value.startswith(_EVENTS):
-        items = [_json(line[len("data:") :]) for line in _LINE_END.split(value) if line.startswith("data:")]
+        items = [json_value(line[len("data:") :]) for line in _LINE_END.split(value) if line.startswith("data:")]
     return [each for each in items if _fields(each)]
 
 
@@ -74,7 +75,7 @@ def _of_anthropic(events: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             usage |= {name: count for name, count in _fields(event.get("usage")).items() if count is not None}
     for said in blocks.values():  # a tool's input comes as text, and the next prompt has it as an object
         if isinstance(said.get("input"), str):
-            said["input"] = _json(said["input"])
+            said["input"] = json_value(said["input"])
     return message | {"content": list(blocks.values()), "usage": {**_fields(message.get("usage")), **usage}}
 
 
@@ -88,10 +89,3 @@ def _items(value: Any) -> Sequence[Any]:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
