@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eval.command import RunError
-from eval.live.replay.rows import Folder, Row
+from eval.live.replay.rows import Folder, Row, Run
 
 RESAMPLES = 1_000
 COVERAGE = 0.95
@@ -57,19 +57,22 @@ class ArmSummary:
 class _Sample:
     """The rows of an arm as arrays. A row has the weight of how often its conversation and its repeat were drawn."""
 
-    def __init__(
-        self, found: Sequence[tuple[int, Row]], sessions: Mapping[int, int], repeats: int, threshold: int
-    ) -> None:
+    def __init__(self, found: Sequence[tuple[int, Row]], sessions: Mapping[int, int], repeats: int, run: Run) -> None:
         rows = [row for _, row in found]
         self.uncached = np.array([row.uncached_tokens for row in rows], dtype=np.float64)
         self.prompt = np.array([row.prompt_tokens for row in rows], dtype=np.float64)
         self.ttft = np.array([row.ttft_ms for row in rows], dtype=np.float64)
-        self.uncached_sorted, self.ttft_sorted = Sorted(self.uncached), Sorted(self.ttft)
-        self.over = np.maximum(self.uncached - threshold, 0.0)
+        self.over = np.maximum(self.uncached - run.threshold, 0.0)
+        self.slo_ms = run.slo_ms
         self.session = np.array([sessions[row.session_index] for row in rows])
         self.repeat = np.array([repeat for repeat, _ in found])
-        self.itl = _TokenTimes(rows, self.session + len(sessions) * self.repeat)
         self.repeats = repeats
+        drawn_together = self.session + len(sessions) * self.repeat
+        self.sorted: dict[str, Sorted | _TokenTimes] = {
+            "uncached": Sorted(self.uncached),
+            "ttft": Sorted(self.ttft),
+            "itl": _TokenTimes(rows, drawn_together),
+        }
 
     def weights(self, sessions: Floats, repeats: Floats) -> Floats:
         """Of the rows, by how often each session and each repeat was drawn. An arm may lack repeats of a run."""
@@ -124,27 +127,24 @@ class _TokenTimes:
         return float(self._means[place])
 
 
-Measure = Callable[[_Sample, Floats, float | None], float]
+Measure = Callable[[_Sample, Floats], float]
+
+
+def _percentile(kind: str, percentile: int) -> Measure:
+    """Of what a sample has sorted."""
+    return lambda sample, weights: sample.sorted[kind].percentile(percentile / 100, weights)
+
 
 MEASURES: dict[str, Measure] = {
-    **{
-        f"uncached_p{p}": lambda sample, weights, _, share=p / 100: sample.uncached_sorted.percentile(share, weights)  # type: ignore[misc]
-        for p in PERCENTILES
-    },
-    **{
-        f"ttft_p{p}": lambda sample, weights, _, share=p / 100: sample.ttft_sorted.percentile(share, weights)  # type: ignore[misc]
-        for p in PERCENTILES
-    },
-    "uncached_mean": lambda sample, weights, _: float(np.average(sample.uncached, weights=weights)),
-    **{
-        f"itl_p{p}": lambda sample, weights, _, share=p / 100: sample.itl.percentile(share, weights)  # type: ignore[misc]
-        for p in ITL_PERCENTILES
-    },
-    "violations": lambda sample, weights, _: float(weights @ (sample.over > 0)) / sample.repeats,
-    "tel": lambda sample, weights, _: float(weights @ sample.over) / sample.repeats,
-    "hit_ratio": lambda sample, weights, _: 1 - float(weights @ sample.uncached) / float(weights @ sample.prompt),
-    "slo_violations": lambda sample, weights, slo: (
-        float("nan") if slo is None else float(weights @ (sample.ttft > slo)) / sample.repeats
+    **{f"uncached_p{p}": _percentile("uncached", p) for p in PERCENTILES},
+    **{f"ttft_p{p}": _percentile("ttft", p) for p in PERCENTILES},
+    "uncached_mean": lambda sample, weights: float(np.average(sample.uncached, weights=weights)),
+    **{f"itl_p{p}": _percentile("itl", p) for p in ITL_PERCENTILES},
+    "violations": lambda sample, weights: float(weights @ (sample.over > 0)) / sample.repeats,
+    "tel": lambda sample, weights: float(weights @ sample.over) / sample.repeats,
+    "hit_ratio": lambda sample, weights: 1 - float(weights @ sample.uncached) / float(weights @ sample.prompt),
+    "slo_violations": lambda sample, weights: (
+        float("nan") if sample.slo_ms is None else float(weights @ (sample.ttft > sample.slo_ms)) / sample.repeats
     ),
 }
 """Figures by name. In tokens: uncached_*, tel (over ξ, summed). In ms: ttft_*, and itl_* of the
@@ -165,12 +165,11 @@ def summarise(folder: Folder) -> list[ArmSummary]:
     played = sorted({part.repeat for part in folder.parts})
     samples = {arm: _sample(folder, arm, found, sessions, played) for arm, found in rows.items()}
 
-    slo_ms, random = folder.run.slo_ms, np.random.default_rng(0)
+    random = np.random.default_rng(0)
     draws = list(zip(_draws(random, len(sessions)), _draws(random, len(played)), strict=True))
-    values = {arm: _values(sample, np.ones_like(sample.ttft), slo_ms) for arm, sample in samples.items()}
+    values = {arm: _values(sample, np.ones_like(sample.ttft)) for arm, sample in samples.items()}
     resampled = {
-        arm: [_values(sample, sample.weights(once, again), slo_ms) for once, again in draws]
-        for arm, sample in samples.items()
+        arm: [_values(sample, sample.weights(once, again)) for once, again in draws] for arm, sample in samples.items()
     }
     baseline = next(iter(samples))
     return [
@@ -205,7 +204,7 @@ def _sample(
     succeeded = [(played.index(repeat), row) for repeat, row in found if row.error is None]
     if not succeeded:
         raise NoResultError(f"{arm}: all {len(found)} requests failed; the first error: {found[0][1].error}")
-    return _Sample(succeeded, sessions, sum(part.arm == arm for part in folder.parts), folder.run.threshold)
+    return _Sample(succeeded, sessions, sum(part.arm == arm for part in folder.parts), folder.run)
 
 
 def interval_note(arm: ArmSummary) -> str:
@@ -230,10 +229,10 @@ def _draws(random: np.random.Generator, count: int) -> Floats:
     return random.multinomial(count, np.full(count, 1 / count), size=RESAMPLES).astype(np.float64)
 
 
-def _values(sample: _Sample, weights: Floats, slo_ms: float | None) -> dict[str, float]:
+def _values(sample: _Sample, weights: Floats) -> dict[str, float]:
     if not weights.any():  # none of the drawn conversations had a success in this arm
         return dict.fromkeys(MEASURES, float("nan"))
-    return {name: measure(sample, weights, slo_ms) for name, measure in MEASURES.items()}
+    return {name: measure(sample, weights) for name, measure in MEASURES.items()}
 
 
 def _changes(
