@@ -23,7 +23,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from rich.table import Table
-from scipy import stats
 
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import launched
@@ -34,6 +33,7 @@ from eval.live.replay.rows import risen
 from eval.live.replay.schedule import Pace
 from eval.live.replay.turns import Load
 from eval.live.running_server import RunningServer
+from eval.studies.figures import half_interval
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from radix_tlru.config import CHUNKS_IN_POOL
@@ -234,5 +234,5 @@ def ratio(ratios: Sequence[float]) -> str:
     mean = math.exp(logs.mean())
     if len(ratios) < 2:
         return f"× {mean:.2f}"
-    reach = math.exp(stats.t.ppf(0.975, len(ratios) - 1) * stats.sem(logs)) - 1.0
+    reach = math.exp(half_interval(logs)) - 1.0
     return f"× {mean:.2f} ± {mean * reach:.2f}"

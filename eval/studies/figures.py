@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from eval.simulate.cells import tail_excess_latency, uncached_tokens
 from eval.traces.request import Request
@@ -41,6 +42,13 @@ def mean(values: Iterable[float]) -> float:
     """The mean of those that are known; nan if none is."""
     known = [value for value in values if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
+
+
+def half_interval(values: NDArray[np.float64]) -> Any:
+    """Half of the 95 % interval of the mean of independent values (Student's t), along the first axis."""
+    from scipy import stats
+
+    return stats.t.ppf(0.975, len(values) - 1) * stats.sem(values, axis=0)
 
 
 def shown(share: float, form: str = "{:+.1%}") -> str:

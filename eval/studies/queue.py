@@ -32,7 +32,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
-from scipy import stats
 
 from eval.arguments import (
     NEXT_PROMPT_HELP,
@@ -53,6 +52,7 @@ from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, NAMED_CACHES, check_weights, settings_in_force
 from eval.simulate.timing import Timing
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
+from eval.studies.figures import half_interval
 from eval.studies.queue_model import QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table, track
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
@@ -201,8 +201,7 @@ def _change(after: NDArray[np.float64], before: NDArray[np.float64], unit: str) 
     changes = 100 * (after / before - 1)
     if len(changes) == 1:
         return f"{changes[0]:+.0f}%"
-    reach = stats.t.ppf(0.975, len(changes) - 1) * stats.sem(changes)
-    return f"{changes.mean():+.0f} ± {reach:.0f} %"
+    return f"{changes.mean():+.0f} ± {half_interval(changes):.0f} %"
 
 
 def _cells(trace: str, args: argparse.Namespace) -> list[Cell]:

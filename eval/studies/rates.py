@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from rich.table import Table
-from scipy import stats
 
 from eval.arguments import Several, add_first_measured, one_of, whole
 from eval.caches.knowledge import TraceKnowledge
@@ -25,6 +24,7 @@ from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
 from eval.simulate.cells import outcome
 from eval.simulate.timing import ASSUMED
+from eval.studies.figures import half_interval
 from eval.studies.paper.grid import STEPS
 from eval.studies.paper.published import FIGURE_THRESHOLDS_MS, SHAREGPT, WILDCHAT, DataSet
 from eval.studies.paper.sources import Reading, Source, drawn, prompt_lengths, stand_in
@@ -145,5 +145,4 @@ def difference(own: Sequence[Tail], other: Sequence[Tail]) -> list[Difference]:
     """Differences of TEL, p95 and p99 relative to ``other``, trace by trace."""
     base = np.array(other, dtype=np.float64)
     relative = np.divide(np.array(own), base, out=np.full_like(base, np.nan), where=base != 0) - 1.0
-    half = stats.t.ppf(0.975, len(relative) - 1) * stats.sem(relative, axis=0)
-    return list(map(Difference, relative.mean(axis=0).tolist(), half.tolist()))
+    return list(map(Difference, relative.mean(axis=0).tolist(), half_interval(relative).tolist()))
