@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from sglang.srt.mem_cache.cache_init_params import CacheInitParams
 
+from eval.caches.simulator import known_prefix
 from eval.soak.prefixes import NAMESPACES, Prefixes, RandomContexts, Subscriber
 from eval.soak.sessions import OpenSessions
 from eval.soak.shape import Running, Shape
@@ -54,7 +55,7 @@ class Ledger(OfflineCache):
 
     def _found(self, prefixes: Sequence[int]) -> int:
         """Pages of the longest resident prefix."""
-        return next((at for at, prefix in enumerate(prefixes) if prefix not in self.holds), len(prefixes))
+        return known_prefix(prefixes, self.holds)
 
     def _slots(self, pages: Sequence[int]) -> torch.Tensor:
         slots = torch.tensor(pages, dtype=torch.int64)[:, None] * self.page_size + torch.arange(self.page_size)

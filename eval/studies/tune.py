@@ -33,6 +33,7 @@ from eval.arguments import (
     weight_text,
     whole,
 )
+from eval.caches.simulator import simulate
 from eval.command import RunError
 from eval.compare.bootstrap import FEWEST_SESSIONS, Sample, draws, interval, resampled
 from eval.compare.changes import METRICS
@@ -150,8 +151,7 @@ def tried(cells: Sequence[Cell], objective: int, source: TraceSource, jobs: int 
 
 def _try(cell: Cell, objective: int, source: TraceSource) -> Setting:
     requests = trace_of(source).requests
-    cache = cache_for(cell, knowledge_of(source))
-    cached = [cache.request(request) for request in requests]
+    cached = simulate(cache_for(cell, knowledge_of(source)), requests)
     half = len(requests) // 2
     parts = ((requests[:half], cached[:half]), (requests[half:], cached[half:]))
     first, second = (outcome(part, found, objective) for part, found in parts)
