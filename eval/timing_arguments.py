@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from eval.arguments import number
-from eval.simulate.timing import ASSUMED, Timing, read_timing
+from eval.simulate.timing import ASSUMED, Timing, TimingError, read_timing
 
 
 def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,3 +32,21 @@ def timing_of(args: argparse.Namespace) -> Timing:
             raise ValueError(f"--beta {args.beta:g}: needs --alpha")
         return ASSUMED
     return Timing(args.alpha, args.beta or 0.0, "given")
+
+
+def threshold_of(flag: str, objective_ms: float, timing: Timing) -> int:
+    """ξ (tokens): the most that a request may prefill within a TTFT objective.
+
+    Args:
+        flag: that gave the objective, for errors.
+
+    Raises:
+        ValueError: the objective cannot be met, or leaves no token to prefill.
+    """
+    try:
+        threshold = timing.tokens(objective_ms)
+    except TimingError as error:
+        raise ValueError(f"{flag} {error}") from None
+    if not threshold:
+        raise ValueError(f"{flag} {objective_ms:g}: leaves no token to prefill: {timing}")
+    return threshold

@@ -12,8 +12,7 @@ from eval.arguments import number, tokens
 from eval.compare.traces import Survey
 from eval.simulate.cells import Cell
 from eval.simulate.grid import REFERENCES, grid
-from eval.simulate.timing import TimingError
-from eval.timing_arguments import timing_of
+from eval.timing_arguments import threshold_of, timing_of
 
 BASELINE, OPTIMUM = REFERENCES
 """What all are compared with, and what the gap is to. They run in every setting."""
@@ -81,15 +80,7 @@ def thresholds(args: argparse.Namespace) -> list[int]:
     if args.threshold:
         raise ValueError(f"--ttft-slo {args.ttft_slo[0]:g}: not together with --threshold; give one of them")
     timing = timing_of(args)
-    found = []
-    for slo in args.ttft_slo:
-        try:
-            found.append(timing.tokens(slo))
-        except TimingError as error:
-            raise ValueError(f"--ttft-slo {error}") from None
-        if not found[-1]:
-            raise ValueError(f"--ttft-slo {slo:g}: leaves no token to prefill: TTFT = {timing.beta:g} ms + α·uncached")
-    return found
+    return [threshold_of("--ttft-slo", slo, timing) for slo in args.ttft_slo]
 
 
 def settings_of(surveys: Sequence[Survey], args: argparse.Namespace) -> list[Setting]:

@@ -42,7 +42,8 @@ from eval.live.replay.hosts import launched
 from eval.live.replay.plan import machine_facts, plan_of
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
-from eval.simulate.timing import Timing, TimingError, read_timing, write_timing
+from eval.simulate.timing import Timing, read_timing, write_timing
+from eval.timing_arguments import threshold_of
 from radix_tlru.config import START_THRESHOLD
 from radix_tlru.sglang.releases import torch_mismatch
 
@@ -118,12 +119,7 @@ def run(args: argparse.Namespace) -> int:
     args.out.mkdir(parents=True, exist_ok=True)
 
     timing = _calibrated(args, model)
-    try:
-        threshold = timing.tokens(args.slo)
-    except TimingError as error:
-        raise ValueError(f"--slo {error}") from None
-    if not threshold:
-        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
+    threshold = threshold_of("--slo", args.slo, timing)
     print(f"{timing} tokens (R² {timing.r2 or 0:.3f}); ξ = {threshold:,}")
 
     baseline, _, candidate = default_arms(threshold, args.next_prompt_estimate)

@@ -40,10 +40,10 @@ from eval.compare.changes import METRICS
 from eval.parallel import in_parallel
 from eval.simulate.cells import Cell, outcome, uncached_tokens
 from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
-from eval.simulate.timing import Timing, TimingError
+from eval.simulate.timing import Timing
 from eval.studies.tune_figure import Setting, draw
 from eval.terminal import show, table
-from eval.timing_arguments import add_timing_arguments, timing_of
+from eval.timing_arguments import add_timing_arguments, threshold_of, timing_of
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
 from eval.traces.request import Request
 from eval.traces.variants import sessions_of
@@ -81,12 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Try, choose, print."""
     timing = timing_of(args)
-    try:
-        objective = timing.tokens(args.slo)
-    except TimingError as error:
-        raise ValueError(f"--slo {error}") from None
-    if objective < 1:
-        raise ValueError(f"--slo {args.slo:g}: leaves no token to prefill: {timing}")
+    objective = threshold_of("--slo", args.slo, timing)
     check_page_sizes([args.page_size], [args.capacity])
     source = trace_source(args)
     trace = trace_of(source)
