@@ -30,13 +30,12 @@ from typing import Any, NamedTuple
 from radix_tlru.hints.schema import (
     HIGHEST,
     LONGEST_S,
-    MOST_TOKENS,
     NEUTRAL,
     Hints,
     HintsError,
     Range,
     check_ranges,
-    check_whole,
+    check_tokens,
     is_whole,
     read_priority,
     read_range,
@@ -209,7 +208,7 @@ def _read_agent_hints(given: Any) -> int | None:
     if priority is not None and not is_whole(priority):
         raise HintsError(f"{where}.priority", priority, "a whole number")
     if length is not None:
-        check_whole(f"{where}.osl", length, MOST_TOKENS)
+        check_tokens(f"{where}.osl", length)
     if speculative is not None and not isinstance(speculative, bool):
         raise HintsError(f"{where}.speculative_prefill", speculative, "true or false")
     return priority

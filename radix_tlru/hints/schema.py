@@ -31,7 +31,7 @@ __all__ = [
     "HintsError",
     "Range",
     "check_ranges",
-    "check_whole",
+    "check_tokens",
     "is_whole",
     "read_priority",
     "read_range",
@@ -95,7 +95,7 @@ class Hints:
         if ends is not None and not isinstance(ends, bool):
             raise HintsError("tlru.conversation_ends", ends, "true or false")
         if tokens is not None:
-            check_whole("tlru.next_prompt_tokens", tokens, MOST_TOKENS)
+            check_tokens("tlru.next_prompt_tokens", tokens)
         if seconds is not None:
             _check_seconds("tlru.returns_in_s", seconds)
         if ends and seconds is not None:
@@ -165,7 +165,7 @@ def read_span(field: str, given: Mapping[str, Any], first: str, last: str) -> tu
         HintsError: one of them is no whole number, or out of bounds.
     """
     start, end = given.get(first, 0), given.get(last)
-    check_whole(f"{field}.{first}", start, MOST_TOKENS)
+    check_tokens(f"{field}.{first}", start)
     if end is not None and (not is_whole(end) or not start < end <= MOST_TOKENS):
         allowed = f"a whole number of tokens above {first}, up to {MOST_TOKENS}, or null"
         raise HintsError(f"{field}.{last}", end, allowed)
@@ -188,10 +188,10 @@ def is_whole(value: Any) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def check_whole(field: str, value: Any, most: int) -> None:
-    """Raise HintsError unless ``value`` is a whole number of tokens from 0 to ``most``."""
-    if not is_whole(value) or not 0 <= value <= most:
-        raise HintsError(field, value, f"a whole number of tokens from 0 to {most}")
+def check_tokens(field: str, value: Any) -> None:
+    """Raise HintsError unless ``value`` is a whole number of tokens from 0 to ``MOST_TOKENS``."""
+    if not is_whole(value) or not 0 <= value <= MOST_TOKENS:
+        raise HintsError(field, value, f"a whole number of tokens from 0 to {MOST_TOKENS}")
 
 
 def _check_seconds(field: str, value: Any) -> None:
