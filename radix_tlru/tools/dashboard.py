@@ -10,7 +10,6 @@ A metric that a server calls ``sglang:name`` is ``sglang_name`` in a Prometheus 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from grafana_foundation_sdk.builders.common import VizLegendOptions
@@ -72,9 +71,7 @@ def _quantile(share: float, metric: str) -> Query:
     return Query(f"histogram_quantile({share}, sum by (le) ({_rate(f'{metric}_bucket')}))", f"p{share * 100:g}")
 
 
-def _numbered(names: Sequence[str]) -> str:
-    return "; ".join(f"{number}: {name}" for number, name in enumerate(names, 1))
-
+_NUMBERED = "; ".join(f"{number}: {name}" for number, name in enumerate(FIGURES, 1))
 
 _EVICTIONS = "sglang:eviction_duration_seconds"
 
@@ -109,7 +106,7 @@ PANELS = (
     ),
     Panel(
         "Worse than lru in",
-        f"Why a policy is not in force: a figure by its number; 0: none. {_numbered(FIGURES)}.",
+        f"Why a policy is not in force: a figure by its number; 0: none. {_NUMBERED}.",
         Short,
         (Query(_now("sglang:tlru_refused"), "{{policy}}"),),
     ),

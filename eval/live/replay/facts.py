@@ -19,6 +19,9 @@ from radix_tlru.config import FLAGS, Config, PolicyName
 PLUGIN = "radix_tlru"
 """Name of the plugin's cache backend."""
 
+_THRESHOLD = "sglang:tlru_threshold_tokens"
+"""The metric of the plugin's ξ: each rank has one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -63,15 +66,15 @@ def facts(host: RunningServer, arm: Arm) -> Facts:
         raise ServerError(
             f"{arm.name}: {host.base_url} does not say how large its pool is; start it with --enable-metrics"
         )
-    has_plugin = "sglang:tlru_threshold_tokens" in metrics or info.get("radix_cache_backend") == PLUGIN
+    has_plugin = _THRESHOLD in metrics or info.get("radix_cache_backend") == PLUGIN
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     compared: list[str] = []
     trim = _flag(arm.flags, "--tlru-trim-chunk")
     if has_plugin:
         policy = PLUGIN
         compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
-        if total := metrics.get("sglang:tlru_threshold_tokens"):  # of all workers of a router and all ranks of each
-            threshold = round(total / (len(workers) * _ranks(host, "sglang:tlru_threshold_tokens")))
+        if total := metrics.get(_THRESHOLD):  # of all workers of a router and all ranks of each
+            threshold = round(total / (len(workers) * _ranks(host)))
         estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
     elif policy == "tlru":
         config = info.get("radix_eviction_policy_config") or {}
@@ -111,9 +114,9 @@ def _pool(info: Mapping[str, Any], metrics: Mapping[str, float], replicas: int) 
     return each * replicas if each else metrics.get("sglang:max_total_num_tokens")
 
 
-def _ranks(host: RunningServer, name: str) -> int:
-    """How many ranks of a server have a metric of that name."""
-    return math.prod(len(host.get_labels(name, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
+def _ranks(host: RunningServer) -> int:
+    """How many ranks of a server have a threshold."""
+    return math.prod(len(host.get_labels(_THRESHOLD, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
 def _weight(arm: Arm, eviction: PolicyName) -> float | None:

@@ -69,7 +69,7 @@ def _percentile(axes: Axes, scene: Scene, name: str) -> None:
     axes.set_ylabel("TTFT (ms)" if scene.latency else "uncached tokens")
     for line in axes.get_lines():
         line.set_clip_on(False)
-    label_ends(axes, ends, points=6.3)
+    label_ends(axes, ends)
 
 
 def heat_maps(scene: Scene, shown: Literal["saved", "gap"]) -> Figure:

@@ -10,6 +10,8 @@ from eval.render.looks import ink, look, spread
 from eval.render.report.rows import Variant
 from eval.render.report.scene import OPTIMUM, is_candidate
 
+_POINTS = 6.3  # size of a name beside a line
+
 
 def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
     """The name of a variant: its policy, its w where that is not 0, and settings in which ``among`` differ."""
@@ -37,20 +39,19 @@ def font_weight(variant: Variant) -> str:
     return "bold" if is_candidate(variant) else "normal"
 
 
-def label_ends(axes: Axes, ends: Sequence[tuple[Variant, float, str]], points: float = 7.0) -> None:
+def label_ends(axes: Axes, ends: Sequence[tuple[Variant, float, str]]) -> None:
     """Name lines at the right edge of the axes, near to where they end, no name over another.
 
     The limits of the axes and the place of the axes in the figure must be final.
 
     Args:
         ends: variant, height at the right edge in data coordinates, and text of each line.
-        points: size of the text.
     """
     figure = axes.get_figure()
     assert figure is not None
     height = axes.get_position().height * figure.get_figure(root=True).get_figheight() * 72
     heights = [axes.transAxes.inverted().transform(axes.transData.transform((1.0, y)))[1] for _, y, _ in ends]
-    places = spread(heights, points * 1.22 / height, 0.0, 1.0)
+    places = spread(heights, _POINTS * 1.22 / height, 0.0, 1.0)
     for (variant, _, text), start, place in zip(ends, heights, places, strict=True):
         colour = look(variant.policy).colour
         axes.plot(
@@ -59,6 +60,6 @@ def label_ends(axes: Axes, ends: Sequence[tuple[Variant, float, str]], points: f
         )  # fmt: skip
         axes.text(
             1.07, place, text,
-            transform=axes.transAxes, fontsize=points, color=ink(variant.policy), va="center",
+            transform=axes.transAxes, fontsize=_POINTS, color=ink(variant.policy), va="center",
             fontweight=font_weight(variant),
         )  # fmt: skip
