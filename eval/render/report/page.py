@@ -44,15 +44,15 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
         html.paragraph(f"{requests:,} requests · {cells} cells\nCards and figures: {scene.group}, {chosen}", "lead"),
         *([_others(scene, others)] if others else []),
         cards(scene),
-        f"<h2>How to read this</h2>{_HOW_TO_READ}",
-        "<h2>Stock, radix-tlru and the oracle, side by side</h2>",
+        html.heading("How to read this") + _HOW_TO_READ,
+        html.heading("Stock, radix-tlru and the oracle, side by side"),
         html.paragraph("TEL saved, and what the median pays for it (p50), against `lru` in the same cell."),
         arms_by_cell(scene),
         *(_figure(picture) for picture in pictures),
-        "<h2>All cells</h2>",
+        html.heading("All cells"),
         html.paragraph("mean to p99: uncached tokens a request. TEL: tokens over ξ, summed. seconds: of simulation."),
         *(f"<h3>{escape(str(one.group))}</h3>{all_cells(one)}" for one in (scene, *others)),
-        f"<h2>Made by</h2><pre>{escape(commands)}</pre>",
+        html.heading("Made by") + f"<pre>{escape(commands)}</pre>",
     ]
     return html.page(f"Eviction policies on {scene.group.trace}", parts)
 
@@ -66,5 +66,5 @@ def _others(scene: Scene, others: Sequence[Scene]) -> str:
 
 def _figure(picture: Picture) -> str:
     if picture.image is None:
-        return f"<h2>{escape(picture.plot.title)}</h2>" + html.missing(f"Not drawn: {picture.reason}.")
+        return html.heading(picture.plot.title) + html.missing(f"Not drawn: {picture.reason}.")
     return html.figure(picture.plot.title, picture.image, picture.caption)
