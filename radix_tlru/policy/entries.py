@@ -152,7 +152,7 @@ class Entries:
             if first is None or first[0] > now:
                 return
             self._expiries.pop()
-            if self.expiry.get(first[1]) == first[0]:
+            if self._is_expiry(*first):
                 del self.expiry[first[1]]
                 self._expiring -= 1
                 yield first[1]
