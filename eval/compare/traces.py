@@ -102,7 +102,7 @@ def _with_seeds(name: str, seeds: Sequence[int], *, is_drawn: bool) -> list[str]
     return [f"{head}:{','.join(filter(None, (parameters, f'seed={seed}')))}" for seed in seeds]
 
 
-def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None = None) -> list[Survey]:
+def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None) -> list[Survey]:
     """Read all traces once.
 
     Args:

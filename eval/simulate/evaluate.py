@@ -115,10 +115,10 @@ def evaluate_all(
     cells: Sequence[Cell],
     source: TraceSource,
     *,
-    folder: Path | None = None,
-    jobs: int = 1,
-    ray: str | None = None,
-    title: str = "cells",
+    folder: Path | None,
+    jobs: int,
+    ray: str | None,
+    title: str,
 ) -> Iterator[Done]:
     """Run cells, with progress: here, in ``jobs`` processes, or on a Ray cluster. Each is yielded when it is done.
 

@@ -34,7 +34,7 @@ def warm_up(base_url: str, timeout_s: float = 120.0) -> None:
         asyncio.run(_together(base_url, [(first + number, tokens) for number in range(AT_ONCE)], timeout_s))
 
 
-def prefill_alone(base_url: str, timeout_s: float = 120.0) -> float:
+def prefill_alone(base_url: str, timeout_s: float) -> float:
     """How fast the machine is now: the median TTFT in ms of prompts of ``PROBE_TOKENS``, one after the other.
 
     None finds another prompt cached, nor one of the warm-up.

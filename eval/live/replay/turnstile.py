@@ -25,7 +25,7 @@ class Turnstile:
         turn_s: how long a turn lasts, s; 0: for one request.
     """
 
-    def __init__(self, players: int, turn_s: float = 0.0) -> None:
+    def __init__(self, players: int, turn_s: float) -> None:
         self.turn_s = turn_s if players > 1 else math.inf
         self.places = [Place(self) for _ in range(players)]
         self._here = list(self.places)

@@ -29,7 +29,7 @@ class Note:
 class Notes:
     """Notes of one reading, and the records that gave no request: counted, and the first reasons kept."""
 
-    def __init__(self, skip_bad: bool = False) -> None:
+    def __init__(self, skip_bad: bool) -> None:
         self.skipped = 0
         self.reasons: list[str] = []
         self._skip_bad = skip_bad

@@ -98,7 +98,7 @@ class DryRunCache(LearningCache):
         self.tail.forget()
 
 
-def build_dry_run(params: CacheInitParams, config: Config, state: StateKeeper | None = None) -> DryRunCache:
+def build_dry_run(params: CacheInitParams, config: Config, state: StateKeeper | None) -> DryRunCache:
     """SGLang's cache under its lru, on the tree core that it would choose, watched as ``config`` says."""
     lru = replace(params, tree_components=params.tree_components or (FULL,), eviction_policy="lru")
     name = select_tree_core_backend(replace(lru, component_registry_override=None))

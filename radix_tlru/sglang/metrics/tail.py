@@ -36,7 +36,7 @@ class TailMetrics(_StatLoggerDIMixin):
         live: what moves its threshold, if anything does.
     """
 
-    def __init__(self, labels: dict[str, Any], tail: LearningComponent, live: LiveThreshold | None = None) -> None:
+    def __init__(self, labels: dict[str, Any], tail: LearningComponent, live: LiveThreshold | None) -> None:
         # Imported here as SGLang does: the multiprocess directory must be in the environment by then.
         from prometheus_client import Counter, Gauge
 

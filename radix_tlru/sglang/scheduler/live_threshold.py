@@ -45,7 +45,7 @@ class LiveThreshold:
         stages: of pipeline parallelism.
     """
 
-    def __init__(self, cache: ThresholdUser, config: Config, page_size: int, stages: int = 1) -> None:
+    def __init__(self, cache: ThresholdUser, config: Config, page_size: int, stages: int) -> None:
         assert config.objective_ms is not None, "ξ is pinned"
         self.stopwatch = Stopwatch(stages)
         """What times the prefills."""

@@ -21,7 +21,7 @@ __all__ = ["Stopwatch"]
 class Stopwatch:
     """Times batches, each in ``stages``. Times are in s, of SGLang's clock for launches: ``time.monotonic``."""
 
-    def __init__(self, stages: int = 1) -> None:
+    def __init__(self, stages: int) -> None:
         self._stages = stages
         self.done = 0.0
         """When the device was done with the last batch. Who has one processed that is not timed, decoding, sets it."""
