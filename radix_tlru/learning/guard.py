@@ -7,18 +7,15 @@ in any of
 - turns beyond lru's own p25, p50, p90, p95 and p99 of uncached tokens, which bounds these percentiles;
 - turns over ξ;
 
-To each difference a margin is added, in standard errors of the paired difference from lru:
-
-- half a one, and none while the candidate is in force. Only 20 of 2,000 turns are beyond p99, and chance alone moves
-  their number. So the candidate in force has to be worse there by one standard error;
-- for a candidate with a threshold ½ · (1 + 1,000 / turns), in force or not: it trades the median for the tail.
-
-The fewer turns the shadows served, and the less was evicted, the wider the margins are: what cannot be told is not
-risked.
+To each difference a margin is added: half a standard error of the paired difference from lru, and none while the
+candidate is in force. Only 20 of 2,000 turns are beyond p99, and chance alone moves their number. So the candidate in
+force has to be worse there by one standard error.
 
 Of those admitted the one with the least tail excess latency (TEL) takes over, if its TEL is lower than that of the one
-in force by 1 % of lru's. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. So lru
-stays while nothing has been won.
+in force by 1 % of lru's. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. But it
+has to prefill less by 2½ standard errors: of candidates that are as good as lru some one in twenty seems that much
+better at one of the 37 looks at the first 2,000 turns. So lru stays while nothing has been won, and while that cannot
+be told from chance: the fewer turns differ, the less can be.
 """
 
 from __future__ import annotations
@@ -37,8 +34,8 @@ _FIRST = 200  # turns before the first look
 _TOLERANCE = 0.01  # share by which a candidate may be worse than lru in any figure
 _ERRORS = 0.5  # margin, in standard errors
 _RARE_ERRORS = 1.0  # standard errors by which a candidate in force has to be worse in p99 to be refused
-_FEW = 1_000  # up to so many turns the margin of a candidate with a threshold is more than doubled
 _GAIN = 0.01  # share by which a candidate must be better than the one in force to replace it
+_CLEAR_ERRORS = 2.5  # standard errors by which it must prefill less to take the place of lru
 _PERCENTILES = (25, 50, 90, 95, 99)  # requests below p25 mostly find all cached; trimming lengthens those first
 
 FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
@@ -49,8 +46,8 @@ class Guard:
     """Says which candidate should be in force.
 
     Args:
-        candidates: names, the preferred first among equals. The first sees no threshold; the last is lru, and is in
-            force until another takes over.
+        candidates: names, the preferred first among equals. The last is lru, and is in force until another takes
+            over.
     """
 
     def __init__(self, candidates: Sequence[str]) -> None:
@@ -78,13 +75,15 @@ class Guard:
         lru = uncached[-1]
         now, last = self._names.index(self.preferred), len(self._names) - 1
         worse = [
-            _worse_in(own, lru, prompt_len, threshold, _margin(number, number == now, turns))
+            _worse_in(own, lru, prompt_len, threshold, _margin(number == now))
             for number, own in enumerate(uncached[:-1])
         ]
         self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
         admitted = [number for number, figure in enumerate(worse) if figure is None]
         if now not in admitted:
             now = last
+        if now == last:
+            admitted = [number for number in admitted if _clearly_prefills_less(uncached[number], lru)]
         if admitted:
             excess = np.maximum(uncached - threshold, 0).sum(axis=1)
             best = min(admitted, key=lambda number: (excess[number], number))
@@ -108,10 +107,7 @@ class _Margin(NamedTuple):
     rare: float  # in p99
 
 
-def _margin(number: int, is_in_force: bool, turns: int) -> _Margin:
-    if number:
-        wide = _ERRORS * (1.0 + _FEW / turns)
-        return _Margin(wide, wide)
+def _margin(is_in_force: bool) -> _Margin:
     return _Margin(0.0, -_RARE_ERRORS) if is_in_force else _Margin(_ERRORS, _ERRORS)
 
 
@@ -121,7 +117,7 @@ def _worse_in(
     """The first figure in which uncached tokens of turns are worse than lru's, with the margin added."""
     worse = own - lru
     allowed = _TOLERANCE * _lesser_sum(lru, prompt_len)
-    if worse.sum() + margin.usual * np.sqrt((worse.astype(float) ** 2).sum()) > allowed:
+    if worse.sum() + margin.usual * _standard_error(worse) > allowed:
         return FIGURES[0]
     over = own > threshold, lru > threshold
     if not _is_bounded(*over, _TOLERANCE * over[1].sum(), margin.usual):
@@ -131,6 +127,16 @@ def _worse_in(
         if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
             return figure
     return None
+
+
+def _clearly_prefills_less(own: NDArray[np.int64], lru: NDArray[np.int64]) -> bool:
+    less = lru - own
+    return bool(less.sum() > _CLEAR_ERRORS * _standard_error(less))
+
+
+def _standard_error(differences: NDArray[np.int64]) -> float:
+    """Of their sum, if nothing is won or lost on average."""
+    return float(np.sqrt((differences.astype(float) ** 2).sum()))
 
 
 def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:
