@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FIGURES", "Guard"]
+__all__ = ["CHANCE", "FIGURES", "REASONS", "Guard"]
 
 _WINDOW = 2_000  # turns of the shadows that are judged, the newest
 _EVERY = 50  # turns between two looks at them
@@ -40,6 +40,12 @@ _PERCENTILES = (25, 50, 90, 95, 99)  # requests below p25 mostly find all cached
 
 FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
 """In which a candidate may be worse than lru, in the order in which they are looked at."""
+
+CHANCE = "chance"
+"""Said of a candidate that prefills less than lru, and is worse in nothing, but not by as much as chance can do."""
+
+REASONS = (*FIGURES, CHANCE)
+"""Why a candidate may not be in force."""
 
 
 class Guard:
@@ -55,7 +61,7 @@ class Guard:
         self.preferred = self._names[-1]
         """Name of the candidate that should be in force."""
         self.refused: dict[str, str] = {}
-        """The first figure in which a candidate was worse than lru at the last look, of those that were, by name."""
+        """Why not, at the last look, by name: the first figure in which a candidate was worse than lru, or chance."""
         self._uncached = np.zeros((len(self._names), _WINDOW), np.int64)  # a ring, by candidate
         self._prompt_len = np.zeros(_WINDOW, np.int64)
         self._seen = 0
@@ -83,7 +89,9 @@ class Guard:
         if now not in admitted:
             now = last
         if now == last:
-            admitted = [number for number in admitted if _clearly_prefills_less(uncached[number], lru)]
+            won = {number: _errors_won(uncached[number], lru) for number in admitted}
+            self.refused |= {self._names[each]: CHANCE for each, errors in won.items() if 0 < errors <= _CLEAR_ERRORS}
+            admitted = [each for each, errors in won.items() if errors > _CLEAR_ERRORS]
         if admitted:
             excess = np.maximum(uncached - threshold, 0).sum(axis=1)
             best = min(admitted, key=lambda number: (excess[number], number))
@@ -129,9 +137,10 @@ def _worse_in(
     return None
 
 
-def _clearly_prefills_less(own: NDArray[np.int64], lru: NDArray[np.int64]) -> bool:
+def _errors_won(own: NDArray[np.int64], lru: NDArray[np.int64]) -> float:
+    """By how many standard errors of the difference less is prefilled than under lru."""
     less = lru - own
-    return bool(less.sum() > _CLEAR_ERRORS * _standard_error(less))
+    return float(less.sum()) / max(_standard_error(less), 1.0)
 
 
 def _standard_error(differences: NDArray[np.int64]) -> float:

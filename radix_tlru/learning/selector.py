@@ -33,7 +33,7 @@ class Rule(Protocol):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """What speaks against others, by name: a figure in which they are worse than lru."""
+        """What speaks against others, by name: a figure in which they are worse than lru, or chance."""
 
     def count_turn(self, prompt_len: int, uncached: Sequence[int], threshold: int) -> None:
         """A turn was served by the shadows: its uncached tokens under each candidate. ξ and lengths are tokens."""

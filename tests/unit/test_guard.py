@@ -234,15 +234,15 @@ def test_who_is_in_force_stays_unless_p99_is_worse_by_more_than_chance(gains: in
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses", "refused"),
-    [(12, 8, {}), (10, 9, {"etlru": "p99"})],  # 4 fewer and 1 fewer; √20 / 2 = 2.2, √19 / 2 = 2.2
+    ("gains", "losses", "reason"),
+    [(12, 8, "chance"), (10, 9, "p99")],  # 4 fewer and 1 fewer; √20 / 2 = 2.2, √19 / 2 = 2.2
 )
-def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int, refused: dict[str, str]) -> None:
+def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int, reason: str) -> None:
     guard = Guard(["etlru", "lru"])
     for turns in (trade_in_p99(0, 0), trade_in_p99(gains, losses)):  # by neither it wins anything
         for uncached in turns:
             guard.count_turn(PROMPT, uncached, PROMPT)
-    assert (guard.preferred, guard.refused) == ("lru", refused)
+    assert (guard.preferred, guard.refused) == ("lru", {"etlru": reason})
 
 
 def trade_in_mean(gains: int, losses: int) -> Turns:
@@ -280,15 +280,17 @@ def test_it_takes_half_a_standard_error_of_the_mean_to_enter_and_none_to_stay(
     assert guard.preferred == ("etlru" if stays else "lru")
 
 
-@pytest.mark.parametrize(("gains", "losses", "preferred"), [(329, 271, "lru"), (332, 268, "etlru")])
+@pytest.mark.parametrize(
+    ("gains", "losses", "preferred", "refused"), [(329, 271, "lru", {"etlru": "chance"}), (332, 268, "etlru", {})]
+)
 def test_to_take_the_place_of_lru_it_has_to_prefill_less_by_two_and_a_half_standard_errors(
-    gains: int, losses: int, preferred: str
+    gains: int, losses: int, preferred: str, refused: dict[str, str]
 ) -> None:
     """58 and 64 times 800 tokens; √600 · 2½ = 61.2. The 1 % that is enough otherwise is 21.9 times 800."""
     guard = Guard(["etlru", "lru"])
     for uncached in trade_in_mean(gains, losses):
         guard.count_turn(PROMPT, uncached, PROMPT)
-    assert (guard.preferred, guard.refused) == (preferred, {})
+    assert (guard.preferred, guard.refused) == (preferred, refused)
 
 
 def test_another_than_lru_is_replaced_without_that() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from radix_tlru.config import PolicyName
-from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.guard import REASONS
 from radix_tlru.learning.records import Conversation, Turn
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
 from radix_tlru.objective.overhead import FirstToken
@@ -84,14 +84,14 @@ def test_what_the_threshold_is_learned_from_is_what_the_ranks_agreed_on() -> Non
     assert rank.value("threshold_samples") == live.samples == EVERY
 
 
-@pytest.mark.parametrize("figure", FIGURES)
-def test_a_policy_that_may_not_be_in_force_is_told_by_the_number_of_its_figure(figure: str) -> None:
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_policy_that_may_not_be_in_force_is_told_by_the_number_of_its_reason(reason: str) -> None:
     watched = Watched("etlru")
     assert watched.tail.learner is not None
-    watched.tail.learner.rule.refused["etlru"] = figure
+    watched.tail.learner.rule.refused["etlru"] = reason
     (rank,) = watched.serve(1).ranks
     refused = rank.by("refused", "policy")
-    assert refused.pop("etlru") == 1 + FIGURES.index(figure)
+    assert refused.pop("etlru") == 1 + REASONS.index(reason)
     assert set(refused.values()) == {0.0}
 
 

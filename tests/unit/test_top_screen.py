@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radix_tlru.config import PolicyName
-from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.guard import REASONS
 from radix_tlru.tools.scrape import Snapshot, read
 from radix_tlru.tools.top import watch
 from radix_tlru.tools.top.returns import returns_table
@@ -179,8 +179,8 @@ def test_policies_are_held_against_lru_and_one_that_was_worse_is_told_with_the_f
     def told(name: str, code: int) -> str:
         return row(shown(look(with_figure(text, "refused", code, policy="tlru"))), name)
 
-    assert [told("tlru ◂ in force", code) for code in range(len(FIGURES) + 1)] == [
-        *("150 -25.0 % 6 60.0 %", *(f"150 -25.0 % 6 60.0 % {figure}" for figure in FIGURES))
+    assert [told("tlru ◂ in force", code) for code in range(len(REASONS) + 1)] == [
+        *("150 -25.0 % 6 60.0 %", *(f"150 -25.0 % 6 60.0 % {reason}" for reason in REASONS))
     ]
     assert told("as was in force", 1) == "220 +10.0 % 7 55.0 %"
     assert told("lru ", 1) == "200 – 8 50.0 %"

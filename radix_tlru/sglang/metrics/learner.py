@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radix_tlru.learning.age_bands import SPANS
-from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.guard import REASONS
 from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.sglang.metrics.maker import Maker, MirroredCounter
 
@@ -90,16 +90,17 @@ class _ShadowMetrics:
         )
         self._refused = make.gauges(
             "sglang:tlru_refused",
-            "Why a policy may not be in force, by the shadow caches: the figure in which it was worse than lru at the "
-            f"last look. 0: none; {'; '.join(f'{code}: {figure}' for code, figure in enumerate(FIGURES, 1))}.",
+            "Why a policy may not be in force, by the shadow caches at the last look: the figure in which it was worse "
+            "than lru, or that what it wins may be chance. "
+            f"0: none; {'; '.join(f'{code}: {reason}' for code, reason in enumerate(REASONS, 1))}.",
             "policy",
             candidates,
         )
 
     def report(self, learner: Learner) -> None:
         for name, gauge in self._refused.items():
-            figure = learner.rule.refused.get(name)
-            gauge.set(0 if figure is None else 1 + FIGURES.index(figure))
+            reason = learner.rule.refused.get(name)
+            gauge.set(0 if reason is None else 1 + REASONS.index(reason))
         selector = learner.selector
         if selector is None:
             return

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from radix_tlru.learning.guard import FIGURES
+from radix_tlru.learning.guard import REASONS
 from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.tools.scrape import Rank
 from radix_tlru.tools.top.cells import NONE, percent, titled_table, whole
@@ -40,24 +40,24 @@ def dry_run_text(rank: Rank) -> Text:
 
 
 def shadow_table(rank: Rank) -> Table:
-    """TEL, requests beyond ξ and hits of each candidate, and in which figure it was worse than lru."""
+    """TEL, requests beyond ξ and hits of each candidate, and why it may not be in force."""
     asked = rank.value("shadow_requests_total") or 0
     table = titled_table("TEL in shadow caches")
     table.add_column("policy", no_wrap=True)
     for name in ("tokens", "against lru", "beyond ξ", "cached"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("worse in", no_wrap=True)
+    table.add_column("why not", no_wrap=True)
     refused = rank.by("refused", "policy")
     excess, violations, cached = _figures(rank)
     lru = excess.get("lru", 0.0)
     for name, tokens in excess.items():
         ratio = percent(tokens / lru - 1.0, "+") if lru and name != "lru" else NONE
         in_force = name == rank.policy
-        figure = int(refused.get(name, 0.0))
-        worse = FIGURES[figure - 1] if figure else ""
+        code = int(refused.get(name, 0.0))
+        reason = REASONS[code - 1] if code else ""
         label = f"{name} ◂ in force" if in_force else "as was in force" if name == IN_FORCE else name
         figures = whole(tokens), ratio, whole(violations[name]), percent(cached[name]) if asked else NONE
-        table.add_row(label, *figures, worse, style="bold" * in_force)
+        table.add_row(label, *figures, reason, style="bold" * in_force)
     table.caption = f"tokens; {asked:,.0f} requests of sampled conversations" if asked else "nothing sampled yet"
     return table
 
