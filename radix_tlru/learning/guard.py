@@ -26,7 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHANCE", "FIGURES", "REASONS", "Guard"]
+__all__ = ["NUMBERED_REASONS", "REASONS", "Guard"]
 
 _WINDOW = 2_000  # turns of the shadows that are judged, the newest
 _EVERY = 50  # turns between two looks at them
@@ -38,14 +38,17 @@ _GAIN = 0.01  # share by which a candidate must be better than the one in force 
 _CLEAR_ERRORS = 2.5  # standard errors by which it must prefill less to take the place of lru
 _PERCENTILES = (25, 50, 90, 95, 99)  # requests below p25 mostly find all cached; trimming lengthens those first
 
-FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
+_FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
 """In which a candidate may be worse than lru, in the order in which they are looked at."""
 
-CHANCE = "chance"
+_CHANCE = "chance"
 """Said of a candidate that prefills less than lru, and is worse in nothing, but not by as much as chance can do."""
 
-REASONS = (*FIGURES, CHANCE)
+REASONS = (*_FIGURES, _CHANCE)
 """Why a candidate may not be in force."""
+
+NUMBERED_REASONS = "; ".join(f"{number}: {reason}" for number, reason in enumerate(("none", *REASONS)))
+"""How a number stands for a reason, where only numbers can be told."""
 
 
 class Guard:
@@ -90,7 +93,7 @@ class Guard:
             now = last
         if now == last:
             won = {number: _errors_won(uncached[number], lru) for number in admitted}
-            self.refused |= {self._names[each]: CHANCE for each, errors in won.items() if 0 < errors <= _CLEAR_ERRORS}
+            self.refused |= {self._names[each]: _CHANCE for each, errors in won.items() if 0 < errors <= _CLEAR_ERRORS}
             admitted = [each for each, errors in won.items() if errors > _CLEAR_ERRORS]
         if admitted:
             excess = np.maximum(uncached - threshold, 0).sum(axis=1)
@@ -126,19 +129,19 @@ def _worse_in(
     worse = own - lru
     allowed = _TOLERANCE * _lesser_sum(lru, prompt_len)
     if worse.sum() + margin.usual * _standard_error(worse) > allowed:
-        return FIGURES[0]
+        return _FIGURES[0]
     over = own > threshold, lru > threshold
     if not _is_bounded(*over, _TOLERANCE * over[1].sum(), margin.usual):
-        return FIGURES[1]
-    for figure, bound in zip(FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
-        errors = margin.rare if figure == FIGURES[-1] else margin.usual
+        return _FIGURES[1]
+    for figure, bound in zip(_FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
+        errors = margin.rare if figure == _FIGURES[-1] else margin.usual
         if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
             return figure
     return None
 
 
 def _errors_won(own: NDArray[np.int64], lru: NDArray[np.int64]) -> float:
-    """By how many standard errors of the difference less is prefilled than under lru."""
+    """By how many standard errors of the difference less is prefilled than under lru; 0 where nothing differs."""
     less = lru - own
     return float(less.sum()) / max(_standard_error(less), 1.0)
 

@@ -21,7 +21,7 @@ from grafana_foundation_sdk.models.common import LegendDisplayMode, LegendPlacem
 from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableRefresh
 from grafana_foundation_sdk.models.units import Milliseconds, PercentUnit, Seconds, Short
 
-from radix_tlru.learning.guard import REASONS
+from radix_tlru.learning.guard import NUMBERED_REASONS
 
 __all__ = ["PANELS", "Panel", "Query", "dashboard"]
 
@@ -71,8 +71,6 @@ def _quantile(share: float, metric: str) -> Query:
     return Query(f"histogram_quantile({share}, sum by (le) ({_rate(f'{metric}_bucket')}))", f"p{share * 100:g}")
 
 
-_NUMBERED = "; ".join(f"{number}: {name}" for number, name in enumerate(REASONS, 1))
-
 _EVICTIONS = "sglang:eviction_duration_seconds"
 
 PANELS = (
@@ -106,8 +104,8 @@ PANELS = (
     ),
     Panel(
         "Why not in force",
-        "The figure in which a policy is worse than lru, by its number, or that what it wins may be chance; "
-        f"0: none. {_NUMBERED}.",
+        "The figure in which a policy is worse than lru, by its number, or that what it wins may be chance. "
+        f"{NUMBERED_REASONS}.",
         Short,
         (Query(_now("sglang:tlru_refused"), "{{policy}}"),),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from radix_tlru.learning.age_bands import SPANS
-from radix_tlru.learning.guard import REASONS
+from radix_tlru.learning.guard import NUMBERED_REASONS, REASONS
 from radix_tlru.learning.selector import IN_FORCE
 from radix_tlru.sglang.metrics.maker import Maker, MirroredCounter
 
@@ -92,7 +92,7 @@ class _ShadowMetrics:
             "sglang:tlru_refused",
             "Why a policy may not be in force, by the shadow caches at the last look: the figure in which it was worse "
             "than lru, or that what it wins may be chance. "
-            f"0: none; {'; '.join(f'{code}: {reason}' for code, reason in enumerate(REASONS, 1))}.",
+            f"{NUMBERED_REASONS}.",
             "policy",
             candidates,
         )
