@@ -17,7 +17,7 @@ from radix_tlru.policy.tel import Tally
 __all__ = ["IN_FORCE", "Rule", "Selector", "is_sampled", "sparsity"]
 
 _FEWEST = 100  # contexts that a shadow holds at least, unless the cache itself holds fewer
-_MOST_SPARSE = 16  # one conversation in so many is served by a shadow, at the sparsest; its branches are, too
+_TOKENS_FOR_ONE = 4_096  # of contexts, of which one is served by a shadow at least
 _SIZED_EVERY = 1_000  # turns between two looks at how many contexts fit
 
 IN_FORCE = "in force"
@@ -40,9 +40,12 @@ class Rule(Protocol):
 
 
 def sparsity(capacity: int, turns: int, tokens: int) -> int:
-    """One conversation in how many shadows should sample, where ``turns`` turns had ``tokens`` tokens of context."""
-    held = capacity * turns // max(tokens, 1)  # contexts that fit into the cache
-    return min(max(held // _FEWEST, 1), _MOST_SPARSE)
+    """One conversation in how many shadows should sample, where ``turns`` turns had ``tokens`` tokens of context.
+
+    All of them, where contexts are thousands of tokens: what a shadow takes for a turn is nothing beside the prefill.
+    """
+    mean = max(tokens // turns, 1)
+    return max(min(capacity // mean // _FEWEST, _TOKENS_FOR_ONE // mean), 1)
 
 
 def is_sampled(family: int, one_in: int) -> bool:

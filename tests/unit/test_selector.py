@@ -20,10 +20,22 @@ from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_
 
 
 @pytest.mark.parametrize(
-    ("fits", "one_in"), [(0, 1), (99, 1), (199, 1), (200, 2), (1_599, 15), (1_600, 16), (1_000_000, 16)]
+    ("fits", "tokens", "one_in"),
+    [
+        *[(0, 256, 1), (99, 256, 1), (199, 256, 1), (200, 256, 2), (1_599, 256, 15), (1_600, 256, 16)],
+        *[
+            (1_000_000, 256, 16),
+            (1_000_000, 300, 13),
+            (1_000_000, 2_000, 2),
+            (1_000_000, 2_049, 1),
+            (1_000_000, 9_000, 1),
+        ],
+    ],
 )
-def test_a_shadow_holds_100_contexts_or_more_and_serves_one_conversation_in_16_or_more(fits: int, one_in: int) -> None:
-    assert sparsity(fits * 640, turns=10, tokens=10 * 640) == one_in
+def test_a_shadow_holds_100_contexts_or_more_and_serves_one_of_4096_tokens_or_more(
+    fits: int, tokens: int, one_in: int
+) -> None:
+    assert sparsity(fits * tokens, turns=10, tokens=10 * tokens) == one_in
 
 
 def test_a_shadow_trims_by_as_large_a_share_as_the_cache_does() -> None:

@@ -143,7 +143,7 @@ CONSTANTS = (
     Constant("learning.reuse", "_MOVES", "share", "by which one return moves what is known of repeated answers"),
     Constant("learning.reuse", "_NEARLY_ALL", "share", "of returns that repeat answers, taken for all", "odds"),
     Constant("learning.selector", "_FEWEST", "contexts", "that fit into a shadow cache"),
-    Constant("learning.selector", "_MOST_SPARSE", "conversations", "for each that a shadow cache serves, at most"),
+    Constant("learning.selector", "_TOKENS_FOR_ONE", "tokens", "of contexts, of which a shadow serves one at least"),
     Constant("learning.selector", "_SIZED_EVERY", "turns", "between two looks at how many contexts fit"),
     Constant("learning.records", "_COMMON", "uses", "from which on a prefix is more than branches of one chat share"),
     Constant("learning.shadow_cache", "_VICTIMS", "leaves", "that a step of a shadow cache evicts, at most"),
