@@ -234,15 +234,15 @@ def test_who_is_in_force_stays_unless_p99_is_worse_by_more_than_chance(gains: in
 
 
 @pytest.mark.parametrize(
-    ("gains", "losses", "reason"),
-    [(12, 8, "chance"), (10, 9, "p99")],  # 4 fewer and 1 fewer; √20 / 2 = 2.2, √19 / 2 = 2.2
+    ("gains", "losses", "refused"),
+    [(12, 8, {}), (10, 9, {"etlru": "p99"})],  # 4 fewer and 1 fewer; √20 / 2 = 2.2, √19 / 2 = 2.2
 )
-def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int, reason: str) -> None:
+def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int, refused: dict[str, str]) -> None:
     guard = Guard(["etlru", "lru"])
     for turns in (trade_in_p99(0, 0), trade_in_p99(gains, losses)):  # by neither it wins anything
         for uncached in turns:
             guard.count_turn(PROMPT, uncached, PROMPT)
-    assert (guard.preferred, guard.refused) == ("lru", {"etlru": reason})
+    assert (guard.preferred, guard.refused) == ("lru", refused)
 
 
 def trade_in_mean(gains: int, losses: int) -> Turns:
@@ -286,9 +286,29 @@ def test_it_takes_half_a_standard_error_of_the_mean_to_enter_and_none_to_stay(
 def test_to_take_the_place_of_lru_it_has_to_prefill_less_by_two_and_a_half_standard_errors(
     gains: int, losses: int, preferred: str, refused: dict[str, str]
 ) -> None:
-    """58 and 64 times 800 tokens; √600 · 2½ = 61.2. The 1 % that is enough otherwise is 21.9 times 800."""
+    """In 58 turns, and in 64; √600 · 2½ = 61.2. The 1 % that is enough otherwise is 21.9 times the 800 tokens."""
     guard = Guard(["etlru", "lru"])
     for uncached in trade_in_mean(gains, losses):
+        guard.count_turn(PROMPT, uncached, PROMPT)
+    assert (guard.preferred, guard.refused) == (preferred, refused)
+
+
+@pytest.mark.parametrize(
+    ("lru", "own", "preferred", "refused"),
+    [
+        # Turns that differ. In sum 17,100 tokens less, of which a standard error is 7,459; and 34,900, of 10,398.
+        ([1_000] * 236, [850] * 230 + [3_900] * 6, "etlru", {}),
+        ([PROMPT] * 12 + [1_000] * 11, [1_000] * 12 + [1_100] * 11, "lru", {"etlru": "chance"}),
+    ],
+)
+def test_a_few_long_prompts_do_not_decide_whether_it_is_chance(
+    lru: list[int], own: list[int], preferred: str, refused: dict[str, str]
+) -> None:
+    guard = Guard(["etlru", "lru"])
+    alike = [PROMPT] * 240 + [1_000] * 300 + [100] * (1_460 - len(lru))
+    turns = [*zip(own, lru, strict=True), *zip(alike, alike, strict=True)]
+    Random(0).shuffle(turns)
+    for uncached in turns:
         guard.count_turn(PROMPT, uncached, PROMPT)
     assert (guard.preferred, guard.refused) == (preferred, refused)
 

@@ -94,7 +94,7 @@ CONSTANTS = (
     Constant("learning.endings", "_MOST", "endings", "that are told apart"),
     Constant("learning.endings", "_NEARLY_ALL", "share", "of answers from which on a last token tells nothing", "odds"),
     Constant("learning.guard", "_ERRORS", "std. err.", "added to what a candidate is worse than lru by"),
-    Constant("learning.guard", "_CLEAR_ERRORS", "std. err.", "by which one prefills less that takes the place of lru"),
+    Constant("learning.guard", "_CLEAR_ERRORS", "std. err.", "by which more turns must prefill less to replace lru"),
     Constant("learning.guard", "_EVERY", "turns", "from one look at the shadows to the next"),
     Constant("learning.guard", "_FIRST", "turns", "before the first look"),
     Constant("learning.guard", "_GAIN", "share", "by which a candidate must be better to take over"),
