@@ -92,9 +92,9 @@ class Guard:
         if now not in admitted:
             now = last
         if now == last:
-            won = {number: _errors_won(uncached[number], lru) for number in admitted}
-            self.refused |= {self._names[each]: _CHANCE for each, errors in won.items() if 0 < errors <= _CLEAR_ERRORS}
-            admitted = [each for each, errors in won.items() if errors > _CLEAR_ERRORS]
+            less = [number for number in admitted if uncached[number].sum() < lru.sum()]
+            admitted = [number for number in less if _is_clear(uncached[number], lru)]
+            self.refused |= {self._names[number]: _CHANCE for number in less if number not in admitted}
         if admitted:
             excess = np.maximum(uncached - threshold, 0).sum(axis=1)
             best = min(admitted, key=lambda number: (excess[number], number))
@@ -140,15 +140,9 @@ def _worse_in(
     return None
 
 
-def _errors_won(own: NDArray[np.int64], lru: NDArray[np.int64]) -> float:
-    """By how many standard errors turns that prefill less than under lru are more than those that prefill more.
-
-    If they prefill less in sum; or else 0.
-    """
-    if own.sum() >= lru.sum():
-        return 0.0
-    less, more = (own < lru).sum(), (own > lru).sum()
-    return float((less - more) / np.sqrt(less + more))
+def _is_clear(own: NDArray[np.int64], lru: NDArray[np.int64]) -> bool:
+    """Whether more turns prefill less than under lru than prefill more, beyond what chance can do."""
+    return not _is_bounded(own < lru, own > lru, 0.0, -_CLEAR_ERRORS)
 
 
 def _standard_error(differences: NDArray[np.int64]) -> float:
@@ -157,5 +151,5 @@ def _standard_error(differences: NDArray[np.int64]) -> float:
 
 
 def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:
-    """Whether as few turns go beyond a bound as under lru, and ``allowed`` ones more, for all that chance can do."""
+    """Whether as few turns are in the first as in the second, and ``allowed`` ones more, for all that chance can do."""
     return bool(own.sum() - int(lru.sum()) + errors * np.sqrt((own != lru).sum()) <= allowed)

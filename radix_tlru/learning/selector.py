@@ -80,6 +80,7 @@ class Selector:
         self._returns: dict[str, tuple[ReturnModel, ReturnModel]] = {}  # of each candidate, and its shadow's own
         self._candidates, self._capacity, self._page_size = dict(candidates), capacity, page_size
         self._shadows = self._new_shadows()
+        self._replaced: list[ShadowCache] = []  # of which a turn gives one back: all at once would take ms
         self._turns = self._tokens = 0  # since it was last seen how many contexts fit, and their contexts
         self.prompt_tokens = 0
         """Of the turns that the shadows have served."""
@@ -102,6 +103,8 @@ class Selector:
         That is a step for each or, where much has to go for it, several; and one in which the rule is told what they
         found.
         """
+        if self._replaced:
+            self._replaced.pop()
         self._count_context(turn.context_len)
         if not is_sampled(conversation.family, self.one_in):
             return
@@ -157,6 +160,7 @@ class Selector:
         self._turns = self._tokens = 0
         if one_in > 2 * self.one_in or 2 * one_in < self.one_in:
             self.one_in = one_in
+            self._replaced += self._shadows.values()
             self._shadows = self._new_shadows()
 
     def _for_shadow(self, name: str, policy: Policy) -> Policy:

@@ -296,9 +296,10 @@ def test_to_take_the_place_of_lru_it_has_to_prefill_less_by_two_and_a_half_stand
 @pytest.mark.parametrize(
     ("lru", "own", "preferred", "refused"),
     [
-        # Turns that differ. In sum 17,100 tokens less, of which a standard error is 7,459; and 34,900, of 10,398.
+        # Turns that differ. In sum 17,100 tokens less, of which a standard error is 7,459; 34,900, of 10,398; 34,000.
         ([1_000] * 236, [850] * 230 + [3_900] * 6, "etlru", {}),
         ([PROMPT] * 12 + [1_000] * 11, [1_000] * 12 + [1_100] * 11, "lru", {"etlru": "chance"}),
+        ([PROMPT] * 12 + [1_000] * 20, [1_000] * 12 + [1_100] * 20, "lru", {"etlru": "chance"}),
     ],
 )
 def test_a_few_long_prompts_do_not_decide_whether_it_is_chance(

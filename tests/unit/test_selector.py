@@ -22,14 +22,8 @@ from tests.helpers.turns import NEXT_PROMPT, PAGE, THRESHOLD, conversation, new_
 @pytest.mark.parametrize(
     ("fits", "tokens", "one_in"),
     [
-        *[(0, 256, 1), (99, 256, 1), (199, 256, 1), (200, 256, 2), (1_599, 256, 15), (1_600, 256, 16)],
-        *[
-            (1_000_000, 256, 16),
-            (1_000_000, 300, 13),
-            (1_000_000, 2_000, 2),
-            (1_000_000, 2_049, 1),
-            (1_000_000, 9_000, 1),
-        ],
+        *((0, 256, 1), (99, 256, 1), (199, 256, 1), (200, 256, 2), (1_599, 256, 15), (1_600, 256, 16)),
+        *((10**6, 256, 16), (10**6, 300, 13), (10**6, 2_000, 2), (10**6, 2_049, 1), (10**6, 9_000, 1)),
     ],
 )
 def test_a_shadow_holds_100_contexts_or_more_and_serves_one_of_4096_tokens_or_more(
@@ -64,6 +58,7 @@ def test_shadows_are_made_anew_where_contexts_become_much_longer() -> None:
     assert found == [15] * 999 + [1] * 1_001
     before = sum(is_sampled(number, 15) for number in range(1, 1_000))
     assert selector.sampled == before + 1_001, "what was sampled before still counts"
+    assert not selector._replaced, "what was replaced is given back"
 
 
 @pytest.mark.parametrize("cycle", [2, 3, 8, 16])
