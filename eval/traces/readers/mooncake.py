@@ -46,7 +46,7 @@ class _Row(msgspec.Struct):
 
 class _Lengths(msgspec.Struct):
     input_length: Count
-    hash_ids: list[msgspec.Raw]
+    hash_ids: list[Any]
 
 
 def _detects(record: Mapping[str, Any]) -> bool:

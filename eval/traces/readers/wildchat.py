@@ -37,7 +37,7 @@ _Time = datetime | Number
 
 class _Message(msgspec.Struct):
     role: Literal["user", "assistant", "system"]
-    content: str
+    content: str | None
     timestamp: _Time | None = None
 
 
@@ -96,7 +96,7 @@ def _requests(
     def time_s(each: _Message) -> float | None:
         return None if each.timestamp is None else any_seconds(record, "conversation.timestamp", each.timestamp)
 
-    messages = (Message(each.role, each.content, time_s(each)) for each in row.conversation)
+    messages = (Message(each.role, each.content or "", time_s(each)) for each in row.conversation)
     taken = turns(messages)
     arrivals_s = _arrivals(taken, end_s)
     for number in range(1, len(arrivals_s)):

@@ -19,6 +19,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -303,7 +304,9 @@ def _json_array(shown: str, text: bytearray) -> Iterator[bytes]:
 
 def _csv_rows(path: Path, shown: str) -> Iterator[Record]:
     with _text(path) as file:
-        rows = csv.DictReader(io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline=""))
+        lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
+        head = next((line for line in lines if not line.isspace()), "")
+        rows = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), skipinitialspace=True)
         try:
             for row in rows:
                 yield Record(f"{shown}:{rows.line_num}", {name: value for name, value in row.items() if name})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -62,27 +63,78 @@ def decode(record: Record, kind: type[T], *, strict: bool = True) -> T:
     Raises:
         TraceError: one line with file, line and field.
     """
+    content, is_json = record.content, isinstance(record.content, bytes)
     try:
-        if not isinstance(record.content, bytes):
-            return msgspec.convert(record.content, kind, strict=strict)
         try:
-            return msgspec.json.decode(record.content, type=kind)
+            return _from_json(content, kind) if is_json else msgspec.convert(content, kind, strict=strict)
         except msgspec.ValidationError:
-            raise
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # Half a surrogate pair in a text is no reason to refuse the row.
-            if b"\\ud" not in record.content.lower():
+            plain = _plain(content)
+            if plain is None:
                 raise
-            try:
-                return msgspec.json.decode(as_bytes(json.loads(record.content)), type=kind)
-            except msgspec.ValidationError:
-                raise
-            except (ValueError, RecursionError):
-                raise error from None
+            content = plain
+        with contextlib.suppress(msgspec.ValidationError):
+            return _from_plain(without_nulls(content), kind, is_json)
+        return _from_plain(content, kind, is_json)
     except msgspec.ValidationError as error:
-        raise TraceError(f"{record.where}: {said_of(error, record.content, kind)}") from None
+        raise TraceError(f"{record.where}: {said_of(error, content, kind)}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise TraceError(f"{record.where}: {not_finite(record.content) or f'not JSON: {error}'}") from None
+
+
+def _from_json(content: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(content, type=kind)
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        # Half a surrogate pair in a text is no reason to refuse a row, nor is an Infinity that nobody looks at.
+        try:
+            return msgspec.json.decode(as_bytes(json.loads(content, parse_constant=_nothing)), type=kind)
+        except msgspec.ValidationError:
+            if not_finite(content):
+                raise error from None
+            raise
+        except (ValueError, RecursionError):
+            raise error from None
+
+
+def _from_plain(content: Any, kind: type[T], is_json: bool) -> T:
+    """In JSON a number is no text, in a table it may be."""
+    if is_json:
+        return msgspec.json.decode(as_bytes(content), type=kind)
+    return msgspec.convert(content, kind, strict=False)
+
+
+def _nothing(constant: str) -> None:
+    """What NaN and Infinity, which Python writes and JSON has not, are read as."""
+
+
+def _plain(content: Any) -> Any:
+    """A record with the values that others stand for: 5 for the 5.0 of pandas; in a table, a list for its JSON."""
+    if isinstance(content, Mapping):
+        return {name: _cell(value) if isinstance(value, str) else value for name, value in content.items()}
+    try:
+        return json.loads(content, parse_float=_whole)
+    except (ValueError, TypeError, RecursionError):
+        return None
+
+
+def _whole(number: str) -> float:
+    value = float(number)
+    return int(value) if value.is_integer() and abs(value) <= 2**53 else value
+
+
+def without_nulls(value: Any) -> Any:
+    """Without the fields that are null: one that may be missing is missing."""
+    if isinstance(value, Mapping):
+        return {name: without_nulls(each) for name, each in value.items() if each is not None}
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _cell(text: str) -> Any:
+    """The value of a field of a table, which may hold a list as JSON, or nothing."""
+    found = json_value(text) if text.startswith(("[", "{")) else None
+    return (text or None) if found is None else found
 
 
 def fields_of(record: Record) -> Mapping[str, Any]:
