@@ -8,7 +8,9 @@ A row is one of:
 - a call of the Completions API whose ``prompt`` is token ids, or several prompts: a request each;
 - a response alone: its ``usage`` tells lengths; texts, and so what prompts share, are not in it;
 - a list of messages; or a single message or item of the Responses API: all of a file are one conversation then, as in
-  old logs of Codex, whose first line has the instructions.
+  old logs of Codex, whose first line has the instructions;
+- a run of an agent: a ``.traj`` of SWE-agent, or a row of SWE-Gym/OpenHands-Sampled-Trajectories, of
+  nebius/SWE-agent-trajectories or their kin: ``messages``, ``trajectory`` or ``history``, with an ``instance_id``.
 One JSON document may hold them in ``data``, ``requests`` or ``conversations`` (SGLang's ``agentic-trace``).
 """
 
@@ -43,6 +45,7 @@ from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import token_prompt
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, fields_of
+from eval.traces.reading.runs import RUNS, calls_of, is_run
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
 
@@ -50,7 +53,7 @@ _HEAD = ("id", "instructions", "timestamp")  # of the first line of an old log o
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    if is_call(record) or response_of(record) or record.keys() >= {"role", "content"}:
+    if is_call(record) or response_of(record) or is_run(record) or record.keys() >= {"role", "content"}:
         return True
     return any(
         isinstance(record.get(name), list) and any(isinstance(row, Mapping) and is_call(row) for row in rows_of(record))
@@ -229,9 +232,12 @@ class _Batches:
 
 
 def _rows(source: Source, notes: Notes) -> Iterator[tuple[Record, Mapping[str, Any]]]:
+    names = UniqueNames()
     for record in source.records():
         try:
-            for row in rows_of(dict(fields_of(record))):
+            fields = dict(fields_of(record))
+            rows = calls_of(fields, names.of(record.file or record.where)) if is_run(fields) else rows_of(fields)
+            for row in rows:
                 yield record, row
         except TraceError as error:
             notes.bad(error)
@@ -324,7 +330,7 @@ class _Chats:
 
 def _is_conversation(row: Mapping[str, Any], call: TextCall) -> bool:
     """Whether a row is what was said, and no prompt. A run of mini-swe-agent may end at a limit, behind a result."""
-    return "trajectory_format" in row or call.messages[-1].role == "assistant"
+    return not RUNS.isdisjoint(row) or call.messages[-1].role == "assistant"
 
 
 def _written(taken: Sequence[Turn]) -> list[tuple[float, float]] | None:
@@ -355,7 +361,7 @@ def _timed(made: Sequence[Request], written: Sequence[tuple[float, float]]) -> l
 
 OPENAI_MESSAGES = Reader(
     "openai",
-    "JSON or JSONL of messages: request bodies, batches, responses, logs of both, conversations; of any such API",
+    "JSON or JSONL of messages: request bodies, batches, responses, logs, conversations; runs of agents (.traj)",
     _detects,
     _read,
 )

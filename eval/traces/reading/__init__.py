@@ -15,6 +15,7 @@
 | `chats.py`, `content.py` | conversations in text; what a message says | messages → requests |
 | `prompts.py`, `tokenizer.py` | prompts that are one text; how tokens are counted | text or tokens → units |
 | `bodies.py`, `api.py` | calls of the APIs of OpenAI and Anthropic: what is read; all of them | rows → calls |
+| `runs.py` | runs of SWE-agent as calls | a run → rows |
 | `streams.py` | answers that were logged as they were streamed | chunks → a response |
 | `fitted.py` | lengths of texts fit the tokens that a server counted | estimates, counts → paths |
 | `calls.py` | which call continues which | calls → requests |

@@ -195,7 +195,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         output_tokens=output,
         thought_tokens=_thoughts(record, usage),
         stop=stop,
-        model=_text(body.get("model")) or _text(response.get("model")),
+        model=_text(body.get("model")) or _text(response.get("model")) or _text(row.get("model_name")),
         where=record.where,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Any
 
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import ROLES_ALLOWED, message_of, text_of, whole_text
-from eval.traces.reading.records import Record, bad_field, json_value
+from eval.traces.reading.records import Record, bad_field, json_value, without_nulls
 from eval.traces.reading.times import any_seconds
 from eval.traces.request import TraceError
 
@@ -19,12 +20,24 @@ _EXIT = "exit"
 BODIES = ("body", "request", "payload", "params", "request_body", "kwargs", "proxy_server_request")
 """Fields of a row that may hold the body."""
 
+_CONVERSATIONS = ("messages", "trajectory", "history")
+"""Fields of a body that may hold its messages; the ``trajectory`` of some agents is a list of steps instead."""
+
+_ASKED = {"input", "prompt", "query", "question", "response"}
+"""Beside one of these a history is what came before it, and no whole conversation."""
+
+_JSON = re.compile(r"\s*(\{|\[\s*\{)")  # how objects and lists of them begin
+
 
 def body_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """The body of the request in a row; tables of logs, as of LiteLLM, have the messages as JSON in a text."""
     body = _body(row)
-    messages = loaded(body["messages"]) if isinstance(body.get("messages"), str) else None
-    return {**body, "messages": messages} if isinstance(messages, list) else body
+    for name in _CONVERSATIONS if _ASKED.isdisjoint(body) else _CONVERSATIONS[:1]:
+        found = body.get(name)
+        messages = loaded(found)
+        if isinstance(messages, list) and (name == "messages" or (messages and are_messages(messages))):
+            return body if name == "messages" and messages is found else {**body, "messages": messages}
+    return body
 
 
 def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -43,8 +56,9 @@ def _body(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def loaded(value: Any) -> Any:
-    """JSON within JSON, as some logs have it."""
-    return json_value(value) if isinstance(value, str) and value.startswith(("{", "[{")) else value
+    """JSON within JSON, as some logs have it; a text that is none stays one."""
+    found = json_value(value) if isinstance(value, str) and _JSON.match(value) else None
+    return value if found is None else found
 
 
 def are_messages(messages: list[Any]) -> bool:
@@ -76,7 +90,9 @@ def head_of(body: Mapping[str, Any]) -> list[Message]:
     others = loaded(body.get("model_parameters"))  # LiteLLM logs the tools there
     places = [body, *([others] if isinstance(others, Mapping) else [])]
     tools = next((found for each in places for name in ("tools", "functions") if (found := each.get(name))), None)
-    return [Message("system", text) for text in (whole_text(tools) if tools else "", _system(body)) if text]
+    # In a table each of them has the fields of all, null where another has them.
+    described = whole_text(without_nulls(tools)) if tools else ""
+    return [Message("system", text) for text in (described, _system(body)) if text]
 
 
 def messages_of(record: Record, body: Mapping[str, Any]) -> list[Message]:

@@ -15,6 +15,9 @@ _IMAGE_CHARACTERS = 4_000
 """That an image or a file counts for: 1,000 tokens at 4 characters each, about what providers count."""
 
 _TEXTS = ("text", "content", "output", "thinking", "reasoning_content", "refusal", "summary", "value", "transcript")
+_PROMPT = "system_prompt"  # where rows of nebius/SWE-agent-trajectories have the text of a system message
+_THOUGHTS = ("reasoning_content", "reasoning", "thinking_blocks")
+"""Names of the thoughts in a message: of several, all say the same."""
 _CALLS = ("name", "arguments", "args", "input", "action", "operation", "tools")
 _CALLED = ("function", "function_call", "tool_calls")
 _BINARY = (
@@ -138,8 +141,12 @@ def message_of(message: Mapping[str, Any]) -> Message | None:
         return None
     if role == "user" and "tool_result" in block_types(message.get("content")):
         role = "tool"
-    # What is called `input` in a message that is no call is a copy of what it answers.
-    text = _said({name: value for name, value in message.items() if name != "input" or role == "assistant"})
+    # Beside its role, a message may have what an agent made of it (`action`), or a copy of what it answers (`input`).
+    notes = {"action"} if "role" in message else set[str]()
+    notes |= {"input"} if role != "assistant" else set()
+    said = {name: value for name, value in message.items() if name not in (*notes, *_THOUGHTS)}
+    said["thinking"] = said.get("thinking") or next((message[name] for name in _THOUGHTS if message.get(name)), None)
+    text = _said(said) or (text_of(message.get(_PROMPT)) if role == "system" else "")
     return Message(role, text, calls_tool=role == "assistant" and calls_tool(message))
 
 

@@ -30,7 +30,7 @@ from eval.traces.reading.records import Record, as_bytes
 from eval.traces.reading.tables import arrow_rows, hub_rows, is_hub_name, parquet_rows
 from eval.traces.request import TraceError
 
-_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".csv", ".log", ".txt")
+_SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".csv", ".log", ".txt", ".traj")
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
 
 _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"

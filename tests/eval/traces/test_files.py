@@ -241,7 +241,7 @@ def test_an_error_in_a_folder_names_the_file_within_it(tmp_path: Path) -> None:
 def test_a_folder_without_a_trace_is_refused(tmp_path: Path) -> None:
     (tmp_path / "picture.png").write_bytes(b"\x89PNG")
     assert refusal(str(tmp_path)).endswith(
-        "the folder holds no file that ends in .json, .jsonl, .ndjson, .parquet, .arrow, .csv, .log, .txt"
+        "the folder holds no file that ends in .json, .jsonl, .ndjson, .parquet, .arrow, .csv, .log, .txt, .traj"
     )
     (tmp_path / "a.json").write_text('{"a": 1}')
     assert "a.json:1: of no known format" in refusal(str(tmp_path))

@@ -68,6 +68,8 @@ SOUND: dict[str, list[Any]] = {
         {"body": {"model": "m", "messages": [TEXT]}, "response": [{"choices": [{"delta": DELTA}], "usage": {}}]},
         {"body": {"model": "m", "messages": [TEXT]}, "response": EVENTS},
         {"body": {"model": "m", "prompt": [[1, 2], [3]]}, "response": {"choices": [{"text": "a"}, {"text": "b"}]}},
+        {"history": [TEXT, SAID], "trajectory": [{"query": [TEXT], "response": "x", "execution_time": 0.5}] * 2},
+        {"instance_id": "a", "trajectory": [TEXT | {"text": None}, SAID, TEXT]},
     ],
     "claude-code": [
         {"type": "user", "sessionId": "s", "uuid": "1", "timestamp": "2026-02-19T02:00:00Z", "message": TEXT},
