@@ -76,7 +76,10 @@ def is_call(row: Mapping[str, Any]) -> bool:
 
 
 def unserved(row: Mapping[str, Any]) -> str:
-    """Why a call that LiteLLM logged reached no model, with the field that says so; "" if it may have."""
+    """Why a call reached no model that answers, with the field that says so; "" if it may have."""
+    for name in ("url", "call_type"):
+        if "embedding" in str(row.get(name)):
+            return f"{name}: an embedding"
     if row.get("status") == "failure" and not response_of(row):
         return "status: the call failed"
     is_cached = "call_type" in row and str(row.get("cache_hit")).lower() == "true"
@@ -117,8 +120,9 @@ def response_of(row: Mapping[str, Any]) -> Mapping[str, Any]:
             found = inner if isinstance(inner, Mapping) and "usage" in inner else found
             if found.keys() & {"choices", "output", "content", "message", "usage"}:
                 return found
-        elif name in _SAID and isinstance(found, str) and found and is_call(row):
-            return {"message": {"role": "assistant", "content": found}}
+        said = row.get(name)  # which may be JSON itself
+        if name in _SAID and isinstance(said, str) and found and "error" not in found and is_call(row):
+            return {"message": {"role": "assistant", "content": said}}
     return _observed(row) if row.get("model") and "input" in row and row.get("output") else {}
 
 

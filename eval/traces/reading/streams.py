@@ -34,7 +34,7 @@ def _chunks(value: Any) -> list[Mapping[str, Any]]:
 
 def _of_choices(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Of the APIs of chats and of completions, the first answer."""
-    texts = dict.fromkeys(("content", "reasoning_content", "text"), "")
+    texts = dict.fromkeys(("content", "reasoning_content", "reasoning", "text"), "")
     calls: dict[str, dict[str, str]] = {}  # by index
     finish: Any = None
     for choice in (_fields(each) for chunk in chunks for each in _items(chunk.get("choices"))):
@@ -49,7 +49,8 @@ def _of_choices(chunks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 function[name] += _text(_fields(call.get("function")).get(name))
         finish = choice.get("finish_reason") or finish
     made = [{"function": function} for function in calls.values()]
-    message = {"role": "assistant", "content": texts["content"], "reasoning_content": texts["reasoning_content"]}
+    thoughts = texts["reasoning_content"] or texts["reasoning"]
+    message = {"role": "assistant", "content": texts["content"], "reasoning_content": thoughts}
     answer = {"text": texts["text"]} if texts["text"] else {"message": message | {"tool_calls": made}}
     usage = next((each["usage"] for each in reversed(chunks) if each.get("usage")), None)
     return {**chunks[0], "choices": [answer | {"finish_reason": finish}], "usage": usage}

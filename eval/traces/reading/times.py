@@ -49,7 +49,7 @@ def iso_seconds(record: Record, field: str, time: str) -> float:
         TraceError: the text is none.
     """
     try:
-        return _since_1970(datetime.fromisoformat(time))
+        return _since_1970(datetime.fromisoformat(time.removesuffix(" UTC")))
     except ValueError:
         raise bad_field(record, field, f"{time[:40]!r} is no time, such as 2025-11-25T10:00:00Z") from None
 

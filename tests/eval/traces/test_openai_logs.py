@@ -246,3 +246,25 @@ def test_times_of_a_table_are_read(tmp_path: Path) -> None:
     trace = open_trace(str(tmp_path / "t.parquet"))
     assert [request.arrival_s for request in trace.requests] == [0.0, 60.0]
     assert said(trace, "drawn") == ""
+
+
+def test_an_answer_that_is_json_itself_is_a_text(tmp_path: Path) -> None:
+    # 12 characters each: 3 tokens.
+    for text in ('{"a": "bcd"}', '[{"a": "b"}]', '{"a": "bcd",'):
+        (request,) = read(tmp_path, body(QUESTION, response=text)).requests
+        assert (request.prompt_tokens, request.output_tokens, len(request.context)) == (2, 3, 5)
+    failed = read(tmp_path, body(QUESTION, response='{"error": {"message": "too long"}}'))
+    assert "1 answers are not in the log" in said(failed, "assumed")
+
+
+def test_an_embedding_is_no_call_of_a_model_that_answers(tmp_path: Path) -> None:
+    rows = [{"custom_id": f"{n}", "url": "/v1/embeddings", "body": {"model": "m", "input": "x"}} for n in range(2)]
+    chat = {"custom_id": "c", "url": "/v1/chat/completions", "body": body(QUESTION)}
+    trace = read(tmp_path, *rows, chat)
+    assert (len(trace.requests), trace.skip_reasons[0]) == (1, "t.jsonl:1: url: an embedding")
+
+
+def test_a_time_with_utc_behind_it_is_one(tmp_path: Path) -> None:
+    times = ("2025-11-25 12:00:00 UTC", "2025-11-25 12:00:01.5 UTC", "2025-11-25T14:00:02+02:00")
+    trace = read(tmp_path, *(body(QUESTION, timestamp=time) for time in times))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 1.5, 2.0]

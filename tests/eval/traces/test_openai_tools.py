@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from eval.traces import Request, open_trace
@@ -120,3 +122,23 @@ def test_an_unknown_item_in_the_middle_of_a_conversation_is_refused(tmp_path: Pa
     assert refusal(source) == "t.jsonl:3: type: 'telepathy' is no item that can be read"
     twice = write_lines(tmp_path / "u.jsonl", HEAD, *ITEMS, HEAD, *ITEMS)
     assert refusal(twice) == "u.jsonl:7: type: 'session' is no item that can be read"
+
+
+def test_thoughts_count_once_whatever_their_names(tmp_path: Path) -> None:
+    thought = {"reasoning": "t" * 40}  # 10 tokens
+    blocks = {"thinking_blocks": [{"type": "thinking", "thinking": "t" * 40, "signature": "s" * 400}]}
+    both = thought | {"reasoning_content": "t" * 40}
+    lengths = set()
+    for each in (thought, blocks, both, blocks | both):
+        (request,) = read(tmp_path, {"messages": [QUESTION, {"role": "assistant", "content": "a" * 12} | each]})
+        lengths.add((request.prompt_tokens, request.output_tokens))
+    assert lengths == {(2, 14)}  # 12 + 1 + 40 characters
+
+
+def test_tools_of_a_table_have_no_fields_of_each_other(tmp_path: Path) -> None:
+    names = ("path", "a_long_name_of_a_parameter")
+    tools = [{"name": name, "parameters": {"properties": {name: {"type": "string"}}}} for name in names]
+    (wanted,) = read(tmp_path, asked(QUESTION, tools=tools))
+    pq.write_table(pa.Table.from_pylist([asked(QUESTION, tools=tools)]), tmp_path / "t.parquet")
+    (request,) = open_trace(str(tmp_path / "t.parquet")).requests
+    assert request.prompt_tokens == wanted.prompt_tokens
