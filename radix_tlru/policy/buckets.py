@@ -61,10 +61,12 @@ class Pricing:
         "levels",
         "number",
         "policy",
+        "until",
     )
 
     def __init__(self, policy: Policy, number: int) -> None:
         self.policy, self.number = policy, number
+        self.until = 0.0  # the newest use when another policy came, in the time of the return model; 0: none has
         self.level_costs = policy.level_costs
         self.levels = len(self.level_costs)
         self.level_end = policy.prompts.next_prompt
@@ -81,9 +83,10 @@ class Pricing:
             bucket = self.buckets[group, level] = Bucket(self, group, level)
         return bucket
 
-    def cheapest_last(self, now: float) -> list[Bucket]:
-        """The buckets that hold leaves, in the order of their prices."""
-        return sorted((each for each in self.buckets.values() if each.first), key=lambda each: each.price(now))[::-1]
+    def cheapest_last(self) -> list[Bucket]:
+        """The buckets that hold leaves, in the order of their prices when another policy came."""
+        held = (each for each in self.buckets.values() if each.first)
+        return sorted(held, key=lambda each: each.price(self.until), reverse=True)
 
     def group_of(self, leaf: Leaf, now: float, level: int, least_cost: float) -> Group:
         """The group of a leaf at ``now``; one that lasts, while a token of it costs ``least_cost``."""

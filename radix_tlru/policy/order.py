@@ -238,8 +238,9 @@ class EvictionOrder:
             return
         self._pricings.put_in_force(policy, self._now)
         self._last_cost = 0.0
-        if policy.returns != before.policy.returns:  # whose time may be another
-            self._now = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
+        if policy.returns != before.policy.returns:  # whose time may be another; that of leaves it has priced goes on
+            stamp = policy.returns.stamp(self._newest) if self._newest is not None else 0.0
+            self._now = max(stamp, self._pricings.last_time_of(policy.returns))
         self._price_buckets()
 
     def _reprice_due(self) -> None:
@@ -254,7 +255,7 @@ class EvictionOrder:
     def _reprice_some(self, most: int) -> int:
         """Price leaves of earlier policies by the one in force, ``most`` at most; returns what is left of it."""
         looks = _LOOKS
-        while looks and most and (bucket := self._pricings.next_to_reprice(self._now)) is not None:
+        while looks and most and (bucket := self._pricings.next_to_reprice()) is not None:
             assert bucket.first is not None, "an empty bucket has no leaf to price"
             key, leaf_id = bucket.first
             is_current = self._entries.is_current(bucket, key, leaf_id)

@@ -89,9 +89,10 @@ def _first_leaves(order: EvictionOrder, most: int, now: float) -> Iterator[int]:
     comparable = [bucket for bucket in order._pricings.comparable_buckets() if bucket.first is not None]
     cheapest = nsmallest(most, comparable, key=lambda bucket: bucket.price(now))
     compared = {bucket.pricing.number for bucket in comparable}
-    others = (_costs(bucket, now) for bucket in order._pricings.buckets() if bucket.pricing.number not in compared)
+    others = (bucket for bucket in order._pricings.buckets() if bucket.pricing.number not in compared)
     entries = chain(
-        merge(*(_costs(bucket, now) for bucket in cheapest), key=itemgetter(0)), chain.from_iterable(others)
+        merge(*(_costs(bucket, now) for bucket in cheapest), key=itemgetter(0)),
+        chain.from_iterable(_costs(bucket, bucket.pricing.until) for bucket in others),
     )
     for _, bucket, key, leaf_id in islice(entries, _LOOKS):
         if order._entries.is_current(bucket, key, leaf_id):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from radix_tlru.policy.buckets import Bucket, Pricing
+from radix_tlru.policy.models import ReturnModel
 from radix_tlru.policy.policy import Policy
 
 __all__ = ["Pricings"]
@@ -33,13 +34,14 @@ class Pricings:
         return len(self._all)
 
     def put_in_force(self, policy: Policy, now: float) -> None:
-        """Price leaves by another policy from now on."""
+        """Price leaves by another policy from now on, which is ``now`` in the time of the one before."""
+        self.in_force.until = now
         if len(self) == 1:
-            self._to_reprice = self.in_force.cheapest_last(now)
+            self._to_reprice = self.in_force.cheapest_last()
         self.in_force = Pricing(policy, self.in_force.number + 1)
         self._all.append(self.in_force)
 
-    def next_to_reprice(self, now: float) -> Bucket | None:
+    def next_to_reprice(self) -> Bucket | None:
         """The bucket whose first leaf gets its new price next: the cheapest of the earliest policy. None: all have one.
 
         A policy by which no leaf is priced any more is forgotten.
@@ -51,8 +53,12 @@ class Pricings:
                 self._to_reprice.pop()
             del self._all[0]
             if len(self) > 1:
-                self._to_reprice = self._all[0].cheapest_last(now)
+                self._to_reprice = self._all[0].cheapest_last()
         return None
+
+    def last_time_of(self, returns: ReturnModel) -> float:
+        """The newest use that is known in the time of a return model, if leaves are still priced by it; else 0."""
+        return max((pricing.until for pricing in self._all if pricing.policy.returns == returns), default=0.0)
 
     def comparable_buckets(self) -> Iterator[Bucket]:
         """The buckets whose prices are in one measure, by the return model in force; few, however often ξ has moved."""

@@ -17,6 +17,7 @@ from radix_tlru.policy.order import CORRECTED, REPRICED, EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
 from radix_tlru.policy.tel import keep_within_budget
 from tests.helpers.leaves import Leaves, unbounded_decisions
+from tests.helpers.turns import conversation
 
 PAGE = 16
 THRESHOLD, NEXT_PROMPT = 600, 100
@@ -162,6 +163,51 @@ def test_a_return_model_that_comes_while_old_entries_are_in_front_finds_a_victim
         leaves.order.advance_clock(float(last_access))
     leaves.order.switch_policy(Policy(HintedReturns(Recency()), AnyPrompt(), THRESHOLD, median_weight=1.0))
     assert leaves.evict(100)[0] == 1
+
+
+def used(leaf_id: int, last_access: float, stamp: float, end: int = 960) -> Leaf:
+    """A leaf of a history of 960 tokens, of which those beyond 464 are TEL-safe, that a turn used at ``stamp`` (s)."""
+    return Leaf(0, end, 960, last_access, conversation(stamp, leaf_id))
+
+
+def test_a_return_model_that_comes_back_goes_on_with_its_own_time() -> None:
+    """The leaf that was used last by the clock of lru was used first by stamps, and waits for a new price."""
+    learned = Policy(LearnedReturns(), AnyPrompt(), THRESHOLD, median_weight=1.0)
+    leaves = Leaves(LRU, PAGE)
+    for number in range(1, REPRICED + 1):
+        leaves.appear(number, used(number, float(number), stamp=100.0 + number))
+    leaves.appear(REPRICED + 1, used(REPRICED + 1, REPRICED + 1.0, stamp=1.0))
+    leaves.order.choose_victim(1)
+    leaves.order.switch_policy(learned)
+    leaves.order.renew_prices()
+    assert leaves.order.advance_clock(0.0) == 100.0 + REPRICED
+    leaves.order.switch_policy(LRU)
+    assert leaves.order.advance_clock(0.0) == REPRICED + 1.0
+    assert leaves.evict(1_000)[0] == REPRICED + 1, "the one that has a price by lru"
+    assert leaves.evict(1_000)[0] == 1
+
+
+@pytest.mark.parametrize("stamp", [0.5, 1e6])
+def test_whatever_the_clock_in_force_those_that_were_the_cheapest_get_their_new_prices_first(stamp: float) -> None:
+    """Leaves of tlru wait behind one of lru, half of them TEL-safe, when rates come that are learned in s."""
+    looked: list[int] = []
+
+    class Watched(Leaves):
+        def get(self, leaf_id: int) -> Leaf | None:  # type: ignore[override]
+            looked.append(leaf_id)
+            return super().get(leaf_id)
+
+    leaves = Watched(LRU, PAGE)
+    leaves.appear(0, used(0, 0.0, stamp))
+    leaves.order.choose_victim(1)
+    leaves.order.switch_policy(moved(THRESHOLD, 0.0))
+    safe, other = range(1, REPRICED + 1), range(REPRICED + 1, 2 * REPRICED + 1)
+    for leaf_id in (*safe, *other):
+        leaves.appear(leaf_id, used(leaf_id, 1_000.0 + leaf_id, stamp, end=960 if leaf_id in safe else 464))
+    leaves.order.switch_policy(Policy(LearnedReturns(), AnyPrompt(), THRESHOLD, median_weight=1.0))
+    looked.clear()
+    leaves.order.renew_prices()
+    assert looked == [0, *safe[: REPRICED - 1]]
 
 
 def test_groups_that_expire_in_seconds_do_not_expire_by_the_clock_of_lru() -> None:

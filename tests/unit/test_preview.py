@@ -98,3 +98,14 @@ def test_a_decision_meets_few_expired_entries_and_none_under_another_policy(
     met.clear()
     assert len(preview((order,), 5)) == 5
     assert len(met) == (0 if in_force == "lru" else 32)
+
+
+def test_leaves_that_wait_for_a_price_are_looked_at_whatever_the_clock_in_force() -> None:
+    """By the clock of lru it was used at 11, by stamps at 10 s."""
+    leaves = {1: Leaf(0, LENGTH, LENGTH, 11.0, conversation(10.0, 1))}
+    order = EvictionOrder(Policy(Recency(), AnyPrompt(), threshold=600, median_weight=1.0), 1, leaves.get)
+    order.add_leaf(1)
+    order.choose_victim(1)
+    order.switch_policy(Policy(LearnedReturns(), AnyPrompt(), threshold=600, median_weight=1.0))
+    (found,) = preview((order,), 2)
+    assert found.victim.leaf_id == 1
