@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
@@ -280,6 +281,17 @@ def test_a_prefill_is_of_the_prompts_in_a_batch_and_not_of_those_that_decode_in_
     mixed = batch_of(asked("a", X), asked("b", Y), decodes, mode=ForwardMode.MIXED, decoding_reqs=[decodes])
     assert prefill_of(mixed) == PrefillBatch(("a", "b"), None, 100, (X, Y))
     assert prefill_of(batch_of(decodes, mode=ForwardMode.DECODE)) is None
+
+
+def test_a_step_of_decoding_that_runs_beside_the_prefill_of_another_replica_is_none() -> None:
+    """With DP attention SGLang makes it one, of a token for each request. It takes as long as the other does."""
+    decodes = asked("a", X), asked("b", Y)
+    for request in decodes:
+        request.output_ids.append(7)
+    step = ScheduleBatch(reqs=[*decodes], forward_mode=ForwardMode.DECODE, seq_lens_cpu=torch.tensor([2, 2]))
+    step.convert_decode_to_extend()
+    assert (step.forward_mode, step.extend_num_tokens) == (ForwardMode.EXTEND, 2)
+    assert prefill_of(step) is None
 
 
 def test_the_answer_of_a_diffusion_model_cannot_be_told_from_a_prefill() -> None:

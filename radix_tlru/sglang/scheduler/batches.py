@@ -166,6 +166,8 @@ def prefill_of(batch: Any) -> PrefillBatch | None:
         return None
     decoding = {id(request) for request in batch.decoding_reqs or ()}
     prompts = [request for request in batch.reqs if id(request) not in decoding]
+    if not prompts:  # with DP attention a step of decoding looks like a prefill, while another replica has one
+        return None
     unfinished = [request for request in prompts if request.inflight_middle_chunks > 0]
     whole = [
         request
