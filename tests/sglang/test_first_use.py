@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from http import HTTPStatus
 from types import SimpleNamespace
 
 import pytest
@@ -152,8 +153,11 @@ def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(dr
     assert (leaf.end, leaf.conversation.number) == (len(context) - 15, OLD + 1)
 
 
-def test_a_request_that_is_refused_is_no_turn_and_one_whose_client_leaves_is(driver: Driver) -> None:
-    """SGLang serves one that it refuses, too: with one token for a prompt, the same for all of them."""
+def test_a_request_that_is_refused_is_no_turn_and_one_that_is_cut_short_is(driver: Driver) -> None:
+    """SGLang serves one that it refuses, too: with one token for a prompt, the same for all of them.
+
+    One whose client leaves was prefilled, and so was one that runs for longer than SGLANG_REQ_RUNNING_TIMEOUT.
+    """
     tail = driver.cache.tail
 
     def turns_of(req: Req) -> int:
@@ -169,6 +173,8 @@ def test_a_request_that_is_refused_is_no_turn_and_one_whose_client_leaves_is(dri
     refused.update_finish_state(0)
     assert (len(refused.origin_input_ids), turns_of(refused)) == (1, before)
     assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=FINISH_ABORT())) == before + 1
+    late = FINISH_ABORT("Request running timeout reached.", HTTPStatus.SERVICE_UNAVAILABLE)
+    assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=late)) == before + 2
 
 
 def test_what_two_went_on_from_is_of_the_later_one_though_it_was_looked_up_since(driver: Driver) -> None:

@@ -35,10 +35,11 @@ def is_turn(req: Any) -> bool:
     """Whether somebody asked for an answer, and SGLang did not refuse.
 
     Before n answers to one prompt it asks for no token, to have the prompt cached. It replaces the prompt of a request
-    that it refuses by a single token.
+    that it refuses by a single token. One that it ends later, because of a timeout or a grammar, was prefilled.
     """
     reason = req.finished_reason
-    is_refused = isinstance(reason, FINISH_ABORT) and reason.status_code is not None  # None: the client left
+    is_aborted = isinstance(reason, FINISH_ABORT) and reason.status_code is not None  # None: the client left
+    is_refused = is_aborted and len(req.origin_input_ids) == 1
     return req.sampling_params.max_new_tokens != 0 and not is_refused and not is_health_check(req)
 
 
