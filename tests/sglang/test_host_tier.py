@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from radix_tlru.sglang.offline import WritePolicy
 from radix_tlru.sglang.releases import host_tier_refusal
+from radix_tlru.sglang.scheduler.batches import batch_processed
 from tests.helpers.tiers import CONFIG, NEXT_PROMPT, THRESHOLD, TieredDriver
 
 pytestmark = pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
@@ -49,6 +51,29 @@ def test_the_host_drops_what_is_beyond_a_budget_before_what_is_not(write_policy:
     assert (driver.tiers("A"), driver.tiers("B")) == ((1_100, 200), (1_500, 0))
     counts = driver.cache.tail.counts
     assert (counts["host_tel_safe"], counts["host_lru"]) == (1_000, 200)
+
+
+@pytest.mark.parametrize("dropped", [0, 2_000])
+def test_a_turn_is_of_the_tail_that_was_demoted_before_it_was_recorded_and_of_what_is_left(
+    write_policy: WritePolicy, dropped: int
+) -> None:
+    driver = TieredDriver(4_000, 8_000, write_policy)
+    tail, core = driver.cache.tail, driver.cache.tree_core
+
+    def serve(*_: object) -> None:
+        for number in range(4):
+            driver.request(driver.fresh(900), prompt=890, stamp=float(number))
+
+    batch_processed(serve, SimpleNamespace(tree_cache=driver.cache, device="cpu"), SimpleNamespace(launch_ts=None))
+    driver.settle()
+    assert driver.evict(2_000) == 2_000  # 900 + 100 - 600 tokens stay of each
+    assert driver.cache.evict_host(dropped) == dropped
+    assert tail.learner.served.requests == 2, "a step records two of four"
+    while driver.cache.has_work:
+        driver.cache.use_idle_time()
+    tiers = core.evictable_device_leaves, core.evictable_host_leaves
+    stamps = [sorted(tail.leaf(node).conversation.stamp for node in leaves) for leaves in tiers]
+    assert stamps == [[0.0, 1.0, 2.0, 3.0], [] if dropped else [0.0, 1.0, 2.0, 3.0]]
 
 
 def test_the_host_has_a_threshold_of_its_own() -> None:

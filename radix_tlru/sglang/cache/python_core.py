@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 
-from radix_tlru.learning.records import Conversation, is_later, session_key
+from radix_tlru.learning.records import Conversation, is_known, is_later, session_key
 from radix_tlru.policy.models import Leaf
 from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.policy.policy import Policy
@@ -173,9 +173,14 @@ class PythonTailComponent(TailComponent):
         return bool(self._core.node_by_id(node_id).children)
 
     def write_use(self, node_id: NodeId, conversation: Conversation) -> None:
+        """As of the class above. Of what is on the host alone, what is left on the device has the last use, too."""
         node = self._core._node_arena.get(node_id)
-        if node is not None:
-            self._write(node, tel_conversation=conversation)
+        if node is None:
+            return
+        self._write(node, tel_conversation=conversation)
+        while node.evicted and is_known(conversation) and (node := node.parent).parent is not None:
+            if is_later(conversation, conversation_of(node)):
+                self._write(node, tel_conversation=conversation)
 
     def conversation_at(self, node_id: NodeId) -> Conversation | None:
         conversation: Conversation | None = conversation_of(self._core._node_arena[node_id])
@@ -243,16 +248,18 @@ class PythonTailComponent(TailComponent):
     ) -> tuple[int, int]:
         """The history of a path survives its tail: the parent remembers how deep it was, and its last use.
 
-        A root is on the path of everybody and remembers nobody.
+        A root is on the path of everybody and remembers nobody. What is demoted is still there, with its uses.
         """
         parent = node.parent
         # What is dropped from the host was demoted before. A parent on the device took its history over then.
         has_taken_over = not parent.evicted if node.evicted else EvictLayer.DEVICE not in target
+        is_demoted = node.backuped and EvictLayer.HOST not in target
         if not has_taken_over and parent.parent is not None:
             parent.tel_history = max(history_of(parent), history_of(node))
             if is_later(conversation_of(node), conversation_of(parent)):
                 parent.tel_conversation = conversation_of(node)
             parent.tel_access = max(access_of(parent), access_of(node))
+        if not is_demoted and (node.evicted or not has_taken_over) and parent.parent is not None:
             self.leave_uses(node.id, parent.id)
         freed: tuple[int, int] = super().evict_component(node, *args, target=target, **kwargs)
         return freed
