@@ -64,10 +64,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n" + "\n".join(f"  {name:15} {command.text}" for name, command in COMMANDS.items()),
     )
-    parser.add_argument("command", type=one_of(tuple(COMMANDS)), metavar="command")
+    parser.add_argument(
+        "command", nargs="?", type=one_of(tuple(COMMANDS)), metavar="command", help="one of these below"
+    )
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="of the command; see `<command> --help`")
     try:
         chosen = parser.parse_args(argv)
+        if chosen.command is None:
+            raise ValueError(f"command: must be one of {', '.join(COMMANDS)}")
     except ValueError as error:
         print(f"eval: {error}", file=sys.stderr)
         return 2

@@ -25,6 +25,7 @@ from radix_tlru.tools.demo_model import SHAPES, write_demo_model
 __all__ = ["main"]
 
 
+_DAY_S = 86_400
 _INSTALL_TOP = "in a checkout, pip install '.[top]'"
 _INSTALL_DASHBOARD = "in a checkout, pip install '.[dashboard]'"
 
@@ -97,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_argument("--api-key", metavar="KEY", help="where /metrics is behind one: a proxy, --fastapi-root-path")
     why = command("explain", _explain, "say why a request had to prefill what it did: five lines", _INSTALL_TOP)
     why.add_argument("url", metavar="URL", help="of a server started with --tlru-explain: http://127.0.0.1:30000")
-    why.add_argument("rid", metavar="RID", help="of the request, as its answer has it: meta_info.id, or id")
+    why.add_argument("rid", metavar="RID", type=_rid, help="of the request, as its answer has it: meta_info.id, or id")
     why.add_argument(
         "--api-key", metavar="KEY", help="of the server, if it has one: --admin-api-key, or else --api-key"
     )
@@ -130,13 +131,19 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _rid(text: str) -> str:
+    if not text:
+        raise argparse.ArgumentTypeError("'': must be the id of a request, as its answer has it")
+    return text
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0.0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0")
+    if not 0.0 < seconds <= _DAY_S:
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of seconds above 0, a day ({_DAY_S}) at most")
     return seconds
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 
 import requests
 
@@ -28,14 +29,33 @@ class NoServerError(ServerError):
 
 
 def base_url(url: str) -> str:
-    """The URL of a server, with ``http://`` and without ``/metrics``."""
-    base = url.rstrip("/").removesuffix("/metrics")
-    return base if "://" in base else f"http://{base}"
+    """The URL of a server, with ``http://`` and without ``/metrics``.
+
+    Raises:
+        ServerError: it is none of a server: no host, a port that is none, another scheme.
+    """
+    full = url if "://" in url else f"http://{url}"
+    try:
+        parts = urlsplit(full)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port beyond 65535, brackets without an address
+        usable = False
+    if not usable or any(map(str.isspace, url)):
+        raise ServerError(f"URL {url or repr(url)}: must be http://HOST:PORT or https://HOST:PORT")
+    return full.rstrip("/").removesuffix("/metrics")
 
 
 def bearer(api_key: str | None) -> dict[str, str]:
-    """The headers that a server with that key wants; None: it has none."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+    """The headers that a server with that key wants; None: it has none.
+
+    Raises:
+        ServerError: no header can have that key. The message leaves the key out: logs keep messages.
+    """
+    if api_key is None:
+        return {}
+    if not api_key.isprintable() or any(ord(character) > 0xFF for character in api_key):
+        raise ServerError("--api-key: must be printable characters of latin-1, as it is sent in a header")
+    return {"Authorization": f"Bearer {api_key}"}
 
 
 def request(
@@ -67,5 +87,5 @@ def request(
         raise ServerError(f"{base}: {error}; REQUESTS_CA_BUNDLE names a file of certificates to trust") from None
     except requests.ConnectionError:
         raise NoServerError(f"no server answers at {base}") from None
-    except (requests.RequestException, ValueError) as error:  # a key beyond Latin-1, a host without a name: a..b
+    except (requests.RequestException, ValueError) as error:  # a host without a name: a..b
         raise ServerError(f"{base}{path}: {error}") from None

@@ -52,7 +52,7 @@ def test_the_readme_has_every_command() -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "eval: the following arguments are required: command, arguments"),
+        ([], f"eval: command: must be one of {', '.join(COMMANDS)}\n"),
         (["fly"], "eval: command fly: must be one of demo, "),
         (["tune", "--slo", "fast"], "eval tune: --slo fast: must be a number, 0 or more"),
         (["later", "--speed", "2"], "eval later: the following arguments are required: --trace, --capacity"),

@@ -134,6 +134,49 @@ def test_each_command_takes_a_url_as_the_others_do(
 
 
 @pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@pytest.mark.parametrize(
+    "url", ["", "http://", "https:///metrics", "ftp://a:1", "a b", "http://a:99999", "http://a:0", "http://[1"]
+)
+def test_each_command_refuses_what_is_no_url_of_a_server(
+    url: str,
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    assert main([name, url, *others]) == 2
+    said = f"radix-tlru: error: URL {url or repr(url)}: must be http://HOST:PORT or https://HOST:PORT\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@pytest.mark.parametrize("key", ["schlüssel€", "line\nbreak"])
+def test_a_key_that_no_header_can_have_is_refused_and_not_printed(
+    key: str,
+    command: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+    name, *others = command
+    assert main([name, "127.0.0.1:9", *others, "--api-key", key]) == 2
+    said = "radix-tlru: error: --api-key: must be printable characters of latin-1, as it is sent in a header\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_request_without_an_id_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["explain", "127.0.0.1:9", ""])
+    assert ended.value.code == 2
+    assert "argument RID: '': must be the id of a request" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
 def test_who_gives_the_url_of_a_router_is_told_to_give_a_workers(
     command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

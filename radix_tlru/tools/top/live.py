@@ -39,8 +39,8 @@ def watch(
     """
     console = console or Console()
     session = requests.Session()
-    session.headers.update(bearer(api_key))
     try:
+        session.headers.update(bearer(api_key))
         before = scrape(url, session)
         if once or not console.is_terminal:
             console.print(frame(before, None, console.width))
