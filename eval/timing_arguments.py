@@ -12,7 +12,8 @@ from eval.simulate.timing import ASSUMED, Timing, TimingError, read_timing
 def add_timing_arguments(parser: argparse.ArgumentParser) -> None:
     """``--alpha`` and ``--beta``, or ``--timing`` in place of both."""
     add = parser.add_argument
-    add("--alpha", type=number(above=0), metavar="MS", help="ms a prefilled token (see `eval paper --calibrate`)")
+    default = f"default: {ASSUMED.alpha:.3g}, assumed; `eval paper --calibrate` measures it"
+    add("--alpha", type=number(above=0), metavar="MS", help=f"ms a prefilled token ({default})")
     add("--beta", type=number(least=0), metavar="MS", help="ms of a request without any (default: 0)")
     add("--timing", type=Path, metavar="FILE", help="α and β from a file, such as gpu's timing.json")
 

@@ -6,7 +6,7 @@ import argparse
 import importlib
 from typing import Protocol
 
-from eval.arguments import THRESHOLD_HELP, Several, add_page_size, check_page_sizes, one_of, tokens, whole
+from eval.arguments import Several, add_page_size, check_page_sizes, one_of, tokens, whole
 from eval.traces.parameters import LONGEST
 
 SECTIONS = (
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--leaves", action=Several, type=whole(1), default=list(LEAVES), metavar="N", help="for eviction and longest")
     add("--samples", type=whole(1), default=200, metavar="N", help="evictions timed in each arm (default: %(default)s)")
     add("--trace", default="synthetic:conversations=3000", help="served by every cache (default: %(default)s)")
-    words = "of the caches that serve the trace, tokens (default: %(default)s)"
+    words = "of the caches that serve the trace (default: %(default)s)"
     add("--capacity", type=tokens, default="2M", metavar="TOKENS", help=words)
-    add("--threshold", type=tokens, default="8192", metavar="TOKENS", help=f"{THRESHOLD_HELP} {words}")
+    add("--threshold", type=tokens, default="8192", metavar="TOKENS", help=f"ξ {words}")
     add_page_size(parser, default=512)
     add(
         "--chunks",

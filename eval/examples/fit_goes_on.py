@@ -1,4 +1,4 @@
-"""Fits the classifier of :mod:`eval.examples.goes_on`: ``python -m eval.examples.fit_goes_on --trace … --out FILE``.
+"""Fits the classifier of eval/examples/goes_on.py: python -m eval.examples.fit_goes_on --trace … --out FILE.
 
 It is fitted to the half of the conversations that begin first. The other half, which it has not seen, says what it is
 worth. A conversation whose last turn is the last one of the trace counts as over.

@@ -127,7 +127,7 @@ def evaluate_all(
         ray: address of the cluster; ``local`` starts one.
 
     Raises:
-        ValueError: Ray is not installed.
+        ValueError: Ray is not installed, or there is no cluster at that address.
     """
     if ray is None:
         calls = [(cell, source, folder) for cell in cells]
@@ -143,7 +143,13 @@ def _on_ray(cells: Sequence[Cell], source: TraceSource, folder: Path | None, job
         from ray.util.joblib import register_ray
     except ImportError:
         raise ValueError(f"--ray {address}: needs the package ray: in a checkout, pip install '.[ray]'") from None
-    ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
+    try:
+        ray.init(address=None if address == "local" else address, ignore_reinit_error=True, log_to_driver=False)
+    except (ValueError, ConnectionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"--ray {address or repr(address)}: must be 'local' or HOST:PORT of a cluster ({reason})"
+        ) from None
     register_ray()
     with joblib.parallel_config(backend="ray", n_jobs=jobs):
         # Joblib's Ray backend returns nothing before all is done: batches, so that an interruption loses little.

@@ -137,6 +137,7 @@ def test_another_estimate_makes_a_difference(words: list[str], tmp_path: Path) -
     ("flags", "said"),
     [
         (["--only", "LUCK"], "--only LUCK: must be one of"),
+        (["--load", "0.5"], "--load: needs --measure; the list of constants takes --only alone"),
         (["--measure", "--trace", *SMALL, "--capacity", "1k", "2k", "3k"], "--capacity 1000 2000 3000: must be one"),
         (["--measure", "--trace", SMALL[0], "--capacity", "8"], "--capacity 8: must be at least one page"),
     ],

@@ -74,6 +74,13 @@ def test_a_folder_belongs_to_one_run(folder: Folder) -> None:
         Folder(folder.path, other)
 
 
+def test_a_folder_of_another_load_is_refused_without_the_digests_of_loads(folder: Folder) -> None:
+    other = msgspec.structs.replace(RUN, digest=f"{RUN.digest}0")
+    said = "holds a run of another load: lengths, times, seed or flags of all servers differ; give another folder$"
+    with pytest.raises(FolderError, match=said):
+        Folder(folder.path, other)
+
+
 def test_a_broken_row_is_named_by_file_and_line(folder: Folder) -> None:
     path = folder.file("ours", 1)
     path.write_text(path.read_text().replace('"turn":0', '"turn":"none"', 1))

@@ -189,6 +189,7 @@ def test_a_weight_is_of_the_policies_that_weigh(trace: Path, tmp_path: Path) -> 
         (("--page-size", "0"), "--page-size 0: must be 1 or more"),
         (("--jobs", "0"), "--jobs 0: must be 1 or more"),
         (("--ray", "local", "--jobs", "-1"), "--jobs -1: must be 1 or more"),
+        (("--ray", ""), "--ray '': must be 'local' or HOST:PORT of a cluster"),
         (("--median-weight", "2"), "--median-weight 2: must be a number from 0 to 1"),
         (("--median-weight", "load"), "--median-weight load: must be a number from 0 to 1; load was removed"),
         (("--policy", "lru", "--median-weight", "0.5"), "--median-weight 0.5: has no effect on --policy lru; leave it"),

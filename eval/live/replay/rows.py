@@ -183,9 +183,10 @@ class Folder:
         for name in Run.__struct_fields__:
             if getattr(known, name) != getattr(self.run, name):
                 was, now = getattr(known, name), getattr(self.run, name)
-                raise FolderError(
-                    f"--out {self.path}: holds a run with {name} {was!r}, not {now!r}; give another folder"
-                )
+                what = f"a run with {name} {was!r}, not {now!r}"
+                if name == "digest":  # which nobody has given
+                    what = "a run of another load: lengths, times, seed or flags of all servers differ"
+                raise FolderError(f"--out {self.path}: holds {what}; give another folder")
 
     def done(self, arm: str, repeat: int) -> bool:
         """Whether a part was played to its end."""

@@ -93,6 +93,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the list; with ``--measure``, a table for each trace."""
     chosen = [one for one in CONSTANTS if args.only is None or one.name in args.only]
     if not args.measure:
+        _check_list_alone(args)
         show(listed(chosen))
         return 0
     settings = settings_of(args)
@@ -107,6 +108,19 @@ def run(args: argparse.Namespace) -> int:
         if one.unmeasured:
             show(f"{one.key}: not measured, {one.unmeasured}")
     return 0
+
+
+def _check_list_alone(args: argparse.Namespace) -> None:
+    """Refuse flags that say how something is measured, where nothing is.
+
+    Raises:
+        ValueError: names the first of them.
+    """
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for name, value in vars(args).items():
+        if name not in ("command_line", "only") and value != parser.get_default(name):
+            raise ValueError(f"--{name.replace('_', '-')}: needs --measure; the list of constants takes --only alone")
 
 
 def settings_of(args: argparse.Namespace) -> list[Setting]:
