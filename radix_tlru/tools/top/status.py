@@ -86,7 +86,7 @@ def _objective_rows(now: Snapshot) -> list[_Row]:
     return [
         _Row("prefill takes", _line, "β + α a token near the objective, as fitted here; 19 of 20 at most so much more"),
         _Row("first token waits", _overhead, "for other things than its prefill"),
-        _Row("learned from", _count("threshold_samples"), "recent prefills, or requests"),
+        _Row("learned from", _count("threshold_samples"), "recent prefills of this server"),
     ]
 
 
