@@ -110,7 +110,8 @@ class RealCache:
         self._pages = _window_pool(pages) if hybrid == "swa" else pages
         self._units: dict[int, int] = {} if units is None else units
         self._strips_thinking, self._has_sessions = strip_thinking, sessions
-        self._refreshes = not stock or policy == "lru"  # SGLang does for lru only, and takes radix-tlru for it
+        # Prompts that wait count as used where SGLang sees lru, as which it takes radix-tlru, too.
+        self._refreshes = not stock or policy == "lru"
 
     @property
     def cache(self) -> UnifiedRadixCache:

@@ -1,4 +1,4 @@
-"""The figures that a policy is judged by, and from where one of them is worse than lru's.
+"""The figures that a policy is judged by, and when one of them counts as worse than lru's.
 
 A change is relative: policy / lru − 1. A figure is *worse* if it is by more than 1 % of lru's value: less of the hit
 ratio, more of any other. Where lru has 0, or a few requests, a ratio means nothing: 1 request over ξ where lru has none

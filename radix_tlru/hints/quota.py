@@ -31,9 +31,9 @@ class ClaimQuota:
 
     def __init__(self, capacity: int) -> None:
         self._room = int(capacity * SHARE)
-        self._held: dict[int, tuple[float, int]] = {}  # (until, tokens) by conversation; by a number < 0: left out
+        self._held: dict[int, tuple[float, int]] = {}  # (until, tokens) by conversation; below 0: of left-out tokens
         self._expiries: list[tuple[float, int]] = []  # heap of (until, number), those of old claims included
-        self._left_out = 0  # contexts of which the next turn left something out, so far
+        self._left_out = 0  # contexts so far of which the next turn left tokens out, which keep their claim
         self.refused = 0
         """Claims that did not fit."""
 

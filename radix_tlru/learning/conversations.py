@@ -53,7 +53,7 @@ class Conversations:
 
         Args:
             is_leaf: whether nothing that is cached continues its context. Otherwise the context may be the beginning of
-                many conversations (a system prompt), and whoever continues it is nobody's return.
+                many conversations (a system prompt), and a turn that continues it is no return.
         """
         context = HashedContext(turn.fingerprint, turn.context_len)
         found = self._known.find(turn, context)

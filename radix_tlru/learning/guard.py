@@ -14,8 +14,8 @@ force has to be worse there by one standard error.
 Of those admitted the one with the least tail excess latency (TEL) takes over, if its TEL is lower than that of the one
 in force by 1 % of lru's. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. But it
 has to prefill less in more turns than it prefills more, by 2½ standard errors (a sign test, which a few long prompts do
-not decide): of candidates that are as good as lru some one in twenty seems that much better at one of the 37 looks at
-the first 2,000 turns. So lru stays while nothing has been won, and while that cannot be told from chance.
+not decide). There are 37 looks at the first 2,000 turns: at one of them about one in twenty candidates that are only as
+good as lru seems that much better. So lru stays while nothing has been won, and while that cannot be told from chance.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Guard:
 
 
 def _lesser_sum(uncached: NDArray[np.int64], prompt_len: NDArray[np.int64]) -> np.int64:
-    """Of what was prefilled and what was found cached, tokens, the one that is less."""
+    """Tokens that were prefilled or tokens that were found cached, whichever are fewer."""
     prefilled: np.int64 = uncached.sum()
     return min(prefilled, prompt_len.sum() - prefilled)
 
@@ -119,6 +119,7 @@ class _Margin(NamedTuple):
 
 
 def _margin(is_in_force: bool) -> _Margin:
+    """A candidate in force has the benefit of the doubt, any other has to show that it is not worse."""
     return _Margin(0.0, -_RARE_ERRORS) if is_in_force else _Margin(_ERRORS, _ERRORS)
 
 
@@ -151,5 +152,5 @@ def _standard_error(differences: NDArray[np.int64]) -> float:
 
 
 def _is_bounded(own: NDArray[np.bool_], lru: NDArray[np.bool_], allowed: float, errors: float) -> bool:
-    """Whether as few turns are in the first as in the second, and ``allowed`` ones more, for all that chance can do."""
+    """Whether turns in ``own`` exceed those in ``lru`` by at most ``allowed``, ``errors`` standard errors added."""
     return bool(own.sum() - int(lru.sum()) + errors * np.sqrt((own != lru).sum()) <= allowed)

@@ -106,7 +106,7 @@ class HazardModel:
     def fit(self, intervals: Intervals) -> Iterator[HazardModel | None]:
         """The next model, which sees these intervals and begins with this one: the last of what is yielded."""
         features, start, end = intervals.features, _ages(intervals.start), _ages(intervals.end)
-        late = np.flatnonzero(intervals.start)
+        late = np.flatnonzero(intervals.start)  # intervals that begin at an age above 0
         yield None
         bands = end.bands[intervals.returned]
         seen_in_band = np.bincount(bands, minlength=len(BANDS)).astype(float)

@@ -28,7 +28,7 @@ class Found(NamedTuple):
 
 
 class KnownConversations:
-    """The last turns of the conversations that took one of late."""
+    """The last turn of each conversation that took one of late."""
 
     def __init__(self) -> None:
         self.index: PrefixIndex[Conversation, SharedPrefix] = PrefixIndex()
@@ -43,8 +43,8 @@ class KnownConversations:
     def find(self, turn: Turn, context: HashedContext) -> Found:
         """What a turn continues; it is known no longer. Of a first turn, the shared prefixes.
 
-        Who asks the same again leaves the path of who asked before. An answer that was dropped further up on that path,
-        as of several that were sampled, is not what the prompt leaves out.
+        A prompt that is sent again leaves the path of the request that sent it before. Answers further up on that path
+        do not count as left out by it: they may be some of several that were sampled.
         """
         index, prefixes, asks_again = self.index, list[SharedPrefix](), False
         for checkpoint in index.on_path(context):

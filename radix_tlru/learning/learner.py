@@ -63,7 +63,7 @@ _HELD_TURNS = 100
 _SIZES = 16
 """Sizes of the shadow caches: ranks whose pools differ by a page for a moment have to find the same one."""
 
-_OVER = object()
+_OVER = object()  # in place of a step, of a turn that has been learned from
 
 
 def steps_of_a_slice(waiting: int, a_turn: int, recorded: int) -> int:
@@ -121,9 +121,9 @@ class Learner:
         self._held = 0.0  # tokens that running requests hold, the mean of late
         self.room = capacity
         """Tokens of the cache that running requests left to others of late, rounded to a sixteenth of it."""
-        self._turns = self._tokens = 0
-        self._turns_at_slice = 0  # turns that were recorded when it was last learned from some
-        self._learned = 0  # turns of those
+        self._turns = self._tokens = 0  # turns that were recorded, and tokens of their contexts
+        self._turns_at_slice = 0  # of those, the turns that were recorded by the last slice
+        self._learned = 0  # turns that were learned from, the one under way among them
         self._unlearned: deque[tuple[Conversation, Turn]] = deque()
         self._lesson: Iterator[None] | None = None  # what is left of the turn that is being learned from
         self._queued = 0  # requests that were looked up since the last turn

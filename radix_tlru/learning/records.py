@@ -93,7 +93,7 @@ class SharedPrefix(Struct, eq=False, gc=False):
 
     @property
     def is_common(self) -> bool:
-        """Whether many begin with it. Else who does is taken for a branch of the conversation whose path it left."""
+        """Whether many begin with it. If not, one that does is taken for a branch of the conversation that it left."""
         return self.uses >= _COMMON
 
 
@@ -137,14 +137,14 @@ class Conversation(Struct, eq=False, gc=False):
     checkpoint: int = 0
     """Key of its context's last checkpoint, by which it is recognised; 0: it is not."""
     last_prompt: int = 0
-    """The same of its last prompt: the next one may not repeat the answer as it was cached."""
+    """Key of the last checkpoint of its last prompt: the next one may not repeat the answer as it was cached."""
     prompt_hash: int = 0
-    """Of all tokens of that prompt."""
+    """Hash of all tokens of that prompt."""
     chain_start: int = 0
-    """The same of the first of the prompts whose answers were repeated until then: all may be left out at once."""
+    """Such a key of the first of the prompts whose answers were repeated until then: all may be left out at once."""
     chain_len: int = 0
     chain_hash: int = 0
-    """Of all tokens of that prompt, ``chain_len``."""
+    """Hash of all tokens of that prompt, which are ``chain_len``."""
     prefix: SharedPrefix | None = None  # the longest that it began with, if others did, too
     hints: Hints | None = None  # what is believed of what the client said
     annotation: Any = None

@@ -89,7 +89,7 @@ class LearnedReturns:
     def _group(self, features: Features, prefix: SharedPrefix | None, stamp: float, now: float, least: float) -> Group:
         """The group by features and the time since ``stamp``, for as long as it is worth ``least`` (1 / s).
 
-        Every price of a leaf asks for one: what it calls, it calls for a reason.
+        It runs for each price of a leaf, so it calls no function that a comparison can replace.
         """
         index = self._rows.get(features)
         if index is None:

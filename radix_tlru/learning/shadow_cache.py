@@ -1,11 +1,11 @@
 """What the same stream would have cost under another policy: a small cache of sampled conversations, without KV.
 
-A shadow serves one conversation in so many, with all of its branches, and what it holds of each counts for as many. It
-is a radix tree without tokens. A *prefix node* holds what a shared prefix adds to the next shorter one on its path. A
-*line* is the rest of a conversation's context. It begins below the prefixes that the conversation is known to share
-with others, whether or not the cache that is shadowed held them: this depends on the policy in force. A turn costs its
-evictions, whatever the length of its context. The figures of shadows compare with each other, not quite with the cache
-that they shadow.
+A shadow serves one conversation in ``one_in``, with all of its branches, and each token that it holds of one counts
+``one_in`` times. It is a radix tree without tokens. A *prefix node* holds what a shared prefix adds to the next shorter
+one on its path. A *line* is the rest of a conversation's context. It begins below the prefixes that the conversation is
+known to share with others, whether or not the cache that is shadowed held them: this depends on the policy in force. A
+turn costs its evictions, whatever the length of its context. The figures of shadows compare with each other, not quite
+with the cache that they shadow.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class ShadowCache:
 
     Args:
         capacity: of the cache that is shadowed.
-        one_in: conversations that each line stands for, with what only its own branches share. What is common all of
-            those share.
+        one_in: conversations that each line stands for. So many copies of a prefix that branches of one conversation
+            share are counted, and one of a prefix that is common (``SharedPrefix.is_common``).
     """
 
     def __init__(self, policy: Policy, capacity: int, page_size: int, one_in: int = 1) -> None:
@@ -274,7 +274,7 @@ class ShadowCache:
         if leaf is None:
             return
         before = self._node_above.get(number)
-        if leaf.start >= start:
+        if leaf.start >= start:  # within a node above the line: the new node is the upper part of that
             for each in before.way_up() if before is not None else ():
                 if each.parent is node.parent and each.start == node.start and start <= each.end:
                     node.end = each.start = start

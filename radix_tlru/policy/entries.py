@@ -46,7 +46,7 @@ class _Unswept(NamedTuple):
 
 
 class Entries:
-    """The entries of leaves, by the id of the leaf. Numbers in dictionaries are nothing to the garbage collector.
+    """The entries of leaves, by the id of the leaf. The garbage collector does not walk dictionaries of numbers.
 
     Args:
         buckets: all there are at the moment.
@@ -59,14 +59,14 @@ class Entries:
 
     def __init__(self, buckets: Callable[[], Iterable[Bucket]]) -> None:
         self._buckets = buckets
-        self.bucket = ShardedDict[Bucket]()
+        self.bucket = ShardedDict[Bucket]()  # this one and those below by the id of a leaf
         self.key = ShardedDict[float]()
         self.expiry = ShardedDict[float]()
-        """Where it is finite."""
+        """When the group of a leaf expires, if it does."""
         self.safe_tokens = ShardedDict[int]()
         """Tokens that cost nothing at the tail, where there are any."""
         self.over_budget = 0
-        """The sum of those."""
+        """Their sum: TEL-safe tokens of all leaves."""
         self.leaves = 0
         """Leaves that have an entry."""
         self._expiring = 0  # of them, those whose group expires

@@ -60,11 +60,11 @@ _LOOKS = 64
 the same leaves would differ."""
 
 _AHEAD = 1.5
-"""In costs of the last victim: a dearer leaf is put into a group that lasts. At 1 more leaves come first by a price
-that was too low, at 2 more groups expire: a fifth more work on long prompts either way."""
+"""A leaf that costs more than so many times the last victim is put into a group that lasts. At 1 more leaves come first
+by a price that was too low, at 2 more groups expire: a fifth more work on long prompts either way."""
 
 _AHEAD_AGAIN = 2.0
-"""The same, in costs of the leaf itself, after it came first by a price that was too low."""
+"""The same for a leaf that came first by a price that was too low: so many times what it was taken to cost."""
 
 _NO_ENTRY = (math.inf, 1 << 60)
 
@@ -112,9 +112,9 @@ class EvictionOrder:
         self._now = 0.0  # the newest use, in the time of the return model
         self._newest: Leaf | None = None  # the leaf that was used then
         self._prices: list[Price] = []  # heap of the prices of buckets with leaves, if the return model is timeless
-        self._reprices = REPRICED  # leaves that this turn may still reprice
+        self._reprices = REPRICED  # leaves that may still be repriced in this turn
         self._corrections = 0  # leaves that this decision may still correct
-        self._corrections_left = CORRECTED_IN_A_TURN  # leaves that this turn may still correct
+        self._corrections_left = CORRECTED_IN_A_TURN  # leaves that decisions of this turn may still correct
         self._victim: tuple[int, Bucket] | None = None  # id and bucket of the last victim, until it is removed
         self._last_cost = 0.0  # of a token of the last victim
         self._timed_by = policy.returns  # the return model in whose time expiries are: the last whose groups expire
@@ -147,7 +147,7 @@ class EvictionOrder:
     def renew_prices(self) -> None:
         """A turn was learned from: some leaves get the prices that are due."""
         if self._pending:  # the newest pending leaf tells the time
-            self._see(self._leaf(next(reversed(self._pending))))
+            self._note_use(self._leaf(next(reversed(self._pending))))
         self._reprices = REPRICED
         self._reprice_due()
         self._entries.drop_first_old()
@@ -199,7 +199,7 @@ class EvictionOrder:
         """
         pricing = self._pricings.in_force
         returns = pricing.policy.returns
-        self._see(leaf)
+        self._note_use(leaf)
         level = pricing.level_of(leaf, self._page_size)
         if least_cost is None:
             least_cost = _AHEAD * self._last_cost
@@ -213,7 +213,7 @@ class EvictionOrder:
             bucket.is_priced = True
             heappush(self._prices, bucket.price(self._now))
 
-    def _see(self, leaf: Leaf) -> None:
+    def _note_use(self, leaf: Leaf) -> None:
         """Time has passed if the leaf was used later than any before."""
         stamp = self.policy.returns.stamp(leaf)
         if stamp > self._now or self._newest is None:

@@ -100,7 +100,7 @@ def _turns(
 def _segments(request: Request, before: Request | None, own: int) -> Units:
     """Units of the prompt after the context of the turn before, or all of them.
 
-    A partial block at the end belongs to no other request: its unit is ``own``.
+    A partial block at the end belongs to no other request: its unit is ``own``, beyond the ids of blocks (64 bits).
     """
     known = len(before.context.ids) if before is not None else 0
     rest = request.prompt_tokens - len(request.prompt)
@@ -131,7 +131,7 @@ def _sessions(named: Sequence[Request]) -> dict[str, str]:
 
 
 def _named(requests: Sequence[Request]) -> list[Request]:
-    """The requests with a name of their conversation, each.
+    """Each request with the name of its conversation.
 
     Where the trace does not name it, a request continues the longest earlier one whose whole blocks are its own first
     blocks, unless another request has continued that one already.

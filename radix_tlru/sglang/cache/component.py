@@ -9,7 +9,7 @@ cores, tell the order of the leaves and take the tails.
 
 Recency is counted in matches and inserts of this cache. A use is written on the node that it ends at, with the
 conversation whose use it was. When that node is evicted, its parent takes over both, and the history: the parent may be
-a leaf now, and only leaves are priced. A root is none, and takes over nothing.
+a leaf now, and only leaves are priced. The root is never a leaf, and takes over nothing.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class TailComponent(LearningComponent):
         """Tokens still to be freed, of those that the driver requests."""
         if self.available_target is None or requested <= 0:
             return requested
-        # The driver asks for all there is and stops when the allocation fits, so the shortfall is ours to see. An
+        # The driver asks for all there is and stops when the allocation fits, so the shortfall is computed here. An
         # allocator may hold freed pages back: then there is none, yet the driver goes on, page by page.
         shortfall: int = self.available_target - self.cache._component_available_size(FULL)
         return max(1, min(requested, shortfall))

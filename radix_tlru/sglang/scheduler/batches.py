@@ -73,7 +73,7 @@ def batch_launched(_result: Any, scheduler: Any, batch: Any, *_args: Any, **_kwa
 
 
 def batch_processed(original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around ``process_batch_result``: it is learned from what was served, and seen how long a prefill took.
+    """Around ``process_batch_result``: turns that ended in it are recorded, and a prefill is timed.
 
     Every token of every answer waits for this. So a step in which no request ends is to cost next to nothing, and
     ``tail.step``, a generator, costs too much.
@@ -121,7 +121,7 @@ def sleep_wanted(original: Callable[..., Any], scheduler: Any, *args: Any, **kwa
 def _prefill_watched(
     threshold: LiveThreshold, original: Callable[..., Any], scheduler: Any, batch: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Have a batch processed; it is seen how long it took, if it was a prefill."""
+    """Have a batch processed, and time it if it was a prefill."""
     try:
         prefill = prefill_of(batch)
     except Exception as error:
