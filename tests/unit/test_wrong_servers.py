@@ -111,6 +111,17 @@ def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) 
     assert warming.returncode == 128 + signal.SIGINT
 
 
+EACH_COMMAND = pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+"""Commands that ask a server, without its URL."""
+
+
+@pytest.fixture
+def prompts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of prompts where the command runs."""
+    monkeypatch.chdir(tmp_path)
+    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+
+
 @pytest.mark.parametrize(
     ("command", "path"),
     [
@@ -121,11 +132,8 @@ def test_a_command_that_is_interrupted_ends_without_a_traceback(tmp_path: Path) 
     ids=str,
 )
 @pytest.mark.parametrize("written", ["{}", "{}/", "{}/metrics", "{}/metrics/"])
-def test_each_command_takes_a_url_as_the_others_do(
-    command: tuple[str, ...], path: str, written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
+@pytest.mark.usefixtures("prompts")
+def test_each_command_takes_a_url_as_the_others_do(command: tuple[str, ...], path: str, written: str) -> None:
     name, *others = command
     heard: list[tuple[str, bytes]] = []
     with answering({}, heard=heard) as url:
@@ -133,36 +141,26 @@ def test_each_command_takes_a_url_as_the_others_do(
     assert [asked for asked, _ in heard] == [path]
 
 
-@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
 @pytest.mark.parametrize(
     "url", ["", "http://", "https:///metrics", "ftp://a:1", "a b", "http://a:99999", "http://a:0", "http://[1"]
 )
 def test_each_command_refuses_what_is_no_url_of_a_server(
-    url: str,
-    command: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    url: str, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
     name, *others = command
     assert main([name, url, *others]) == 2
     said = f"radix-tlru: error: URL {url or repr(url)}: must be http://HOST:PORT or https://HOST:PORT\n"
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
 @pytest.mark.parametrize("key", ["schlüssel€", "line\nbreak"])
 def test_a_key_that_no_header_can_have_is_refused_and_not_printed(
-    key: str,
-    command: tuple[str, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    key: str, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
     name, *others = command
     assert main([name, "127.0.0.1:9", *others, "--api-key", key]) == 2
     said = "radix-tlru: error: --api-key: must be printable characters of latin-1, as it is sent in a header\n"
@@ -176,13 +174,12 @@ def test_a_request_without_an_id_is_refused(capsys: pytest.CaptureFixture[str]) 
     assert "argument RID: '': must be the id of a request" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
 def test_who_gives_the_url_of_a_router_is_told_to_give_a_workers(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """SGLang's router answers 404 wherever these commands ask."""
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
     name, *others = command
     with answering({}) as url:
         assert main([name, url, *others]) == 2
@@ -246,16 +243,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return files
 
 
-@pytest.mark.parametrize("command", [("top",), ("explain", "r"), ("warm", "prompts.jsonl")], ids=str)
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
 def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
     command: tuple[str, ...],
     certificate: tuple[Path, Path],
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("prompts.jsonl").write_text('{"text": "Once"}\n')
     name, *others = command
     with answering({}, certificate=certificate) as url:
         assert main([name, url, *others]) == 2
