@@ -308,13 +308,14 @@ def _json_array(shown: str, text: bytearray) -> Iterator[bytes]:
 def _csv_rows(path: Path, shown: str) -> Iterator[Record]:
     with _text(path) as file:
         lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-        head = next((line for line in lines if not line.isspace()), "")
+        blank, head = next((found for found in enumerate(lines) if not found[1].isspace()), (0, ""))
         rows = csv.DictReader(chain([head], lines), delimiter=max(",;\t", key=head.count), skipinitialspace=True)
         try:
             for row in rows:
-                yield Record(f"{shown}:{rows.line_num}", {name: value for name, value in row.items() if name})
+                where = f"{shown}:{blank + rows.line_num}"
+                yield Record(where, {name: value for name, value in row.items() if name})
         except csv.Error as error:
-            raise TraceError(f"{shown}:{rows.line_num}: not CSV: {error}") from None
+            raise TraceError(f"{shown}:{blank + rows.line_num}: not CSV: {error}") from None
 
 
 def _log_lines(path: Path, shown: str) -> Iterator[Record]:

@@ -55,6 +55,9 @@ def test_a_value_of_a_table_that_is_no_number_is_named(tmp_path: Path) -> None:
     assert refusal(source) == "t.csv:3: input_length: Expected `int`, got `str` 'long'"
     reasons = open_trace(source, skip_bad=True).skip_reasons
     assert reasons[1] == "t.csv:4: output_length: Expected `int`, got `null`"
+    table = Path(source).read_text("utf-8-sig")
+    Path(source).write_text(f"\n\n{table}")
+    assert refusal(source) == "t.csv:5: input_length: Expected `int`, got `str` 'long'"
 
 
 def test_whole_numbers_may_have_a_point_and_fields_that_may_be_missing_may_be_null(tmp_path: Path) -> None:
