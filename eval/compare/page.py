@@ -24,7 +24,8 @@ MOST_LISTED = 200
 _ORACLE = " (It looks into the future: no server can run it.)"
 _WORST = (
     "For each policy, trace (line) and capacity (column): the figure that is worst against lru, over all ξ, seeds and "
-    "figures. Brown: worse, the darker the more. White: by so little that it does not count. Teal: better in all."
+    "figures. Brown: worse, the darker the more. White: by so little that it does not count; no worse: equal in some, "
+    "better in others. Teal: better in all."
 )
 _GAP = (
     "The share of the gap in TEL between lru (0 %) and tail-belady, which knows the future (100 %), mean over ξ and "

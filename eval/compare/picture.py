@@ -60,7 +60,8 @@ def worst_figures(found: Sequence[Verdict]) -> Figure:
             ((row["losses"][metric], metric, row) for row in rows for metric in METRICS), key=itemgetter(0)
         )
         if size <= 0:
-            return _Spot(size, "better" if size < 0 else "equal")
+            differs = any(row["losses"][name] for row in rows for name in METRICS)
+            return _Spot(size, "better" if size < 0 else "no worse" if differs else "equal")
         colour = size if size > TOLERATED else 0.0
         change = row["against_lru"][metric][0]
         digits = 0 if change is None or abs(change) >= 0.095 else 1
@@ -107,8 +108,14 @@ def _maps(found: Sequence[Verdict], spot: Callable[[Sequence[Row]], _Spot], norm
         is_last = number + across >= len(shown)
         axes.set_xticks(range(len(columns)), columns if is_last else [""] * len(columns), fontsize=7)
         if is_last:
-            axes.set_xlabel("capacity" + (" (of the working set)" if "%" in columns[0] else " (tokens)"), fontsize=7.5)
+            axes.set_xlabel(_sizes(columns), fontsize=7.5)
     return figure
+
+
+def _sizes(columns: Sequence[str]) -> str:
+    """What all columns are, if they are of one kind."""
+    shares = sum("%" in column for column in columns)
+    return "capacity" + {0: " (tokens)", len(columns): " (of the working set)"}.get(shares, "")
 
 
 def _spots(

@@ -48,6 +48,7 @@ RC: Any = {
     "ytick.minor.size": 0,
     "text.color": INK,
     "lines.solid_capstyle": "round",
+    "text.parse_math": False,  # a $ in the name of a trace or an arm is a $
     "svg.fonttype": "path",
     "svg.hashsalt": "radix-tlru",  # the same figure is the same bytes
 }

@@ -150,7 +150,7 @@ def _latencies(results: Results) -> Figure:
             if line == 0:
                 axes.set_title("median" if percentile == "p50" else percentile)
             if column == 0:
-                axes.set_ylabel(f"ξ_s = {ms:g} ms\nTTFT (ms)".replace("ξ_s", "$ξ_s$"))
+                axes.set_ylabel(f"$ξ_s$ = {ms:g} ms\nTTFT (ms)", parse_math=True)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="upper center", ncol=3, frameon=False, fontsize=7.5, handlelength=3)
     _name_source(figure, study.source)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import io
+
+import matplotlib as mpl
+import pytest
+
 from eval.compare.picture import gap_closed, kinds, worst_figures
 from eval.compare.verdict import verdicts
+from eval.render.looks import RC
 from tests.helpers.verdict_rows import row
 
 
@@ -46,3 +52,36 @@ def test_only_a_loss_that_counts_is_brown() -> None:
     assert [text.get_text()[:4] for text in axes.texts] == ["p50 ", "p50 "]
     ((white, brown),) = axes.images[0].get_array().tolist()
     assert (white, round(brown, 3)) == (0.0, 0.011)
+
+
+def test_where_one_figure_is_equal_and_another_better_a_policy_is_no_worse_and_not_equal() -> None:
+    own = [row("etlru", 1_000, p50=900), row("etlru", 2_000)]  # the seven other figures are lru's
+    (axes,) = worst_figures(verdicts([row("lru", 1_000), row("lru", 2_000), *own])).axes
+    assert [text.get_text() for text in axes.texts] == ["no worse", "equal"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("1,000", "2,000"), "capacity (tokens)"),
+        (("10 %", "50 %"), "capacity (of the working set)"),
+        (("10 %", "2,000"), "capacity"),
+        (("1,000", "50 %"), "capacity"),
+    ],
+)
+def test_the_axis_says_what_all_of_its_capacities_are(asked: tuple[str, str], said: str) -> None:
+    both = [
+        row(policy, capacity) | {"capacity_asked": text}
+        for policy in ("lru", "etlru")
+        for capacity, text in zip((1_000, 2_000), asked, strict=True)
+    ]
+    (axes,) = worst_figures(verdicts(both)).axes
+    assert axes.get_xlabel() == said
+
+
+def test_a_dollar_in_the_name_of_a_trace_is_no_formula() -> None:
+    priced = [row(policy, 1_000) | {"trace": "a$_{$b"} for policy in ("lru", "etlru")]
+    with mpl.rc_context(RC):
+        figure = worst_figures(verdicts(priced))
+        figure.savefig(io.BytesIO())
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["a$_{$b"]
