@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,8 @@ class Rows:
                     self._rows[row[key]] = row
                 except (ValueError, TypeError, KeyError):
                     raise ValueError(f"{path}:{number}: not a row of cells; mend or delete it") from None
-            if rest:  # a run was cut off in the middle of a line: that row is made again
-                path.write_text("".join(f"{line}\n" for line in whole))
+            if rest:  # a run was cut off in the middle of a line: that row is made again, where a disk is full, too
+                os.truncate(path, path.stat().st_size - len(rest.encode()))
 
     def __contains__(self, name: str) -> bool:
         return name in self._rows
@@ -76,13 +77,15 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
     facts = {"trace": trace.name, "requests": len(trace.requests), "digest": digest_of(trace)}
     path = folder / TRACE
     if not path.exists():
+        if any((folder / name).is_file() for name in (CELLS, REFERENCES)):
+            raise ValueError(f"--out {folder}: holds cells that do not say of which trace; give another folder")
         path.write_text(json.dumps(facts) + "\n")
         return
     try:
         known = json.loads(path.read_bytes())
         name = known["trace"]
     except (ValueError, TypeError, KeyError):
-        raise ValueError(f"{path}: does not say which trace it is of; mend or delete it") from None
+        raise ValueError(f"{path}: does not say which trace it is of; give another folder") from None
     if known != facts:
         raise ValueError(f"--out {folder}: holds results of {name} as it was then; give another folder")
 
@@ -103,4 +106,5 @@ def note_command(folder: Path, command_line: str | None) -> None:
     path = folder / COMMANDS
     known = path.read_text().splitlines() if path.is_file() else []
     if command_line is not None and command_line not in known:
-        path.write_text("".join(f"{command}\n" for command in (*known, command_line)))
+        with path.open("a") as file:
+            file.write(f"{command_line}\n")

@@ -210,6 +210,14 @@ def conversation_turn(number: int, conversation: str, history: int, length: int)
     return Request(float(number), conversation, context, context, length, 0)
 
 
+def test_results_of_a_trace_with_other_prefixes_are_not_taken_for_those_of_this_one() -> None:
+    turns = [("A", 0, 600), ("B", 0, 600), ("A", 600, 700)]
+    ours = [conversation_turn(number, *turn) for number, turn in enumerate(turns)]
+    others = [*ours[:2], conversation_turn(2, "B", 600, 700)]  # as long, at the same time, and it goes on with B
+    keys = {Source(WILDCHAT, Trace("same", "given", requests), "", 100).key for requests in (ours, others)}
+    assert len(keys) == 2
+
+
 def test_an_objective_below_the_next_prompt_makes_tlru_lru(source: Source, tmp_path: Path) -> None:
     study = Study(source, Timing(1.0, 0.0, "a slow machine"), (10_000,), (200.0,), 250)  # ξ = 200 < Q̂ = 250
     results = finished(tmp_path, study)

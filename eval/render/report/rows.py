@@ -94,7 +94,8 @@ def read_rows(folder: Path) -> list[Row]:
 
 
 def _read(path: Path, *, asked_for: bool) -> list[Row]:
-    rows = []
+    """The rows of a file. A cell that a run was cut off after making it anew has two: the later one counts."""
+    rows: dict[Cell, Row] = {}
     for number, line in enumerate(path.read_text().splitlines(), start=1):
         where = f"{path}:{number}"
         try:
@@ -103,8 +104,9 @@ def _read(path: Path, *, asked_for: bool) -> list[Row]:
             raise ReportError(f"{where}: not a whole JSON object (column {error.colno}: {error.msg})") from None
         if not isinstance(record, dict):
             raise ReportError(f"{where}: not a JSON object")
-        rows.append(_row(record, where, asked_for))
-    return rows
+        row = _row(record, where, asked_for)
+        rows[row.cell] = row
+    return [*rows.values()]
 
 
 def _row(record: Mapping[str, Any], where: str, asked_for: bool) -> Row:

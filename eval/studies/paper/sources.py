@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from statistics import fmean
 
 from eval.caches.knowledge import TraceKnowledge
+from eval.simulate.rows import digest_of
 from eval.studies.paper.published import WILDCHAT, DataSet
 from eval.traces import Arrivals, Request, Synthetic, Trace, TraceError, open_trace
 
@@ -50,10 +50,7 @@ class Source:
     @property
     def key(self) -> str:
         """Name and content, so that results of another trace are never taken for those of this one."""
-        digest = hashlib.sha256()
-        for request in self.requests:
-            digest.update(f"{request.arrival_s} {request.prompt_tokens} {request.output_tokens}\n".encode())
-        return f"{self.trace.name}@{digest.hexdigest()[:12]}"
+        return f"{self.trace.name}@{digest_of(self.trace)}"
 
 
 def load(data: DataSet, wanted: str | None, reading: Reading) -> Source:
