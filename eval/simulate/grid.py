@@ -83,3 +83,9 @@ def settings_in_force(policy: str, estimate: int | None, weight: float | None) -
     if policy not in LEARNING:
         return DEFAULT_NEXT_PROMPT if estimate is None else estimate, 0.0 if weight is None else weight
     return estimate, 0.0 if weight is None and "etlru" not in policy else weight
+
+
+def is_own_weight(policy: str, weight: float | None) -> bool:
+    """Whether w is what the policy has where none is given: chosen by itself (None) for etlru, 0 for others."""
+    _, own = settings_in_force(policy, None, None)
+    return weight is None or weight == own

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.table import Table
 
 from eval.arguments import weight_text
+from eval.simulate.grid import is_own_weight
 from eval.terminal import table
 
 _BASELINES = ("lru", "sglang-lru", "sglang-lru-python")
@@ -41,6 +42,8 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
     if size.routing:
         held = f"{size.replicas} × {held}, {size.routing}"
     title = f"{held}, ξ = {size.threshold:,}, page {size.page_size}; uncached tokens of a request"
+    if base is not None and len(rows) > 1:
+        title += f", changes against {base['policy']}"
     result = table(title, ("policy", "hit", "p50", "", "p95", "", "p99", "TEL", "", "over ξ", "gap closed"))
     for row in rows:
         result.add_row(_name(row, rows), *_figures(row, base))
@@ -48,8 +51,8 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
 
 
 def label(policy: str, weight: float | None) -> str:
-    """A policy and its weight w, unless that is 0 or its own."""
-    return f"{policy} w={weight_text(weight)}" if weight else policy
+    """A policy and its weight w, unless that is its own."""
+    return policy if is_own_weight(policy, weight) else f"{policy} w={weight_text(weight)}"
 
 
 def _size(row: dict[str, Any]) -> _Size:

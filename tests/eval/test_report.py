@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from eval.__main__ import main
 from eval.render.looks import compact, percent, spread
 from eval.render.report.grids import heat_maps
+from eval.render.report.labels import label
 from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import Missing, Scene, groups
 from eval.render.report.tables import all_cells, arms_by_cell, cards
@@ -247,11 +248,28 @@ def test_cells_that_differ_in_the_estimate_are_all_shown(policy: str, tmp_path: 
     assert "Q̂ = 200" in table
 
 
-def test_a_weight_that_is_not_0_is_named_where_it_is_the_only_one(tmp_path: Path) -> None:
-    weighted = scene(tmp_path, cell("lru", 1000), cell("tlru", 900, median_weight=0.3), cell("etlru", 800))
-    assert "tlru, w = 0.3" in all_cells(weighted)
-    assert "<code>tlru</code>, w = 0.3" in cards(weighted)
-    assert "etlru, w" not in all_cells(weighted)
+@pytest.mark.parametrize(("policy", "weight"), [("tlru", 0.3), ("etlru", 0.3), ("etlru", 0.0), ("real-etlru", 0.0)])
+def test_a_weight_that_is_not_its_own_is_named_where_it_is_the_only_one(
+    policy: str, weight: float, tmp_path: Path
+) -> None:
+    weighted = scene(tmp_path, cell("lru", 1000), cell(policy, 900, median_weight=weight))
+    assert re.search(rf"{policy.removeprefix('real-')}( \(real cache\))?, w = {weight:g}", all_cells(weighted))
+    assert f"<code>{policy}</code>, w = {weight:g}" in cards(weighted)
+    assert label(weighted.variants[-1]).endswith(f", w = {weight:g}")
+
+
+@pytest.mark.parametrize(("policy", "weight"), [("tlru", 0.0), ("etlru", None)])
+def test_a_weight_of_its_own_is_not_named_where_it_is_the_only_one(
+    policy: str, weight: float | None, tmp_path: Path
+) -> None:
+    own = scene(tmp_path, cell("lru", 1000), cell(policy, 900, median_weight=weight))
+    assert ", w = " not in all_cells(own) + cards(own)
+
+
+def test_a_cell_that_was_made_anew_in_a_run_that_was_cut_off_counts_once(tmp_path: Path) -> None:
+    twice = cell("tlru", 900), cell("tlru", 900, seconds=7.5)
+    shown = scene(tmp_path, cell("lru", 1000), *twice)
+    assert [row.outcome.seconds for row in shown.rows] == [0.1, 7.5]
 
 
 def test_a_policy_that_chooses_its_weight_stands_before_the_weights_it_was_given(tmp_path: Path) -> None:

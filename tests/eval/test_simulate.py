@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pyarrow.parquet
 import pytest
 
 from eval.__main__ import main
+from eval.simulate.rows import Rows
+from eval.simulate.table import label
 
 KEYS = {
     *("trace", "policy", "capacity", "threshold", "next_prompt_estimate", "page_size", "requests", "hit_ratio"),
@@ -271,8 +274,60 @@ def test_a_folder_that_does_not_say_of_which_trace_it_is_is_refused(
 ) -> None:
     (tmp_path / "trace.json").write_text(text)
     assert simulate(trace, tmp_path, "--policy", "lru") == 2
-    said = f"eval simulate: {tmp_path / 'trace.json'}: does not say which trace it is of; mend or delete it\n"
+    said = f"eval simulate: {tmp_path / 'trace.json'}: does not say which trace it is of; give another folder\n"
     assert capsys.readouterr().err == said
+
+
+def test_cells_that_compare_made_are_not_taken_for_those_of_a_trace_that_has_changed_since(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    same = ("--policy", "lru", "--capacity", "40k", "--threshold", "1024")
+    assert simulate(trace, out, *same, "--jobs", "1", command="compare") == 0
+    kept = sorted(each.name for each in out.iterdir())
+    lines = trace.read_text().splitlines()
+    other = tmp_path / trace.name
+    other.write_text("\n".join(lines[:100]) + "\n")
+    assert simulate(other, out, *same) == 2
+    said = f"eval simulate: --out {out}: holds cells that do not say of which trace; give another folder\n"
+    assert capsys.readouterr().err.endswith(said)
+    assert sorted(each.name for each in out.iterdir()) == kept
+
+
+def test_cells_before_a_line_that_was_cut_off_are_kept_where_nothing_more_can_be_written(
+    trace: Path, tmp_path: Path
+) -> None:
+    assert simulate(trace, tmp_path, "--policy", "lru") == 0
+    file = tmp_path / "cells.jsonl"
+    whole, kept = file.read_text(), rows(tmp_path)
+    file.write_text(f'{whole}{{"cell": ')
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limit[1]))  # bytes of a file, as a full disk would have it
+    try:
+        found = Rows(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    assert file.read_text() == whole
+    assert [found[row["cell"]] for row in kept] == kept
+
+
+def test_a_weight_is_named_unless_it_is_the_policys_own() -> None:
+    assert label("etlru", None) == "etlru"
+    assert label("etlru", 0.0) == "etlru w=0"
+    assert label("real-etlru", 0.0) == "real-etlru w=0"
+    assert label("tlru", 0.0) == "tlru"
+    assert label("tlru", 0.2) == "tlru w=0.2"
+    assert label("tail-belady", 0.0) == "tail-belady"
+
+
+def test_the_table_says_what_changes_are_against(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = ("--capacity", "40k", "--threshold", "1024")
+    assert simulate(trace, tmp_path, *one, "--policy", "tlru", "lru") == 0
+    assert "uncached tokens of a request, changes against lru" in " ".join(capsys.readouterr().out.split())
+    assert simulate(trace, tmp_path, *one, "--policy", "tlru", "tail-belady") == 0
+    assert "changes against" not in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_folder_whose_cells_are_none_is_refused_and_left_as_it_is(

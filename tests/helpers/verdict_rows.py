@@ -26,7 +26,7 @@ def row(policy: str, capacity: int, **own: float) -> dict[str, Any]:
     return {
         **settings,
         **figures,
-        "median_weight": 0.0,
+        "median_weight": None if policy == "etlru" else 0.0,
         "requests": 5_000,
         "prefilled": 10_000_000,
         "against_lru": against,

@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 from eval.render.looks import ink, look, spread
 from eval.render.report.rows import Variant
 from eval.render.report.scene import OPTIMUM, is_candidate
+from eval.simulate.grid import is_own_weight
 
 _POINTS = 6.3  # size of a name beside a line
 
 
 def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
-    """The name of a variant: its policy, its w where that is not 0, and settings in which ``among`` differ."""
+    """The name of a variant: its policy, its w where that is not its own, and settings in which ``among`` differ."""
     policy = variant.policy
     same = [other for other in among if other.policy == policy]
     name = policy.replace("sglang-", "stock ").replace("-python", " (Python core)")
@@ -22,7 +23,7 @@ def label(variant: Variant, among: Sequence[Variant] = ()) -> str:
         name += " (oracle)"
     elif policy.startswith("real-"):
         name = name.removeprefix("real-") + " (real cache)"
-    if variant.weight or len({other.weight for other in same}) > 1:
+    if not is_own_weight(policy, variant.weight) or len({other.weight for other in same}) > 1:
         name += f", w = {variant.w}"
     if len({other.estimate for other in same}) > 1:
         name += ", Q̂ learned" if variant.estimate is None else f", Q̂ = {variant.estimate:,}"

@@ -8,6 +8,7 @@ from eval.render.looks import compact, ink, percent
 from eval.render.report.labels import label
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import ARMS, Arm, Scene, is_candidate, is_online
+from eval.simulate.grid import is_own_weight
 
 _FIGURES = ("mean", "p50", "p90", "p95", "p99")
 
@@ -23,7 +24,9 @@ def _card(scene: Scene, arm: Arm) -> str:
     if variant is None or row is None:
         return f'<div class="card absent"><h3>{arm.title}</h3><p>Not in this folder: {_code(arm.run)}</p></div>'
     done, colour = row.outcome, ink(variant.policy)
-    name = f"<code>{escape(variant.policy)}</code>" + (f", w = {variant.w}" if variant.weight else "")
+    name = f"<code>{escape(variant.policy)}</code>" + (
+        "" if is_own_weight(variant.policy, variant.weight) else f", w = {variant.w}"
+    )
     lines = [
         ("gap closed", percent(scene.gap_closed(row))),
         ("p50 uncached", _figure(scene, row, "p50")),
