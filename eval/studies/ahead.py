@@ -114,6 +114,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     rows = table(
         f"{len(requests):,} requests; after {beginnings:,} of them something can be prefilled",
         ("policy", "after an answer", "TEL", "requests over ξ", "p50", "p95", "mean", "hits", "prefilled in all"),
+        texts=2,
     )
     for policy in args.policy:
         sizes = args.capacity, args.threshold, args.page_size

@@ -61,17 +61,41 @@ def run(args: argparse.Namespace) -> int:
     """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
     requests = trace_source(args).open().requests
-    warm = warm_paths(requests, args.uses, int(SHARE * args.capacity))
+    most = int(SHARE * args.capacity)
+    warm = warm_paths(requests, args.uses, most)
     if not warm:
-        raise ValueError(
-            f"--uses {args.uses}: must be at most the conversations that begin alike; none do in this trace"
-        )
+        raise ValueError(_why_none(beginnings(requests), args, most))
     show(compare(requests, warm, args))
     return 0
 
 
+def _why_none(found: Sequence[WarmPath], args: argparse.Namespace, most: int) -> str:
+    """Why no beginning can be kept warm in ``most`` tokens."""
+    if not found:
+        return f"--trace {args.trace}: does not tell conversations apart, of which some would begin alike"
+    alike = max(each.uses for each in found)
+    if alike < args.uses:
+        told = f"at most {alike}" if alike > 1 else "none do"
+        return f"--uses {args.uses}: must be at most the conversations that begin alike; {told} in this trace"
+    shortest = min(len(each.path) for each in found if each.uses >= args.uses)
+    return (
+        f"--capacity {args.capacity}: warm prompts may take {SHARE:.0%} of it, {most:,} tokens, and the shortest that "
+        f"{args.uses} conversations begin with has {shortest:,}"
+    )
+
+
 def warm_paths(requests: Sequence[Request], uses: int, most: int) -> list[WarmPath]:
     """Beginnings of at least so many conversations, the most seldom used first, of ``most`` tokens in all."""
+    chosen: list[WarmPath] = []
+    for each in sorted(beginnings(requests), key=lambda each: each.uses):
+        if each.uses >= uses and len(each.path) <= most:
+            chosen.append(each)
+            most -= len(each.path)
+    return chosen
+
+
+def beginnings(requests: Sequence[Request]) -> list[WarmPath]:
+    """The first unit of each conversation, and how many begin with it."""
     seen: set[str | None] = {None}
     found: dict[int, WarmPath] = {}
     for request in requests:
@@ -82,12 +106,7 @@ def warm_paths(requests: Sequence[Request], uses: int, most: int) -> list[WarmPa
             unit, end = request.prompt.ids[0], request.prompt.ends[0]
             before = found.get(unit, WarmPath(Path((unit,), (end,)), 0))
             found[unit] = before._replace(uses=before.uses + 1)
-    chosen: list[WarmPath] = []
-    for each in sorted(found.values(), key=lambda each: each.uses):
-        if each.uses >= uses and len(each.path) <= most:
-            chosen.append(each)
-            most -= len(each.path)
-    return chosen
+    return [*found.values()]
 
 
 def serve(
@@ -123,6 +142,7 @@ def compare(requests: Sequence[Request], warm: Sequence[WarmPath], args: argpars
         f"{sum(each.uses for each in warm):,} of them begin with: a prompt each "
         f"{requests[-1].arrival_s / (sum(each.uses for each in warm) / len(warm)):,.0f} s",
         ("policy", "rounds", "TEL", "p50", "p95", "mean", "mean of those that begin", "prefilled for it"),
+        texts=2,
     )
     for policy in args.policy:
         sizes = args.capacity, args.threshold, args.page_size

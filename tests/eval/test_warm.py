@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pathlib
 from argparse import Namespace
 
 import pytest
 
 from eval.__main__ import main
-from eval.studies.warm import WarmPath, compare, serve, warm_paths
+from eval.studies.warm import WarmPath, beginnings, compare, serve, warm_paths
+from eval.traces import open_trace
 from eval.traces.request import Path, Request
 
 SYSTEM, QUESTION, CAPACITY = 1_000, 500, 4_000
@@ -67,5 +69,37 @@ def test_the_command_prints_a_row_for_each_policy_and_time(capsys: pytest.Captur
     assert main(["warm", *trace, "--policy", "lru", "etlru", "--every", "60"]) == 0
     told = capsys.readouterr().out
     assert [told.count(row) for row in ("none", "at the start", "each 60 s")] == [2, 2, 2]
-    assert main(["warm", *trace, "--uses", "61"]) == 2
-    assert "--uses 61: must be at most the conversations that begin alike" in capsys.readouterr().err
+
+
+AGENTS = "agents:runs=60,templates=3"
+CHATS = "chat-mix:conversations=9"
+
+
+@pytest.mark.parametrize(("trace", "uses", "capacity"), [(AGENTS, 61, "60k"), (CHATS, 2, "60k"), (AGENTS, 2, "2k")])
+def test_why_no_prompt_can_be_kept_warm_is_said_truly(
+    trace: str, uses: int, capacity: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = [each for each in beginnings(open_trace(trace).requests) if each.uses > 1]
+    flags = ["--trace", trace, "--threshold", "600", "--uses", str(uses), "--capacity", capacity]
+    assert main(["warm", *flags]) == 2
+    told = capsys.readouterr().err.removeprefix("eval warm: ").strip()
+    if capacity == "2k":
+        shortest = min(len(each.path) for each in alike)
+        assert told == (
+            "--capacity 2000: warm prompts may take 25% of it, 500 tokens, and the shortest that 2 conversations begin "
+            f"with has {shortest:,}"
+        )
+        return
+    most = f"at most {max(each.uses for each in alike)}" if alike else "none do"
+    assert told == f"--uses {uses}: must be at most the conversations that begin alike; {most} in this trace"
+    assert bool(alike) == (trace == AGENTS)
+
+
+def test_a_trace_that_tells_no_conversations_apart_is_said_to(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = tmp_path / "calls.jsonl"
+    record = '{{"timestamp": {0}, "input_length": 1024, "output_length": 1, "hash_ids": [1, {0}]}}\n'
+    calls.write_text("".join(map(record.format, (2, 3))))
+    assert main(["warm", "--trace", str(calls), "--threshold", "600", "--uses", "2", "--capacity", "8k"]) == 2
+    assert f"eval warm: --trace {calls}: does not tell conversations apart" in capsys.readouterr().err
