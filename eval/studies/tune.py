@@ -112,9 +112,19 @@ def run(args: argparse.Namespace) -> int:
         _expected(stock, chosen, change, timing, title),
         f"{len(settings)} settings tried; all of them: {', '.join(map(str, files))}",
         f"\n  {flags_of(chosen.cell)}" if is_better else _no_better(stock, others),
-        *change.doubts() * is_better,
+        *[*_over_the_limit(stock, chosen, args.median_limit), *change.doubts()] * is_better,
     )
     return 0
+
+
+def _over_the_limit(stock: Setting, chosen: Setting, median_limit: float) -> list[str]:
+    """That the median keeps its limit on the half that was chosen by alone."""
+    if chosen.second.p50 <= stock.second.p50 * (1 + median_limit / 100):
+        return []
+    return [
+        f"The median keeps --median-limit {median_limit:g} on the half that was chosen by, and not on the other. Try "
+        "more of this traffic, or a w that is higher."
+    ]
 
 
 def _no_better(stock: Setting, others: Sequence[Setting]) -> str:

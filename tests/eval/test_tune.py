@@ -91,6 +91,22 @@ def test_a_gain_that_other_sessions_might_not_have_is_doubted(
     assert doubt in printed
 
 
+def test_a_median_that_breaks_its_limit_on_the_other_half_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The pool is not full in the first half, so that nothing is evicted there and the median is stock's."""
+    words = ["--trace", "chat-mix:conversations=40", "--capacity", "20k", "--slo", "100", "--policy", "tlru"]
+    assert main(["tune", *words, "--median-weight", "0", "--out", str(tmp_path)]) == 0
+    stock, *tried = json.loads((tmp_path / "tune.json").read_text())
+    (chosen,) = (one for one in tried if one["chosen"])
+    assert chosen["first_half"]["p50"] <= stock["first_half"]["p50"] * 1.01
+    assert chosen["second_half"]["p50"] > stock["second_half"]["p50"] * 1.01
+    told = "The median keeps --median-limit 1 on the half that was chosen by, and not on the other."
+    assert told in " ".join(capsys.readouterr().out.split())
+    assert main(["tune", *words, "--median-weight", "0", "--median-limit", "10000", "--out", str(tmp_path)]) == 0
+    assert "The median keeps" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
