@@ -15,6 +15,22 @@ SECTIONS = (
 )
 """A module each. The simulator is the first: its peak memory is that of the process."""
 
+_SIZES = ("capacity", "threshold", "page_size")
+
+USED: dict[str, tuple[str, ...]] = {
+    "simulator": ("trace", *_SIZES, "turns"),
+    "served": ("trace", *_SIZES),
+    "decision": ("trace", *_SIZES),
+    "eviction": ("leaves", "samples"),
+    "decode": (),
+    "trim": ("trace",),
+    "memory": (),
+    "longest": ("leaves",),
+    "scheduler": ("chunks", "repeats", "aging", "pool"),
+    "latency": ("repeats", "requests", "answers", "pool"),
+}
+"""Flags that each section reads, as attributes."""
+
 LEAVES = (1_000, 10_000, 40_000, 200_000, 1_000_000)
 
 
@@ -83,7 +99,23 @@ def run(args: argparse.Namespace) -> int:
         RunError: a live server failed.
     """
     check_page_sizes([args.page_size], [args.capacity])
+    if args.only is not None:
+        _check_flags(args)
     for name in SECTIONS if args.only is None else (args.only,):
         section: Section = importlib.import_module(f"eval.cost.{name}")
         section.run(args)
     return 0
+
+
+def _check_flags(args: argparse.Namespace) -> None:
+    """Refuse flags that the one section has no use for.
+
+    Raises:
+        ValueError: names the first of them.
+    """
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    usual = vars(parser.parse_args([]))
+    for name, value in vars(args).items():
+        if name in usual and name not in ("only", *USED[args.only]) and value != usual[name]:
+            raise ValueError(f"--{name.replace('_', '-')}: has no effect on --only {args.only}; leave it out")

@@ -65,7 +65,12 @@ class Noticed:
 
 def _percentile(kind: str, share: int) -> Figure[Noticed]:
     title = f"{kind.removesuffix('_ms').upper()} p{share} (ms)"
-    return Figure(title, "{:,.2f}", lambda noticed: float(np.percentile(getattr(noticed, kind), share)), True)
+
+    def of(noticed: Noticed) -> float | None:
+        found = getattr(noticed, kind)
+        return float(np.percentile(found, share)) if found else None  # answers of one token have no ITL
+
+    return Figure(title, "{:,.2f}", of, True)
 
 
 FIGURES: tuple[Figure[Noticed], ...] = (

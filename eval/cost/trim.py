@@ -7,14 +7,14 @@ measures what a chunk saves.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-
-import numpy as np
 
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import SimulatedCache, simulate
 from eval.simulate.cells import outcome
+from eval.studies.figures import change, mean, shown
 from eval.terminal import show, table, track
 from eval.traces import open_trace
 from eval.traces.request import Request
@@ -37,16 +37,22 @@ def run(args: argparse.Namespace) -> None:
         exact = figures(trimming(capacity, threshold, page, 1), trace.requests, threshold)
         for share in SHARES:
             trimmed = figures(trimming(capacity, threshold, page, capacity // share), trace.requests, threshold)
-            rows[share].append([now / then - 1 if then else 0.0 for now, then in zip(trimmed, exact, strict=True)])
+            rows[share].append(list(map(change, trimmed, exact)))
     title = f"{trace.name}, tlru, page {page}: {len(cells)} cells, against trims to the page"
     columns = ("trim chunk", "TEL", "worst TEL", "p50", "p95", "p99", "worst p99")
     result = table(title, columns)
     for share, found in rows.items():
-        mean, worst = np.mean(found, axis=0), np.max(found, axis=0)
-        values = (mean[0], worst[0], *mean[1:], worst[-1])
+        (tel, worst_tel), *others, (p99, worst_p99) = map(mean_and_worst, zip(*found, strict=True))
+        values = (tel, worst_tel, *(each for each, _ in others), p99, worst_p99)
         name = f"1/{share} of the pool" + (", the default" if share == CHUNKS_IN_POOL else "")
-        result.add_row(name, *(f"{value:+.2%}" for value in values))
+        result.add_row(name, *(shown(value, "{:+.2%}") for value in values))
     show(result)
+
+
+def mean_and_worst(changes: Iterable[float]) -> tuple[float, float]:
+    """Of the changes that are known; nan: from 0 to more, of which there is no ratio."""
+    known = [each for each in changes if not math.isnan(each)]
+    return mean(known), max(known, default=math.nan)
 
 
 def trimming(capacity: int, threshold: int, page: int, chunk: int) -> SimulatedCache:

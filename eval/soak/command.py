@@ -28,6 +28,10 @@ def run(args: argparse.Namespace) -> int:
             raise ValueError(f"{flag} {value}: must be 10 or more, or 0 for none")
     if not args.steps and not args.requests:
         raise ValueError("--steps 0: leaves nothing to do without --requests")
+    if not args.requests and args.core != "rust":
+        raise ValueError(f"--core {args.core}: needs --requests; steps are taken on both")
+    if not args.steps and args.seed:
+        raise ValueError(f"--seed {args.seed}: is of the steps, and --steps is 0; leave it out")
     from eval.soak.steps import serve, soak  # SGLang and torch: not for --help
 
     if args.steps:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from eval import cost
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.caches.simulator import simulate
+from eval.cost.command import SECTIONS, USED
 from eval.cost.decision import Clock, decisions
 from eval.cost.latency import FIGURES as FIGURES_NOTICED
-from eval.cost.latency import noticed
+from eval.cost.latency import Noticed, noticed
 from eval.cost.longest import CALLS, longest
 from eval.cost.longest import CANDIDATES as CANDIDATES_OF_LONGEST
 from eval.cost.longest import TRACE as LONGEST_TRACE
@@ -22,6 +25,7 @@ from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, cost_table,
 from eval.cost.served import AGAIN as AGAIN_SERVED
 from eval.cost.served import CANDIDATES, STOCK, caches_compared, context_of, played, served
 from eval.cost.simulator import POLICIES, Setting, flatness
+from eval.cost.trim import mean_and_worst
 from eval.live.replay.load import load_from
 from eval.live.replay.schedule import in_order
 from eval.traces import open_trace
@@ -104,6 +108,9 @@ def test_an_interval_is_of_the_logarithms() -> None:
         (["--answers", "0/5"], "--answers 0/5: must be LEAST/MOST, whole numbers of tokens from 1 to 1000000"),
         (["--only", "scheduler", "--repeats", "0"], "--repeats 0: must be 1 or more"),
         (["--only", "scheduler", "--chunks", "64", "0"], "--chunks 0: must be 1 or more"),
+        (["--only", "eviction", "--pool", "64k"], "--pool: has no effect on --only eviction; leave it out"),
+        (["--only", "served", "--turns", "5k"], "--turns: has no effect on --only served; leave it out"),
+        (["--only", "decode", "--page-size", "16"], "--page-size: has no effect on --only decode; leave it out"),
         (
             ["--only", "scheduler", "--pool", "16k"],
             "--pool 16000: must be 16384 or more, so that 8 users alone do not fill it",
@@ -113,6 +120,27 @@ def test_an_interval_is_of_the_logarithms() -> None:
 def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *flags]) == 2
     assert capsys.readouterr().err == f"eval bench: {said}\n"
+
+
+def test_each_section_names_the_flags_that_it_reads() -> None:
+    assert set(USED) == set(SECTIONS)
+    for name, flags in USED.items():
+        source = (Path(cost.__file__).parent / f"{name}.py").read_text()
+        sizes = {"capacity", "threshold", "page_size"} if "Setting.of(args)" in source else set()
+        assert {*re.findall(r"\bargs\.(\w+)", source), *sizes} == set(flags), name
+
+
+def test_a_change_from_nothing_counts_in_no_mean_and_is_no_change_of_0() -> None:
+    assert mean_and_worst([0.1, math.nan, 0.3]) == (pytest.approx(0.2), 0.3)
+    assert all(map(math.isnan, mean_and_worst([math.nan])))
+
+
+def test_answers_of_one_token_have_no_inter_token_latency() -> None:
+    assert [figure.of(Noticed("lru", 0, ttft_ms=[20.0], cpu_s=0.5)) for figure in FIGURES_NOTICED] == [
+        *(None, None, None),
+        *(20.0, 20.0, 20.0),
+        500.0,
+    ]
 
 
 def test_the_tenths_of_a_long_trace_are_all_of_it() -> None:

@@ -57,6 +57,11 @@ def test_the_readme_has_every_command() -> None:
         (["tune", "--slo", "fast"], "eval tune: --slo fast: must be a number, 0 or more"),
         (["later", "--speed", "2"], "eval later: the following arguments are required: --trace, --capacity"),
         (["simulate", "--trace", "figure1", "--capacity", "9", "--out", ".", "--fast"], "eval simulate: unrecognized"),
+        (["soak", "--core", "python"], "eval soak: --core python: needs --requests; steps are taken on both"),
+        (
+            ["soak", "--steps", "0", "--requests", "10", "--seed", "3"],
+            "eval soak: --seed 3: is of the steps, and --steps",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_status_2(
