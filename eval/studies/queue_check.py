@@ -21,6 +21,7 @@ from eval.live.replay.predict import fitted_line
 from eval.live.replay.rows import Folder, FolderError, Row
 from eval.simulate.timing import Point, Timing
 from eval.studies.batching import Batched, Engine, serve_batches
+from eval.studies.figures import change, shown
 from eval.terminal import show, table
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
@@ -138,10 +139,15 @@ def _table(folders: Sequence[Folder], engine: Engine) -> Table:
         for name, rows in _parts(folder).items():
             served = modelled(rows, engine)
             pairs = zip(_live(rows), _figures(served), strict=True)
-            shown = [text for live, model in pairs for text in (f"{live:,.4g}", f"{model / live - 1:+.0%}")]
-            result.add_row(folder.path.name, name, f"{served.busy:.0%}", *shown)
+            texts = [text for live, model in pairs for text in (shown(live, "{:,.4g}"), _held_against(model, live))]
+            result.add_row(folder.path.name, name, f"{served.busy:.0%}", *texts)
         result.add_section()
     return result
+
+
+def _held_against(model: float, live: float) -> str:
+    """The change of the model against what was measured; a dash where that is 0, or there is none."""
+    return shown(change(model, live), "{:+.0%}")
 
 
 def _live(rows: Sequence[Row]) -> tuple[float, ...]:
@@ -157,8 +163,9 @@ def _live(rows: Sequence[Row]) -> tuple[float, ...]:
 
 
 def _figures(served: Batched) -> tuple[float, ...]:
+    itl_s = served.itl_s[~np.isnan(served.itl_s)]  # of answers of more than one token
     return (
         *(1000 * np.percentile(served.ttft_s, [50, 95, 99])).tolist(),
-        *(1000 * np.nanpercentile(served.itl_s, [50, 95])).tolist(),
+        *((1000 * np.percentile(itl_s, [50, 95])).tolist() if len(itl_s) else (float("nan"),) * 2),
         served.tokens_per_s,
     )

@@ -89,6 +89,20 @@ def test_the_command_has_a_row_for_each_part(tmp_path: Path, capsys: pytest.Capt
     assert {cells["slow"][place] for place in (6, 8, 10)} <= {"+0%", "-0%"}
 
 
+def test_answers_of_one_token_have_no_itl_and_no_error_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = rows_of(ENGINE, 0.2)
+    short = [msgspec.structs.replace(one, output_tokens=1, itl_ms=(), e2e_ms=one.ttft_ms) for one in rows]
+    for name, found in (("long", rows), ("short", short)):
+        played(Folder(tmp_path / name, ONE), "stock lru", 0, found)
+    assert main(["queue-check", str(tmp_path / "short"), "--calibrate", str(tmp_path / "long")]) == 0
+    printed = capsys.readouterr()
+    (line,) = (line for line in printed.out.splitlines() if "#1" in line)
+    assert line.split()[-6:-2] == ["–"] * 4  # ITL p50 and p95, measured and modelled
+    assert "nan" not in printed.out + printed.err
+
+
 def test_folders_that_say_nothing_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Folder(tmp_path, ONE)
     assert main(["queue-check", str(tmp_path), "--calibrate", str(tmp_path)]) == 2
