@@ -2,14 +2,16 @@
 
 A line is a message; an answer of the model comes in several lines with one ``message.id``, and its ``usage`` counts
 the prompt: ``input_tokens`` and both ``cache_*_input_tokens``. Resumed sessions repeat lines of earlier ones, and so do
-subagents that begin with the history of their session, as those that compact it: a call is read once. After a
-compaction the history is a summary. A user who edits an earlier message goes back to it.
+subagents that begin with the history of their session, as those that compact it: a call is read once. Some versions
+give repeated lines the id of the new session; with others they keep the old one, and the first new line names one of
+them as its parent. After a compaction the history is a summary. A user who edits an earlier message goes back to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from pathlib import Path as FilePath
 from typing import Any
 
 import msgspec
@@ -18,10 +20,11 @@ from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, piec
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import block_types, message_of, stop_reason
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import first_time
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Count, Record, decode
+from eval.traces.reading.records import Count, Record, bad_field, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
@@ -68,15 +71,29 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("real", "times, lengths of prompts and answers, messages, how answers ended, subagents, tool times")
     notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
     notes.add("rebuilt", "system prompts and tools are not in the log: what the provider had cached of them is shared")
-    # A call that a subagent repeats is its session's.
-    files = sorted(source.files, key=lambda path: path.name.startswith(_AGENT_FILE))
-    for record in source.only(*files).records():
+    for record in source.only(*_in_order(source)).records():
         try:
             line = decode(record, _Line)
             yield from log.add(record, line)
         except TraceError as error:
             notes.bad(error)
     yield from log.end()
+
+
+def _in_order(source: Source) -> list[FilePath]:
+    """The files of a source: a session before those that go on with it, and all before subagents that repeat its calls.
+
+    Files are named by random ids. One that repeats all of another has the same first time, and may come before it.
+    """
+    first_s = {path: first_time(source.only(path), _time_of) for path in source.files}
+    return sorted(source.files, key=lambda path: (path.name.startswith(_AGENT_FILE), first_s[path]))
+
+
+def _time_of(record: Record) -> float:
+    time = decode(record, _Line).timestamp
+    if time is None:
+        raise bad_field(record, "timestamp", "missing")
+    return iso_seconds(record, "timestamp", time)
 
 
 class _Log:
@@ -97,6 +114,13 @@ class _Log:
             self._file = record.file
         session = line.session_id or _nameless(record.file)
         agent = self._agent(session, self._number(line))
+        if agent.has_read(line.uuid):
+            return  # in a file before, or above: a resumed session repeats it
+        if agent.is_new and not line.is_sidechain and line.parent_uuid and not agent.has_read(line.parent_uuid):
+            other = next((each for each in self._agents.values() if each.has_read(line.parent_uuid)), None)
+            if other is not None:
+                yield from other.end()
+                agent.go_on_with(other, line)
         self._of_file[agent] = None
         if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
             at_s = iso_seconds(record, "timestamp", line.timestamp)
@@ -147,6 +171,24 @@ class _Agent:
         self._calls = 0
         self._states: list[tuple[Path, Path]] = [log.state()]  # before the first call and after each
         self._place: dict[str, int] = {}  # by line, how many calls there were by then
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no line with a message was read."""
+        return not self._calls and self._added_s is None
+
+    def has_read(self, uuid: str | msgspec.UnsetType | None) -> bool:
+        """Whether a line is one of this conversation."""
+        return uuid in self._place
+
+    def go_on_with(self, other: _Agent, line: _Line) -> None:
+        """Begin as another conversation was at the parent of a line: this one is that one, resumed or forked."""
+        place = other._place_of(line)
+        self._log.go_on_with(other._log, other._states[place])
+        self._calls, self._states = place, other._states[: place + 1]
+        self._place = {uuid: calls for uuid, calls in other._place.items() if calls <= place}
+        if place == other._calls:
+            self._added, self._anew = [*other._added], other._anew
 
     def say(self, line: _Line, message: _Message, at_s: float) -> Iterator[Request]:
         """A user's text, or a tool's result."""

@@ -89,6 +89,13 @@ class AgentLog:
         # Before the first message there was the system prompt.
         self._prompt, self._context = state if state[1].ids else (self._system, self._system)
 
+    def go_on_with(self, other: AgentLog, state: tuple[Path, Path]) -> None:
+        """Begin as another conversation was at a moment."""
+        self._own, self._system = other._own, other._system
+        self._prompt, self._context, self._end_s = other._prompt, other._context, other._end_s
+        if state[1] is not self._context:
+            self.back_to(state)
+
     def call(self, call: Logged) -> Request:
         """The request of the next call."""
         total = call.prompt_tokens

@@ -71,8 +71,8 @@ class Logs:
             time_of: of a row.
             what: has the ids, in the plural, for the notes.
         """
-        first = {path: _first_time(source.only(path), time_of) for path in source.files}
-        self.begins = min(first.values()) if first else _first_time(source, time_of)
+        first = {path: first_time(source.only(path), time_of) for path in source.files}
+        self.begins = min(first.values()) if first else first_time(source, time_of)
         self._source = source.only(*sorted(first, key=lambda path: first[path]))
         self._what = what
         self._spans: list[tuple[float, float]] = []  # first and last time of each log
@@ -140,8 +140,8 @@ class Logs:
         return "; ".join(f"{times:,} ids of {self._what} {what}" for what, times in found.items() if times)
 
 
-def _first_time(source: Source, time_of: TimeOf) -> float:
-    """The time of the first row that has one, in its unit; infinite if none of the first rows has."""
+def first_time(source: Source, time_of: TimeOf) -> float:
+    """The time of the first row of a file that has one, in its unit; infinite if none of the first rows has."""
     for record in itertools.islice(source.records(), _LOOKED_AT):
         try:
             return time_of(record)

@@ -143,6 +143,28 @@ def test_a_resumed_session_does_not_repeat_its_calls(tmp_path: Path) -> None:
     assert trace.requests[2].continues(trace.requests[1]), "what it repeats is in the cache"
 
 
+@pytest.mark.parametrize("names", [("a.jsonl", "b.jsonl"), ("b.jsonl", "a.jsonl")])
+@pytest.mark.parametrize("copied", [4, 2, 0])
+@pytest.mark.parametrize("session", ["s", "t"])
+def test_a_resumed_session_goes_on_behind_lines_that_keep_their_session(
+    tmp_path: Path, names: tuple[str, str], copied: int, session: str
+) -> None:
+    old = worked()
+    answered = old.lines[-1]["uuid"]
+    more = Session(session)
+    more.lines = [{}] * 10  # so that lines get names of their own
+    more.user(60, "go on", parentUuid=answered)
+    more.answer(63, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
+    write_lines(tmp_path / names[0], *old.lines)
+    write_lines(tmp_path / names[1], *old.lines[len(old.lines) - copied :], *more.lines[10:])
+    trace = open_trace(str(tmp_path))
+    assert [request.prompt_tokens for request in trace.requests] == [20_010, 20_315, 20_460]
+    assert [request.conversation for request in trace.requests] == ["s/0", "s/0", f"{session}/0"]
+    assert trace.requests[2].continues(trace.requests[1])
+    assert trace.requests[2].wait_s == 50.0
+    assert "went back" not in said(trace, "rebuilt")
+
+
 @pytest.mark.parametrize("place", ["agent-c.jsonl", "f/subagents/agent-c.jsonl"])
 def test_calls_that_a_subagent_repeats_are_those_of_its_session(tmp_path: Path, place: str) -> None:
     write_lines(tmp_path / "f.jsonl", *worked("f").lines)
