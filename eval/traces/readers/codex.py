@@ -1,7 +1,9 @@
 """Logs of Codex: ``~/.codex/sessions/**/rollout-*.jsonl``, a file a session.
 
 Source: openai/codex ``protocol`` (``RolloutItem``). A line has a ``timestamp``, a ``type`` and a ``payload``. A
-``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer. A fork
+``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer. In
+releases up to late 2025 (``try_run_turn``, ``process_items``) it comes before the answer: an answer was written when
+its tools had run, each call of a tool with its result, and a ``turn_context`` was when the next call began. A fork
 repeats the lines of the session that it goes on with, its ``session_meta`` behind its own: a call is read once. Turns
 that a user takes back (``thread_rolled_back``) stay in the file.
 """
@@ -10,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +31,14 @@ from eval.traces.request import Path, Request, TraceError
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens")
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+
+
+class _Count(NamedTuple):
+    """A count that came before the answer that it is of."""
+
+    usage: Mapping[str, int | None]
+    at_s: float  # when that answer ended
+    totals: Any  # of the session
 
 
 class _Line(msgspec.Struct):
@@ -80,6 +90,8 @@ class _Session:
         self._states = [(Path((), ()), Path((), ()))]  # of the log, before the first call and after each
         self._turns: list[int] = []  # how many calls there were before each message of the user
         self._counted: Any = None  # the totals of the last count: events repeat them
+        self._early: _Count | None = None  # of the answer that is read, or comes next
+        self._is_early = False  # whether the last answer that was counted had its count before it
 
     def add(self, record: Record, line: _Line) -> Iterator[Request]:
         """The next line; the request of a call where its tokens are counted."""
@@ -87,6 +99,9 @@ class _Session:
         if line.type == "session_meta":
             self._meta(payload)
         elif line.type == "turn_context":
+            if self._early is not None:
+                yield from self.end()
+                self._early = None
             model = payload.get("model")
             self._model = model if isinstance(model, str) else self._model
         elif line.type == "compacted":
@@ -101,19 +116,36 @@ class _Session:
         elif line.type == "event_msg" and payload.get("type") == "token_count":
             info = payload.get("info")
             if isinstance(info, Mapping) and info.get("total_token_usage") != self._counted:
-                self._counted = info.get("total_token_usage")
-                yield from self.end(_counts(record, info.get("last_token_usage")))
+                at_s = self._end_s if line.timestamp is None else iso_seconds(record, "timestamp", line.timestamp)
+                yield from self._count_of(_counts(record, info.get("last_token_usage")), at_s, info)
+
+    def _count_of(self, usage: Mapping[str, int | None], at_s: float, info: Mapping[str, Any]) -> Iterator[Request]:
+        """A count: of the answer before it, or of the next one where there is none, or its results are written."""
+        is_next = not self._answer or self._early is not None or (self._is_early and bool(self._later))
+        if is_next:
+            yield from self.end()
+        self._counted = info.get("total_token_usage")
+        if is_next:
+            self._early = _Count(usage, at_s, self._counted)
+        else:
+            yield from self.end(usage)
 
     def end(self, usage: Mapping[str, int | None] | None = None) -> Iterator[Request]:
         """The call whose answer was read, with its tokens if they were counted."""
         if not self._answer:
             return
+        totals = self._counted
+        if self._early is not None:
+            usage, self._end_s, totals = self._early
+        if usage is not None:
+            self._is_early = self._early is not None
+        self._early = None
         if self._log is None:
             name = self._name or self.file
             session, agent = (self._parent, name) if self._parent else (name, "0")
             parent = f"{self._parent}/0" if self._parent else None
             self._log = AgentLog(session, agent, parent, self._repairs)
-        logged = self._logged(usage or {})
+        logged = self._logged(usage or {}, totals)
         request = self._log.call(logged)
         if self._origin == self._name or logged.name not in self._answered:
             yield request
@@ -126,7 +158,7 @@ class _Session:
     def _roll_back(self, turns: Any) -> Iterator[Request]:
         """The user takes back the last turns: the next prompt goes on with what was before them."""
         yield from self.end()
-        self._added = []
+        self._added, self._early = [], None
         undone = self._turns[-turns:] if isinstance(turns, int) and turns > 0 else []
         if undone and self._log is not None:
             del self._turns[-len(undone) :]
@@ -143,7 +175,7 @@ class _Session:
         if message is None:
             return
         if message.role == "assistant":
-            if self._later:
+            if self._later and self._early is None:
                 yield from self.end()  # nobody counted the tokens of the call before
             if not self._answer and not self._added:
                 self._start_s = at_s
@@ -158,16 +190,17 @@ class _Session:
         else:
             self._added.append(said)
             self._start_s = at_s
+            self._early = None  # of a call whose answer is not in the log, such as one that wrote a summary
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         history = payload.get("replacement_history")
         items = history if isinstance(history, list) else [{"role": "user", "content": payload.get("message")}]
         messages = [message_of(item) for item in items if isinstance(item, Mapping)]
         self._added = [piece(each, self._count, "user") for each in messages if each is not None]
-        self._anew = True
+        self._anew, self._early = True, None
 
-    def _logged(self, usage: Mapping[str, int | None]) -> Logged:
-        self._digest.update(msgspec.json.encode([self._origin, self._counted]))
+    def _logged(self, usage: Mapping[str, int | None], totals: Any) -> Logged:
+        self._digest.update(msgspec.json.encode([self._origin, totals]))
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),

@@ -1,4 +1,4 @@
-"""Logs that agents leave on one's own machine: Claude Code's projects and Codex's rollouts."""
+"""Logs of Claude Code: its projects."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ import pytest
 
 from eval.traces import Request, open_trace
 from eval.traces.facts import facts
+from tests.helpers.rollouts import SECRET, at, rollout
 from tests.helpers.trace_files import refusal, said, write_lines
-
-SECRET = "the password of alice is hunter2"
-
-
-def at(seconds: float) -> str:
-    return f"2026-02-19T02:{int(seconds) // 60:02d}:{seconds % 60:06.3f}Z"
-
-
-# ---- Claude Code ----
 
 
 class Session:
@@ -267,131 +259,6 @@ def test_other_lines_come_first_and_broken_ones_are_named(tmp_path: Path) -> Non
     assert refusal(write_lines(tmp_path / "t.jsonl", *late)) == (
         "t.jsonl:1: timestamp: 'yesterday' is no time, such as 2025-11-25T10:00:00Z"
     )
-
-
-# ---- Codex ----
-
-
-def line(seconds: float, kind: str, **payload: Any) -> dict[str, Any]:
-    return {"timestamp": at(seconds), "type": kind, "payload": payload}
-
-
-def counted(seconds: float, total: int, prompt: int, cached: int, output: int) -> dict[str, Any]:
-    last = {
-        "input_tokens": prompt,
-        "cached_input_tokens": cached,
-        "output_tokens": output,
-        "total_tokens": prompt + output,
-    }
-    info = {"total_token_usage": {"total_tokens": total}, "last_token_usage": last, "model_context_window": 258_400}
-    return line(seconds, "event_msg", type="token_count", info=info, rate_limits=None)
-
-
-def message(seconds: float, role: str, text: str) -> dict[str, Any]:
-    kind = "output_text" if role == "assistant" else "input_text"
-    return line(seconds, "response_item", type="message", role=role, content=[{"type": kind, "text": text}])
-
-
-def rollout(name: str = "thread", **meta: Any) -> list[dict[str, Any]]:
-    return [
-        line(0, "session_meta", id=name, cwd="/home/alice", cli_version="0.99", **meta),
-        line(0, "turn_context", model="gpt-5.2", effort="high"),
-        message(1, "user", SECRET),
-        line(1, "event_msg", type="user_message", message=SECRET),
-        line(4, "response_item", type="reasoning", summary=[], encrypted_content="x"),
-        line(5, "response_item", type="function_call", name="shell", arguments="{}", call_id="1"),
-        counted(5.5, 13_208, 12_880, 9_600, 328),
-        counted(5.6, 13_208, 12_880, 9_600, 328),
-        line(9, "response_item", type="function_call_output", call_id="1", output="r" * 400),
-        message(11, "assistant", "done"),
-        counted(11.5, 26_580, 13_320, 13_200, 52),
-    ]
-
-
-def test_codex_calls_end_where_their_tokens_are_counted(tmp_path: Path) -> None:
-    trace = open_trace(write_lines(tmp_path / "rollout-2026-02-19T02-00-00-thread.jsonl", *rollout()))
-    first, second = trace.requests
-    assert trace.format == "codex"
-    assert (first.prompt_tokens, first.output_tokens) == (12_880, 328)
-    assert (second.prompt_tokens, second.continues(first)) == (13_320, True)
-    assert (first.stop, second.stop, second.input, first.model) == ("tool_calls", "stop", "tool", "gpt-5.2")
-    # The call is asked at 1 s and answered at 5; its tool is done at 9.
-    assert (first.answer_s, second.arrival_s, second.wait_s) == (4.0, 8.0, 4.0)
-    assert first.conversation == "thread/0"
-    kept = repr([astuple(request) for request in trace.requests])
-    assert "alice" not in kept
-
-
-def test_codex_subagents_name_the_session_that_started_them(tmp_path: Path) -> None:
-    source = {"subagent": {"thread_spawn": {"parent_thread_id": "thread", "depth": 1}}}
-    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
-    write_lines(tmp_path / "rollout-2.jsonl", *rollout("child", source=source))
-    trace = open_trace(str(tmp_path))
-    assert {(r.session, r.conversation, r.parent) for r in trace.requests} == {
-        *{("thread", "thread/0", None), ("thread", "thread/child", "thread/0")}
-    }
-
-
-def test_a_fork_of_codex_does_not_repeat_the_calls_of_the_session_that_it_goes_on_with(tmp_path: Path) -> None:
-    again = [each | {"timestamp": line(100, "")["timestamp"]} for each in rollout()]  # written anew, with its times
-    more = [message(130, "user", "go on"), message(133, "assistant", "yes"), counted(134, 40_000, 13_400, 13_300, 9)]
-    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
-    write_lines(tmp_path / "rollout-2.jsonl", line(99, "session_meta", id="fork"), *again, *more)
-    write_lines(tmp_path / "rollout-3.jsonl", *rollout("other"))
-    trace = open_trace(str(tmp_path))
-    by_session = {name: [r for r in trace.requests if r.session == name] for name in ("thread", "fork", "other")}
-    assert {name: len(found) for name, found in by_session.items()} == {"thread": 2, "fork": 1, "other": 2}
-    assert by_session["fork"][0].continues(by_session["thread"][1]), "what it repeats is in the cache"
-    assert by_session["other"][0].prompt.common(by_session["thread"][0].prompt) < 12_880
-
-
-def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:
-    more = [
-        line(20, "compacted", message="summary " * 20),
-        message(30, "user", "go on"),
-        message(33, "assistant", "yes"),
-        counted(34, 40_000, 12_900, 9_600, 9),
-    ]
-    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more))
-    second, third = trace.requests[1:]
-    assert third.prompt_tokens == 12_900
-    assert 9_600 <= third.prompt.common(second.context) < second.prompt_tokens
-    assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
-
-
-def test_turns_of_codex_that_a_user_takes_back_are_not_in_the_next_prompt(tmp_path: Path) -> None:
-    def turn(seconds: float, text: str) -> list[dict[str, Any]]:
-        return [message(seconds, "user", text), line(seconds, "event_msg", type="user_message", message=text)]
-
-    more = [
-        *(*turn(20, "wrong"), message(22, "assistant", "no"), counted(22.5, 40_000, 13_400, 13_300, 9)),
-        line(30, "event_msg", type="thread_rolled_back", num_turns=1),
-        *(*turn(31, "right"), message(33, "assistant", "yes"), counted(33.5, 54_000, 13_500, 13_372, 9)),
-    ]
-    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more))
-    _, kept, undone, right = trace.requests
-    assert (undone.continues(kept), right.continues(kept)) == (True, True)
-    assert right.prompt.common(undone.context) == 13_320 + 52
-    assert "1 conversations went back to an earlier message" in said(trace, "rebuilt")
-
-
-def test_a_number_of_codex_that_is_no_number_of_tokens_is_refused(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "rollout-1.jsonl", *rollout()[:6], counted(5.5, 328, -1, 9_600, 328))
-    assert refusal(source) == (
-        "rollout-1.jsonl:7: payload.info.last_token_usage.input_tokens: -1, must be a number of tokens, 0 to 2**53"
-    )
-
-
-def test_codex_calls_that_nobody_counted_are_measured(tmp_path: Path) -> None:
-    lines = [each for each in rollout() if each["payload"].get("type") != "token_count"]
-    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *lines))
-    first, second = trace.requests
-    assert (first.prompt_tokens, second.continues(first)) == (len(SECRET) // 4, True)
-
-
-def test_lines_of_other_kinds_alone_are_no_trace(tmp_path: Path) -> None:
-    source = write_lines(tmp_path / "rollout-1.jsonl", *rollout()[:2])
-    assert refusal(source) == f"trace {source}: holds no request, 0 records skipped"
 
 
 @pytest.mark.parametrize("lines", [worked().lines, rollout()])
