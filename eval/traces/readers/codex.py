@@ -57,13 +57,13 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
     notes.add("rebuilt", "what the provider had cached of a first prompt is shared by sessions with as much of it")
     session: _Session | None = None
-    answered = set[str]()
+    answered, threads = set[str](), dict[str, tuple[str, str]]()
     for record in source.records():
         try:
             line = decode(record, _Line)
             if session is None or session.file != record.file:
                 yield from session.end() if session else ()
-                session = _Session(record.file, count, repairs, answered)
+                session = _Session(record.file, count, repairs, answered, threads)
             yield from session.add(record, line)
         except TraceError as error:
             notes.bad(error)
@@ -73,8 +73,16 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 class _Session:
     """One file, line by line."""
 
-    def __init__(self, file: str, count: TokenCount, repairs: Repairs, answered: set[str]) -> None:
+    def __init__(
+        self,
+        file: str,
+        count: TokenCount,
+        repairs: Repairs,
+        answered: set[str],
+        threads: dict[str, tuple[str, str]],
+    ) -> None:
         self.file = file
+        self._threads = threads  # session and conversation of each subagent that was read, by its name
         self._count, self._repairs = count, repairs
         self._answered = answered  # names of calls that were read, in this file or another
         self._name, self._parent = "", ""
@@ -142,9 +150,12 @@ class _Session:
         self._early = None
         if self._log is None:
             name = self._name or self.file
-            session, agent = (self._parent, name) if self._parent else (name, "0")
-            parent = f"{self._parent}/0" if self._parent else None
+            session, agent, parent = name, "0", None
+            if self._parent:
+                session, parent = self._threads.get(self._parent, (self._parent, f"{self._parent}/0"))
+                agent = name
             self._log = AgentLog(session, agent, parent, self._repairs)
+            self._threads[name] = session, self._log.conversation
         logged = self._logged(usage or {}, totals)
         request = self._log.call(logged)
         if self._origin == self._name or logged.name not in self._answered:
@@ -168,7 +179,7 @@ class _Session:
         name = payload.get("id")
         self._origin = name if isinstance(name, str) and name else self.file
         if not self._name:
-            self._name, self._parent = self._origin, _parent_of(payload.get("source"))
+            self._name, self._parent = self._origin, _parent_of(payload.get("source")) or _parent_of(payload)
 
     def _item(self, payload: Mapping[str, Any], at_s: float) -> Iterator[Request]:
         message = message_of(payload)
@@ -227,7 +238,7 @@ def _counts(record: Record, usage: Any) -> dict[str, int | None]:
 
 
 def _parent_of(source: Any) -> str:
-    """The session that started this one as a subagent, from the ``source`` of its head; "" if it is none."""
+    """The session that started this one as a subagent, from its head or the ``source`` in it; "" if none did."""
     if not isinstance(source, Mapping):
         return ""
     parent = source.get("parent_thread_id")

@@ -35,6 +35,19 @@ def test_codex_subagents_name_the_session_that_started_them(tmp_path: Path) -> N
     }
 
 
+def test_a_subagent_of_a_subagent_is_in_the_session_of_the_first(tmp_path: Path) -> None:
+    source = {"subagent": {"thread_spawn": {"parent_thread_id": "child", "depth": 2}}}
+    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
+    write_lines(tmp_path / "rollout-2.jsonl", *rollout("child", parent_thread_id="thread", thread_source="subagent"))
+    write_lines(tmp_path / "rollout-3.jsonl", *rollout("grandchild", source=source))
+    trace = open_trace(str(tmp_path))
+    assert {(r.session, r.conversation, r.parent) for r in trace.requests} == {
+        ("thread", "thread/0", None),
+        ("thread", "thread/child", "thread/0"),
+        ("thread", "thread/grandchild", "thread/child"),
+    }
+
+
 def test_a_fork_of_codex_does_not_repeat_the_calls_of_the_session_that_it_goes_on_with(tmp_path: Path) -> None:
     again = [each | {"timestamp": line(100, "")["timestamp"]} for each in rollout()]  # written anew, with its times
     more = [message(130, "user", "go on"), message(133, "assistant", "yes"), counted(134, 40_000, 13_400, 13_300, 9)]
