@@ -3,7 +3,8 @@
 Source: callanjfox/kv-cache-tester ``traces/`` (Claude Code), ``build_traces_from_neon.py``; the schema that
 ai-dynamo/aiperf checks (``weka/trace_models.py``). ``t`` of a call is its start, in seconds from that of the session.
 ``t`` of a subagent is when the call that ran it ended, so it started ``duration_ms`` before; times within it count from
-its start, in some files from that of the session. Subagents run beside each other. ``hash_ids`` name blocks of
+its start, in some files from that of the session. One in the background (``async_launched``) has no duration, and the
+call that ran it ended when it started. Subagents run beside each other. ``hash_ids`` name blocks of
 ``block_size`` tokens, within a session (``hash_id_scope: local``) or in all of them (``global``).
 """
 
@@ -32,6 +33,8 @@ SESSION_BIRTHS = 355 / (12 * 3600)
 
 _SCOPES = ("local", "global")
 
+_BACKGROUND = "async_launched"  # status of a subagent that its parent does not wait for
+
 
 class _Entry(msgspec.Struct):
     """A call, or a subagent with calls of its own."""
@@ -50,6 +53,7 @@ class _Entry(msgspec.Struct):
     think_time: Number | None = None  # s
     agent_id: Name | None = None
     duration_ms: Number | None = None
+    status: str | None = None
     requests: list[_Entry] | None = None
 
 
@@ -166,6 +170,8 @@ def _start(subagent: _Entry, offset_s: float) -> float:
     """What times within a subagent count from: its own start, unless none of them lies before that."""
     inner = [each.t for each in subagent.requests or ()]
     lasted_s = max(inner) if subagent.duration_ms is None else subagent.duration_ms / 1000
+    if subagent.status == _BACKGROUND:
+        lasted_s = 0.0
     start_s = max(subagent.t - lasted_s, 0.0)
     return offset_s + start_s if min(inner) < start_s else offset_s
 

@@ -89,6 +89,14 @@ def test_a_subagent_without_a_duration_lasts_until_its_last_call(tmp_path: Path)
     assert [request.arrival_s for request in trace.requests] == pytest.approx([0, 40, 60])
 
 
+@pytest.mark.parametrize("first_s", [0, 60])
+def test_a_subagent_in_the_background_starts_when_the_call_that_ran_it_ends(tmp_path: Path, first_s: float) -> None:
+    inner = call(first_s, 2, first=50), call(first_s + 20, 4, first=50)
+    background = subagent(60, *inner, duration_ms=None) | {"status": "async_launched"}
+    trace = read(tmp_path, session("a", call(0, 3), background, call(61, 6)))
+    assert [request.arrival_s for request in trace.requests] == pytest.approx([0, 60, 61, 80])
+
+
 def test_subagents_may_have_subagents(tmp_path: Path) -> None:
     inner = subagent(8, call(0, 2, first=90), duration_ms=4_000)
     trace = read(tmp_path, session("a", call(0, 3), subagent(60, call(0, 2, first=50), inner, duration_ms=50_000)))
