@@ -11,6 +11,7 @@ import pytest
 from eval.live.replay.client import RequestResult
 from eval.live.replay.load import first_conversations, load_from
 from eval.live.replay.prompts import Prompts
+from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Conversation, Load, Segment, Turn, TurnId
 from eval.traces import open_trace
 from eval.traces.reading.times import TOKEN_S
@@ -163,10 +164,11 @@ def test_the_first_conversations_of_a_trace_without_names_are_those_that_blocks_
     assert first_conversations(requests, 1) == [requests[0], requests[2]]
 
 
+@pytest.mark.parametrize("by", [1, 16, 200])
 @pytest.mark.parametrize("source", SESSION)
-def test_a_prompt_holds_what_the_server_answered_wherever_the_trace_has_that_answer(source: str) -> None:
+def test_a_prompt_holds_what_the_server_answered_wherever_the_trace_has_that_answer(source: str, by: int) -> None:
     """Played with answers of one token each, which no drawn token is: as many are in a prompt as the trace says."""
-    requests = open_trace(source, limit=40).requests
+    requests = shrunk(open_trace(source, limit=40).requests, by)
     load = load_from(requests)
     ids = [
         TurnId(conversation.index, number)
@@ -182,8 +184,9 @@ def test_a_prompt_holds_what_the_server_answered_wherever_the_trace_has_that_ans
         expected = sum(answered.get(unit, 0) for unit in request.prompt.ids)
         assert sum(token >= 1000 for token in asked.input_ids) == expected
         seen += expected
-        answer = (1000 + place,) * request.output_tokens
+        answer = (1000 + place,) * max(request.output_tokens, 1)  # SGLang answers with a token at least
         taken = RequestResult(*places[place], request.prompt_tokens, 0, 1.0, 1.0, len(answer), output_ids=answer)
         prompts.take(places[place], taken)
-        answered[request.context.ids[-1]] = request.output_tokens
+        if request.output_tokens:
+            answered[request.context.ids[-1]] = request.output_tokens
     assert seen > 0

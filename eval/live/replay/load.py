@@ -93,6 +93,7 @@ def _turns(
             arrival_s=request.arrival_s - requests[0].arrival_s,
             place=number,
             answer=_answer(request),
+            kept_tokens=None if request.output_tokens else 0,
         )
         before = request
 

@@ -68,7 +68,7 @@ class Prompts:
             context = self._contexts[one.conversation]
             context.messages += (("assistant", result.output_text),)
             if not turn.whole:
-                context.tokens.extend(result.output_ids)
+                context.tokens.extend(result.output_ids[: turn.kept_tokens])
         start = 0
         for segment in turn.answer if result.error is None else ():
             end = start + segment.tokens

@@ -11,19 +11,24 @@ from eval.traces.request import Path, Request
 def shrunk(requests: Sequence[Request], by: int) -> list[Request]:
     """Lengths are divided by ``by``, rounded up; who shares what with whom, times and ends stay.
 
-    What is left of a token joins what follows, so contexts that differ in less than a token become equal.
+    What is left of a token joins what follows, so contexts that differ in less than a token become equal. An answer
+    that is in its context is as long as it is there, which may be a token less.
     """
-    return [
-        replace(
-            each,
-            prompt=(prompt := _path(each.prompt, by)),
-            context=_path(each.context, by),
-            prompt_tokens=max(len(prompt), _part(each.prompt_tokens, by)),
-            output_tokens=_part(each.output_tokens, by),
-            thought_tokens=_part(each.thought_tokens, by),
-        )
-        for each in requests
-    ]
+    return [_shorter(each, by) for each in requests]
+
+
+def _shorter(request: Request, by: int) -> Request:
+    prompt, context = _path(request.prompt, by), _path(request.context, by)
+    tokens = max(len(prompt), _part(request.prompt_tokens, by))
+    holds_answer = len(request.context) == request.prompt_tokens + request.output_tokens
+    return replace(
+        request,
+        prompt=prompt,
+        context=context,
+        prompt_tokens=tokens,
+        output_tokens=len(context) - tokens if holds_answer else _part(request.output_tokens, by),
+        thought_tokens=_part(request.thought_tokens, by),
+    )
 
 
 def _part(tokens: int, by: int) -> int:

@@ -84,6 +84,7 @@ class Turn:
     arrival_s: float | None = None  # since the start of the trace; None: the waits before it tell
     place: int = 0  # in the trace: of turns that arrive at once, those of lower numbers are first
     answer: tuple[Segment, ...] = ()  # the units of its answer, where later prompts may hold them
+    kept_tokens: int | None = None  # of its answer, in the next prompt; 0: it is empty in the trace; None: all
 
 
 @dataclass(frozen=True, slots=True)
