@@ -120,7 +120,8 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     told_s = [each for piece in pieces for each in piece.told_s]
     if told_s and not any(map(is_since_1970, told_s)):
         notes.add(
-            "assumed", "times count from a start, not from 1970: timestamp beside messages read as ms, any other as s"
+            "assumed",
+            "times count from a start, not from 1970: timestamp beside messages or payload read as ms, any other as s",
         )
     yield from on_one_clock(pieces, notes, stamper.said)
 

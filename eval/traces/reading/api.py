@@ -38,6 +38,7 @@ _TIMES = ("timestamp", "created_at", "created", "start_time", "startTime", "time
 _ENDS = ("end_time", "endTime", "completed_at", "response_time_at", "response_created_at")
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _REDACTED = "redacted-by-litellm"  # stands for all messages of any prompt: read as texts, they would all be alike
+_OF_AIPERF = {"messages", "payload"}
 _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
 
 
@@ -304,8 +305,8 @@ def _time(record: Record, places: Sequence[Mapping[str, Any]], names: Sequence[s
             if isinstance(value, bool) or not isinstance(value, int | float | str | datetime):
                 continue
             time_s = any_seconds(record, name, value)
-            # From the start of a trace, rows of aiperf, which have the messages beside it, count milliseconds.
-            is_ms = name == "timestamp" and "messages" in each and not is_since_1970(time_s)
+            # From the start of a trace, rows of aiperf, which have the messages or a payload beside it, count ms.
+            is_ms = name == "timestamp" and not _OF_AIPERF.isdisjoint(each) and not is_since_1970(time_s)
             return time_s / 1000 if is_ms else time_s
     return None
 

@@ -198,11 +198,15 @@ def test_every_row_that_gives_no_request_is_counted(tmp_path: Path) -> None:
 def test_small_timestamps_beside_messages_are_ms_as_of_aiperf_others_s_and_that_is_said(tmp_path: Path) -> None:
     for form, unit in (
         (lambda n: body(QUESTION, timestamp=n), 0.001),
+        (lambda n: {"timestamp": n, "payload": body(QUESTION)}, 0.001),
+        (lambda n: {"timestamp": n, "payload": {"prompt": "what?", "max_tokens": 9}}, 0.001),
         (lambda n: {"timestamp": n, "request": body(QUESTION)}, 1),
     ):
         trace = read(tmp_path, *map(form, (0, 60, 120.5)))
         assert [request.arrival_s for request in trace.requests] == [0, 60 * unit, 120.5 * unit]
-        assert "not from 1970: timestamp beside messages read as ms, any other as s" in said(trace, "assumed")
+        assert "not from 1970: timestamp beside messages or payload read as ms, any other as s" in said(
+            trace, "assumed"
+        )
     since_1970 = read(tmp_path, body(QUESTION, timestamp=EPOCH), body(MORE, timestamp=(EPOCH + 60) * 1000))
     assert since_1970.requests[1].arrival_s == 60
     assert "times count" not in said(since_1970, "assumed")
