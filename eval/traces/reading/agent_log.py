@@ -7,7 +7,7 @@ messages are fitted so that every prompt has the tokens that were counted for it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from eval.traces.reading.chats import Message
@@ -52,7 +52,8 @@ class Repairs:
     def _said(self) -> str:
         found = {
             "last answers are shorter in the next prompt, as where thoughts are dropped": self.dropped,
-            "prompts are shorter than their history with no word of why: taken to share the system prompt": self.cut,
+            "prompts are shorter than their history with no word of why: taken to share the system prompt, and of the "
+            "history what the provider had cached of it": self.cut,
             "histories were replaced by a summary": self.compacted,
             "conversations went back to an earlier message": self.rewound,
         }
@@ -152,7 +153,13 @@ class AgentLog:
                 shorter = Piece(b"shorter" + call.answer.key, max(room - estimate, 1))
                 return self._and(self._prompt, (shorter, *pieces), room)
             self._repairs.cut += 1
-            pieces = (Piece(b"cut" + call.answer.key, max(total - len(self._system) - estimate, 1)), *pieces)
+            cut = Piece(b"cut" + call.answer.key, 1)
+            # What was cached of the prompt are its first tokens: it begins with so much of the history.
+            kept = self._context.first(self._context.unit_at(call.cached_tokens))
+            if len(kept) > len(self._system) and total - len(kept) > len(pieces):
+                cut = replace(cut, tokens=max(total - len(kept) - estimate, 1))
+                return self._and(kept, (cut, *pieces), total - len(kept))
+            pieces = (replace(cut, tokens=max(total - len(self._system) - estimate, 1)), *pieces)
         # The system prompt and the tools, or of them what other sessions share, or nothing.
         heads = [self._system.first(units) for units in (len(self._system.ids), 1)]
         base = next((each for each in heads if total - len(each) >= len(pieces)), Path((), ()))

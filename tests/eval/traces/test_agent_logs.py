@@ -182,6 +182,20 @@ def test_a_compacted_history_is_its_summary(tmp_path: Path) -> None:
     assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
 
 
+def test_a_history_that_was_cut_keeps_what_the_provider_had_cached(tmp_path: Path) -> None:
+    session = worked()
+    session.result(20, "x" * 40_000)
+    session.answer(23, "m3", (10, 10_000, 20_375, 40), "end_turn", TEXT)
+    # Results of tools were cleared: of 30,425 tokens the first 20,210 are in the prompt, those up to the first answer.
+    session.user(60, "go on")
+    session.answer(63, "m4", (10, 200, 20_210, 40), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    first, *_, before, after = trace.requests
+    assert (len(before.context), after.prompt_tokens) == (30_425, 20_420)
+    assert after.prompt.common(before.context) == len(first.context) == 20_210
+    assert "1 prompts are shorter than their history" in said(trace, "rebuilt")
+
+
 def test_a_user_who_edits_an_earlier_message_goes_back_to_it(tmp_path: Path) -> None:
     session = worked()
     asked = session.lines[-1]["uuid"]
