@@ -2,7 +2,8 @@
 
 Source: ai-dynamo/dynamo, records of ``dynamo.request.trace.v1``. A ``request_end`` is a request; ``event`` may wrap it.
 Times are in ms since 1970. ``replay.input_sequence_hashes`` name prefixes, one for each block of the input, the last
-one partly filled. Events of tools tell when they ran, and nothing of prompts.
+one partly filled. Events of tools tell when they ran, and nothing of prompts. Releases before wrote
+``dynamo.agent.trace.v1`` (``DYN_AGENT_TRACE``): a ``session_id`` has conversations there, each a ``trajectory_id``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode, fields_of
 from eval.traces.request import Path, Request, TraceError
 
-_SCHEMA = "dynamo.request.trace.v1"
+_SCHEMAS = ("dynamo.request.trace.v1", "dynamo.agent.trace.v1")
 _HASHES = "request.replay.input_sequence_hashes"
 
 
@@ -50,6 +51,18 @@ class _Agent(msgspec.Struct):
     session_id: Name | None = None
     parent_session_id: Name | None = None
     session_final: bool | None = None
+    trajectory_id: Name | None = None
+    parent_trajectory_id: Name | None = None
+
+    @property
+    def conversation(self) -> str | None:
+        name = self.session_id if self.trajectory_id is None else self.trajectory_id
+        return None if name is None else str(name)
+
+    @property
+    def parent(self) -> str | None:
+        name = self.parent_session_id if self.trajectory_id is None else self.parent_trajectory_id
+        return None if name is None else str(name)
 
 
 class _Event(msgspec.Struct):
@@ -77,7 +90,7 @@ class _Served:
 def _detects(record: Mapping[str, Any]) -> bool:
     event = record.get("event")
     inner = event.get("schema") if isinstance(event, Mapping) else None
-    return _SCHEMA in (record.get("schema"), inner)
+    return record.get("schema") in _SCHEMAS or inner in _SCHEMAS
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
@@ -150,12 +163,11 @@ def _served(record: Record, event: _Event, blocks: _Blocks) -> _Served:
 
 def _requests(served: Sequence[_Served]) -> Iterator[Request]:
     """In order of arrival; the session of a subagent is that of the agent that started it."""
-    parents = {str(each.agent.session_id): each.agent.parent_session_id for each in served}
+    parents = {each.agent.conversation: each.agent.parent for each in served}
     ended_s: dict[str, float] = {}
     for each in served:
         finish = each.asked.finish_reason_metadata
-        name = None if each.agent.session_id is None else str(each.agent.session_id)
-        parent = each.agent.parent_session_id
+        name, parent = each.agent.conversation, each.agent.parent
         wait_s = None if name is None or name not in ended_s else max(each.start_s - ended_s[name], 0.0)
         if name is not None:
             ended_s[name] = each.start_s + each.answer_s
@@ -168,26 +180,28 @@ def _requests(served: Sequence[_Served]) -> Iterator[Request]:
             each.asked.output_tokens or 0,
             closes=bool(each.agent.session_final),
             stop=stop_reason(finish.finish_reason if finish else None),
-            session=None if name is None else _root(name, parents),
-            parent=None if name is None or parent is None else str(parent),
+            session=None if name is None else _session(each.agent, name, parents),
+            parent=None if name is None else parent,
             model=each.asked.model,
             answer_s=each.answer_s,
             wait_s=wait_s,
         )
 
 
-def _root(name: str, parents: Mapping[str, Name | None]) -> str:
-    """The session that a session belongs to, over all of its parents."""
+def _session(agent: _Agent, name: str, parents: Mapping[str | None, str | None]) -> str:
+    """The session of a conversation: as it is told, or the conversation that began all, over all of its parents."""
+    if agent.trajectory_id is not None and agent.session_id is not None:
+        return str(agent.session_id)
     met = {name}
-    while (parent := parents.get(name)) is not None and str(parent) not in met:
-        name = str(parent)
+    while (parent := parents.get(name)) is not None and parent not in met:
+        name = parent
         met.add(name)
     return name
 
 
 DYNAMO = Reader(
     "dynamo",
-    "request traces of NVIDIA Dynamo (DYN_REQUEST_TRACE), dynamo.request.trace.v1: hashes of blocks, sessions, parents",
+    "request traces of NVIDIA Dynamo (DYN_REQUEST_TRACE, DYN_AGENT_TRACE): hashes of blocks, sessions, parents",
     _detects,
     _read,
     texts=False,

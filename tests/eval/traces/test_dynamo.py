@@ -56,6 +56,18 @@ def test_subagents_are_in_the_session_of_the_agent_that_started_them(tmp_path: P
     assert said(trace, "left out") == "events that are no request: 1 tool_end"
 
 
+def test_trajectories_are_the_conversations_of_a_session(tmp_path: Path) -> None:
+    agent = {"session_type_id": "coding", "session_id": "run", "trajectory_id": "run:0"}
+    child = agent | {"trajectory_id": "run:1", "parent_trajectory_id": "run:0"}
+    rows = [ended(0, [1, 2], 128, agent), ended(2, [5], 64, child), ended(10, [1, 2, 3], 150, agent)]
+    old = [{"timestamp": 5, "event": each | {"schema": "dynamo.agent.trace.v1"}} for each in rows]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *old))
+    assert [(each.conversation, each.session, each.parent) for each in trace.requests] == [
+        *(("run:0", "run", None), ("run:1", "run", "run:0"), ("run:0", "run", None))
+    ]
+    assert [each.wait_s for each in trace.requests] == [None, None, 9.0]
+
+
 def test_payloads_alone_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", FIRST | {"event_type": "request_payload", "request": None})
     assert refusal(source).endswith("0 records skipped: events that are no request: 1 request_payload")
