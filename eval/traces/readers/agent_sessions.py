@@ -4,8 +4,8 @@ Source: callanjfox/kv-cache-tester ``traces/`` (Claude Code), ``build_traces_fro
 ai-dynamo/aiperf checks (``weka/trace_models.py``). ``t`` of a call is its start, in seconds from that of the session.
 ``t`` of a subagent is when the call that ran it ended, so it started ``duration_ms`` before; times within it count from
 its start, in some files from that of the session. One in the background (``async_launched``) has no duration, and the
-call that ran it ended when it started. Subagents run beside each other. ``hash_ids`` name blocks of
-``block_size`` tokens, within a session (``hash_id_scope: local``) or in all of them (``global``).
+call that ran it ended when it started. Subagents run beside each other. ``hash_ids`` name blocks of ``block_size``
+tokens, within a session (``hash_id_scope: local``) or in all of them (``global``).
 """
 
 from __future__ import annotations
