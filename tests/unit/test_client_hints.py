@@ -97,6 +97,7 @@ def test_a_retention_config_speaks_of_the_prompt_and_then_of_the_answer() -> Non
             {"token_start": 0, "token_end": 100, "priority": 100},
             {"token_start": 100, "token_end": None, "priority": 60, "duration_ms": 500},
             {"token_start": 2_000, "token_end": 3_000, "priority": 60},  # beyond the prompt: of nothing
+            {"token_start": PROMPT, "priority": 60},
         ],
         "decode_retention_priority": 5,
         "decode_duration_ms": 1e12,

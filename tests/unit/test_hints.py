@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from random import Random
 from typing import Any
 
 import pytest
 
 from radix_tlru import Config, EvictionOrder, Leaf
-from radix_tlru.hints.models import BANDS, DEAREST, HintedReturns, factor
+from radix_tlru.hints.models import DEAREST, factor
 from radix_tlru.hints.quota import SHARE, ClaimQuota
 from radix_tlru.hints.schema import HIGHEST, LONGEST_S, Hints, HintsError, Range
 from radix_tlru.learning.learner import Learner
-from radix_tlru.learning.records import Conversation, Turn
-from radix_tlru.learning.return_model import LearnedReturns, RecentTurns
-from radix_tlru.learning.turn_features import NOTHING_KNOWN
-from radix_tlru.policy.models import Group
+from radix_tlru.learning.records import Turn
 from tests.helpers.leaves import Leaves
 from tests.helpers.rules import InTurn
 from tests.helpers.turns import Words, told, turn
@@ -47,6 +43,7 @@ def nested(depth: int) -> Any:
         ({"retention": [{"priority": 101}]}, "tlru.retention[0].priority 101: must be a whole number from 0 to 100"),
         ({"retention": [{"start": 9, "end": 9, "priority": 1}]}, "tlru.retention[0].end 9: must be "),
         ({"retention": [{"priority": 1, "duration_s": 1e9}]}, "tlru.retention[0].duration_s 1000000000.0: must be "),
+        ({"retention": [{"priority": 1, "duration_s": None}]}, "tlru.retention[0].duration_s null: must be "),
         ({"retention": [{"priority": 1, "until": 4}]}, "tlru.retention[0] "),
         ({"next_prompt_tokens": "\n" * 200}, 'tlru.next_prompt_tokens "\\n\\n'),
         (nested(5_000), f"tlru {'[' * 77}...: must be an object with any of "),
@@ -155,32 +152,6 @@ def test_who_returns_soon_outlasts_younger_ones_for_no_longer_than_promised() ->
     assert longest == sorted(longest), "nobody is waited for longer than an hour"
 
 
-def test_who_returns_soon_gets_a_new_price_each_time_that_half_as_much_time_is_left() -> None:
-    returns, at, moves = HintedReturns(RecentTurns()), 0.0, []
-    leaf = Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0, hints=Hints(returns_in_s=100.0)))
-    while at < 200.0:
-        at = returns.group(leaf, at).expiry
-        moves.append(at)
-    assert moves == [*(100 - left for left in (64, 32, 16, 8, 4, 2, 1)), 200]
-
-
-def test_who_returns_soon_is_as_dear_as_the_time_left_says_but_four_times_as_dear_at_most() -> None:
-    returns = HintedReturns(RecentTurns())
-    now = 100.0  # turns, of a second each
-    returns.stamp(Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0)))
-    returns.stamp(Leaf(0, 64, 64, 0.0, Conversation(now, 2, 0, 64, 0, turn_index=now)))
-    rates = {}
-    for left in (1.5, 40.0, 300.0):
-        known = Conversation(61.0, 3, 0, 64, 0, turn_index=61.0, hints=Hints(returns_in_s=now - 61.0 + left))
-        leaf = Leaf(0, 64, 64, 0.0, known)
-        rates[left] = returns.rate(returns.group(leaf, now).number, 61.0, now)
-    # 39 turns ago: 1 / 40. The time left is rounded down to a power of 2.
-    assert rates == {1.5: pytest.approx(DEAREST / 40), 40.0: pytest.approx(1 / 32), 300.0: pytest.approx(1 / 40)}
-    known = Conversation(now - 1.0, 4, 0, 64, 0, turn_index=now - 1.0, hints=Hints(returns_in_s=1.5))
-    group = returns.group(Leaf(0, 64, 64, 0.0, known), now)
-    assert returns.rate(group.number, now - 1.0, now) == pytest.approx(1.0), "within a second, and less is not told"
-
-
 def test_priorities_make_tokens_up_to_four_times_as_dear_and_no_more() -> None:
     assert [factor(priority) for priority in (0, 35, 100)] == [0.0, 1.0, DEAREST]
     lines = Lines(LRU_LIKE, capacity=100_000)
@@ -234,53 +205,6 @@ def test_when_the_threshold_moves_the_leaves_of_a_shadow_of_lru_keep_their_price
     learner.use_threshold(2 * THRESHOLD)
     assert (order.policy.threshold, order.policy.returns) == (2 * THRESHOLD, before)
     assert len(order._pricings) == 1
-
-
-class Fresh(RecentTurns):
-    """Told from others for ten turns."""
-
-    __slots__ = ()
-
-    def group(self, leaf: Leaf, now: float) -> Group:
-        until = self.stamp(leaf) + 10.0
-        return Group(1, until) if now < until else Group(0, math.inf)
-
-
-def test_a_group_that_expires_in_turns_expires_in_seconds_at_the_pace_of_late() -> None:
-    returns = HintedReturns(Fresh())
-    seen = ((1, 100.0), (2, 105.0), (5, 120.0))  # 4 turns in 20 s
-    first, older, leaf = (
-        Leaf(0, 1_600, 1_600, 0.0, Conversation(stamp, 1, 0, 1_600, 0, turn_index=turn)) for turn, stamp in seen
-    )
-    for each in (first, leaf, older):  # time does not run backwards
-        assert returns.stamp(each) == each.conversation.stamp
-    assert returns.group(leaf, 120.0).expiry == 120.0 + 10 * 20 / 4
-    assert returns.group(leaf._replace(conversation=None), 120.0).expiry == 120.0 + 5 * 20 / 4, "from turn 0 to 10"
-
-
-def test_priorities_are_told_apart_in_eight_bands() -> None:
-    """However many priorities clients use, a decision compares no more groups than that."""
-    assert len(BANDS) == 8
-    returns = HintedReturns(RecentTurns())
-    groups, factors = set(), []
-    for priority in range(HIGHEST + 1):
-        known = Conversation(0.0, 1, 0, 1_600, 0)
-        known.hints = Hints(retention=(Range(0, None, priority, 60.0),))
-        groups.add(returns.group(Leaf(0, 1_600, 1_600, 0.0, known), 1.0).number)
-        factors.append(factor(priority))
-    assert len(groups) == len(BANDS) == len(set(factors))
-    assert factors == sorted(factors)
-    assert factor(40) == factor(35) == 1.0, "the nearest band"
-
-
-@pytest.mark.parametrize("priority", [12, 84])
-def test_a_lasting_group_of_a_leaf_with_a_priority_is_worth_what_is_asked_for(priority: int) -> None:
-    returns = HintedReturns(LearnedReturns())
-    hints = Hints(retention=(Range(0, None, priority, LONGEST_S),))
-    leaf = Leaf(0, 64, 64, 0.0, Conversation(0.0, 1, 0, 64, 0, features=NOTHING_KNOWN, hints=hints))
-    least = returns.rate(returns.group(leaf, 1.0).number, 0.0, 1.0) / 2
-    lasting = returns.lasting_group(leaf, 1.0, least)
-    assert returns.rate(lasting.number, 0.0, 1.0) >= least
 
 
 def test_a_range_is_taken_no_further_than_it_goes() -> None:
@@ -362,15 +286,25 @@ def test_what_a_prompt_leaves_out_counts_until_its_claim_ends() -> None:
     assert believed == [True, True, False, True]
 
 
+def test_of_a_context_that_is_left_in_part_only_the_rest_counts_beside_the_new_one() -> None:
+    claims, claim = ClaimQuota(capacity=10_000), Hints(returns_in_s=LONGEST_S)
+    assert claims.admit(claim, 1_000, 0.0, 1, repeated=0) == claim
+    assert claims.admit(claim, 1_000, 1.0, 1, repeated=600) == claim
+    # Claims may fill 2,500; 400 are left out, and 1,000 claimed anew.
+    assert claims.admit(claim, 1_101, 2.0, 2, repeated=0) == claim.without_claims()
+    assert claims.admit(claim, 1_100, 3.0, 2, repeated=0) == claim
+
+
 def test_a_claim_that_is_made_again_and_again_takes_little_memory_and_ends_all_the_same() -> None:
-    claims, held_s = ClaimQuota(capacity=10_000), 60.0
-    claim = Hints(retention=(Range(0, None, HIGHEST, held_s),))
+    claims, held_s = ClaimQuota(capacity=10_004), 60.0
+    claim, longer = (Hints(retention=(Range(0, None, HIGHEST, each),)) for each in (held_s, LONGEST_S))
+    assert claims.admit(longer, 1, 0.0, 5, repeated=0) == longer
     assert claims.admit(claim, 500, 0.0, 3, repeated=0) == claim
     for at in range(1_000):
         for conversation in (1, 2):
             assert claims.admit(claim, 1_000, at / 1_000, conversation, repeated=1_000) == claim
-        assert len(claims._expiries) <= 2 * 3 + 64 + 1
-    assert claims.admit(claim, 1_000, held_s, 4, repeated=0) == claim.without_claims(), "2,500 are all, and 500 free"
+        assert len(claims._expiries) <= 2 * 4 + 64 + 1
+    assert claims.admit(claim, 1_000, held_s, 4, repeated=0) == claim.without_claims(), "2,501 are all, and 500 free"
     assert claims.admit(claim, 2_500, held_s + 1.0, 4, repeated=0) == claim
 
 
