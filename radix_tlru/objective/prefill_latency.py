@@ -130,7 +130,7 @@ class PrefillTimes:
         if len(self._samples) < self.ENOUGH:
             return None
         groups = _join_until_rising(self._groups())
-        if len(groups) < 2 or groups[-1].tokens < self.SPREAD * groups[0].tokens:
+        if groups[-1].tokens < self.SPREAD * groups[0].tokens:
             return None
         usual = _UsualTimes(groups, self.SPREAD)
         slow = bisect_right(usual.times, ms / _STALLED)  # no p95 of a group below is more than twice the usual time

@@ -27,9 +27,9 @@ class Threshold:
 
     def follow(self, tokens: float) -> bool:
         """Move to ``tokens``, rounded down to a page. Returns False, and stays, if that is not worth it."""
-        bounded = min(max(tokens, self._lowest), self.HIGHEST)
+        bounded = max(min(tokens, self.HIGHEST), self._lowest)
         if abs(bounded - self.tokens) <= self.WORTH_IT * self.tokens:
             return False
         before = self.tokens
-        self.tokens = max(int(round(bounded, 6)) // self._page_size * self._page_size, self._lowest)
+        self.tokens = int(round(bounded, 6)) // self._page_size * self._page_size
         return self.tokens != before

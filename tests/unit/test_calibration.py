@@ -271,6 +271,36 @@ def test_how_late_prefills_are_is_asked_of_32_at_least(beside: int, late: float)
 
 
 @pytest.mark.parametrize(
+    ("groups", "ms", "tokens", "late"),
+    [
+        # 100 and 400 tokens take 40 ms: one group of 250. Below it: 40 − 20 ms are 75 tokens of 360 ms / 1,350.
+        ([(100, 40, 40), (400, 40, 40), (1_600, 400, 40)], 20, 175, 1),
+        # Two octaves: 1 ms a token from 400 to 1,600, however steep the last of them is; so from 100 to 400 ...
+        ([(100, 100, 40), (400, 400, 40), (800, 600, 40), (1_600, 1_600, 40)], 2_600, 2_600, 1),
+        # ... however steep the first one is. Four times as many tokens are just enough.
+        ([(100, 100, 40), (200, 300, 40), (400, 400, 40)], 50, 50, 1),
+        # Two of the largest are no group, three are.
+        ([(100, 100, 40), (400, 400, 40), (1_600, 800, 2)], 800, 800, 1),
+        ([(100, 100, 40), (400, 400, 40), (1_600, 800, 3)], 800, 1_600, 1),
+        # 8 of 40 of 1,600 tokens are late, so 400 take up to 600 ms: 400 ms are 3 / 5 of the way there from 100.
+        ([(100, 100, 40), (400, 400, 40), (1_600, 1_600, 32), (1_600, 2_400, 8)], 400, 280, 400 / 280),
+        # The line from 480 to 120 tokens is below 0 at 100, which are as quick a token as 120: 10 ms, and these 15.
+        ([(100, 15, 10), (120, 12, 30), (480, 480, 40)], 0.3, 120 - (12 - 0.2) / 1.3, 1.5),
+    ],
+)
+def test_how_many_tokens_a_time_is_follows_from_groups_of_a_size(
+    groups: list[tuple[int, float, int]], ms: float, tokens: float, late: float
+) -> None:
+    times = PrefillTimes()
+    for size, took_ms, count in groups:
+        for _ in range(count):
+            times.add(Sample(size, took_ms))
+    near = times.near(ms)
+    assert near is not None
+    assert (near.line.tokens(ms / near.late), near.late) == (pytest.approx(tokens), pytest.approx(late))
+
+
+@pytest.mark.parametrize(
     ("overhead", "left"),
     [
         (0.0, 120.0),
@@ -348,3 +378,16 @@ def test_an_estimate_is_what_19_of_20_prefills_meet_in_the_time_that_overhead_le
         assert estimate.line.alpha == pytest.approx(0.1)
         assert estimate.late == pytest.approx(1.5)
         assert estimate.overhead_ms == pytest.approx(10.0)
+
+
+def test_what_counts_are_prefills_of_the_time_that_is_left_not_of_the_whole_objective() -> None:
+    """0.1 ms a token up to 400, then 0.3; of 60 ms first tokens wait 30 for other things: the rest are 300 tokens."""
+    calibration = Calibration()
+    for number in range(3 * 32):
+        tokens, ms = ((100, 10.0), (400, 40.0), (1_600, 400.0))[number % 3]
+        name = str(number)
+        calibration.count_batch(PrefillBatch((name,), None, tokens, (FirstToken(name, ms + 30.0),)), ms)
+    estimate = calibration.estimate(60.0)
+    assert estimate is not None
+    assert estimate.tokens == pytest.approx(300.0)
+    assert estimate.line.alpha == pytest.approx(390 / 1_500), "of the groups around it"

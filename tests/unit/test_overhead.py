@@ -35,6 +35,15 @@ def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
     assert overhead.ms() == pytest.approx(8.0)
 
 
+def test_a_prompt_that_goes_on_is_remembered_though_many_came_since_it_began() -> None:
+    overhead = Overhead()
+    for name in ("long", *map(str, range(Overhead._UNREPORTED - 1)), "long", "one more"):
+        overhead.count_prefill([name], 40.0)
+    overhead.count_first_token(FirstToken("long", 85.0))
+    overhead.count_first_token(FirstToken("0", 45.0))  # the least recent
+    assert list(overhead._recent) == [5.0]
+
+
 def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
     overhead = Overhead()
     overhead.count_prefill(["a"], 40.0)
