@@ -65,12 +65,11 @@ def least(requests: int, threshold: int) -> Floats:
 
     Args:
         requests: of the trace.
-        threshold: ξ, tokens.
+        threshold: ξ, tokens; 1 or more.
     """
     few = max(requests / 100, 100.0)
-    tokens = threshold / 10
-    known = {"hit_ratio": 0.01, "violations": few, "tel": few * max(threshold, 1)}
-    return np.array([known.get(name, max(tokens, 1.0)) for name in METRICS])
+    known = {"hit_ratio": 0.01, "violations": few, "tel": few * threshold}
+    return np.array([known.get(name, threshold / 10) for name in METRICS])
 
 
 def changes(own: Floats, lru: Floats) -> Floats:

@@ -55,12 +55,13 @@ def test_a_draw_of_every_session_once_has_the_figures_of_the_trace(sample: Sampl
     assert once.tolist() == pytest.approx(figures_of(whole).tolist())
 
 
+@pytest.mark.parametrize("at_once", [7 * 500, 1])  # 7 resamples in a part; a trace longer than what is held at once
 def test_a_long_trace_is_resampled_in_parts_with_the_same_result(
-    sample: Sample, monkeypatch: pytest.MonkeyPatch
+    at_once: int, sample: Sample, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = draws(60)[:30]
     whole = percentiles(sample.uncached, sample.session, drawn, [0.5, 0.95])
-    monkeypatch.setattr("eval.compare.bootstrap._AT_ONCE", 7 * 500)
+    monkeypatch.setattr("eval.compare.bootstrap._AT_ONCE", at_once)
     assert percentiles(sample.uncached, sample.session, drawn, [0.5, 0.95]).tolist() == whole.tolist()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,7 @@ def test_more_is_worse_by_more_than_one_per_cent(metric: str, lru: float) -> Non
 def test_less_is_worse_for_the_hit_ratio() -> None:
     assert loss("hit_ratio", 0.45, 0.5) == pytest.approx(0.1)
     assert loss("hit_ratio", 0.55, 0.5) == pytest.approx(-0.1)
+    assert loss("hit_ratio", 0.0, 0.0001) == pytest.approx(0.01)  # 1 of 10,000 prompt tokens
 
 
 def test_where_lru_has_none_one_request_is_no_loss_and_two_are() -> None:
@@ -52,7 +55,7 @@ def test_a_change_is_relative_and_unknown_where_lru_has_nothing() -> None:
 
 
 def test_a_policy_that_is_never_worse_is_told_so() -> None:
-    better = [row("etlru", 1_000, tel=2_000_000), row("etlru", 2_000, p50=1_009)]  # p50: +0.9 %
+    better = [row("etlru", 1_000, tel=2_000_000), row("etlru", 2_000, p50=1_010)]  # p50: +1 %, not more
     _, found = verdicts([row("lru", 1_000), row("lru", 2_000), *better])
     assert found.losses == ()
     assert found.sentence == "etlru: never worse than lru (by more than 1 %, in any of 8 figures in any of 2 settings)."
@@ -68,6 +71,8 @@ def test_a_policy_that_is_worse_has_the_list_of_where_the_worst_first() -> None:
         ("violations", 0.4),
         ("hit_ratio", 0.02),
     ]
+    assert str(found.losses[2]).startswith("hit ratio −2.0")
+    assert ": 50.00 % → 49.00 % on chats".replace(" %", "\N{NARROW NO-BREAK SPACE}%") in str(found.losses[2])
     assert found.sentence.startswith(
         "tlru: worse than lru by more than 1 % in 2 of 3 settings "
         "(hit ratio 1, p50 1, over ξ 1; 3 of 3 beyond the sampling error). Worst: p50 +50.0"
@@ -79,10 +84,11 @@ def test_a_policy_that_is_worse_has_the_list_of_where_the_worst_first() -> None:
 
 def test_the_gap_is_a_mean_over_settings_that_have_one() -> None:
     lru = [row("lru", 1_000), row("lru", 2_000)]
-    optimum = [row("tail-belady", 1_000, tel=1_500_000), row("tail-belady", 2_000, tel=2_999_000)]
+    optimum = [row("tail-belady", 1_000, tel=2_969_000), row("tail-belady", 2_000, tel=2_970_000)]
     own = [row("etlru", 1_000, tel=2_700_000), row("etlru", 2_000, tel=3_300_000)]
     found = {each.policy: each for each in verdicts([*lru, *optimum, *own])}
-    assert found["etlru"].gap_closed == pytest.approx(own[0]["gap_closed"])  # at 2,000 hindsight saves nothing
+    assert found["etlru"].gap_closed == pytest.approx(own[0]["gap_closed"])  # at 2,000 hindsight saves no more than 1 %
+    assert found["tail-belady"].title == "tail-belady (oracle)"
 
 
 def test_a_mean_change_is_over_settings_in_which_lru_has_enough_for_a_ratio() -> None:
@@ -90,6 +96,22 @@ def test_a_mean_change_is_over_settings_in_which_lru_has_enough_for_a_ratio() ->
     own = [row("etlru", 1_000, violations=400), row("etlru", 2_000, violations=9)]
     _, found = verdicts([row("lru", 1_000), few, *own])
     assert found.mean_change("violations") == pytest.approx(-0.2)
+
+
+@pytest.mark.parametrize("other", [{"trace": "agents"}, {"threshold": 2_000}])
+def test_a_cell_is_compared_with_lru_on_the_same_trace_under_the_same_threshold(other: dict[str, Any]) -> None:
+    lru = row("lru", 1_000)
+    there = row("lru", 1_000, tel=9_000_000) | other | {"cell": "lru-there"}
+    (_, found) = verdicts([lru, there, row("etlru", 1_000)])
+    assert found.lru == (lru,)
+
+
+@pytest.mark.parametrize(("low", "certain"), [(0.0, 0), (0.001, 1)])
+def test_a_loss_is_certain_if_its_interval_has_no_zero(low: float, certain: int) -> None:
+    worse = row("tlru", 1_000, p50=1_500)
+    worse["against_lru"]["p50"][1:] = [low, 0.9]
+    _, found = verdicts([row("lru", 1_000), worse])
+    assert f"(p50 1; {certain} of 1 beyond the sampling error)" in found.sentence
 
 
 def test_a_loss_without_an_interval_is_not_called_certain() -> None:
