@@ -82,7 +82,7 @@ class ArcCache(TreeCache[_Block]):
     def _victim(self) -> _Block:
         above = self._once > self._target or (self._missed_of_often and self._once == self._target)
         queues = (self._once_leaves, self._often_leaves)
-        for queue in queues if self._once and above else reversed(queues):
+        for queue in queues if above else reversed(queues):
             block = queue.first()
             if block is not None:
                 return block

@@ -22,12 +22,28 @@ from tests.helpers.random_traces import branching, random_tree, single_blocks
 REFERENCES = {"arc": libcachesim.ARC, "s3-fifo": libcachesim.S3FIFO, "sieve": libcachesim.Sieve}
 
 
+def blocks(random: Random) -> list[int]:
+    """1,500 blocks, in turn such that are asked for much more often than others, scans, some again, and a few."""
+    ids: list[int] = []
+    scanned = 1_000
+    while len(ids) < 1_500:
+        what = random.random()
+        if what < 0.4:
+            ids += [int(random.paretovariate(0.6)) % 200 + 1 for _ in range(100)]
+        elif what < 0.7:
+            ids += range(scanned, scanned + 60)
+            scanned += random.choice([0, 0, 30, 60])
+        else:
+            first = random.randrange(200)
+            ids += [first + random.randrange(40) for _ in range(100)]
+    return ids
+
+
 @pytest.mark.parametrize("name", REFERENCES)
 def test_without_prefixes_a_rule_hits_what_its_reference_does(name: str) -> None:
     for seed in range(25):
         random = Random(seed)
-        # Some blocks are asked for much more often than others.
-        ids = [int(random.paretovariate(0.6)) % 200 + 1 for _ in range(1500)]
+        ids = blocks(random)
         capacity = random.randint(20, 100)  # libCacheSim has no S3-FIFO for less
         found = simulate(RULES[name](capacity, 1), single_blocks(ids))
         assert found == libcachesim_hits(REFERENCES[name], ids, capacity), f"{seed = }"
