@@ -77,6 +77,20 @@ def test_a_group_that_expires_in_turns_expires_in_seconds_at_the_pace_of_late() 
     assert returns.group(leaf, 1e18).expiry > 1e18, "later, though 50 s make no difference there"
 
 
+def test_conversations_that_have_ended_are_one_group_whoever_they_were() -> None:
+    returns, ended = HintedReturns(Fresh()), Hints(conversation_ends=True)
+    leaves = [
+        Leaf(0, 64, 64, 0.0, Conversation(turn, 1, 0, 64, 0, turn_index=turn, hints=hints))
+        for turn in (0.0, 50.0)
+        for hints in (None, ended)
+    ]
+    for leaf in leaves:
+        returns.stamp(leaf)
+    old, old_ended, fresh, fresh_ended = (returns.group(leaf, 50.0).number for leaf in leaves)
+    assert old_ended == fresh_ended
+    assert len({old, fresh, old_ended}) == 3
+
+
 def test_priorities_are_told_apart_in_eight_bands() -> None:
     """However many priorities clients use, a decision compares no more groups than that."""
     assert len(BANDS) == 8
