@@ -61,7 +61,6 @@ class NodeCache(PageCache):
             if done == hits:
                 for node in path[1:]:
                     node.hits += 1
-                self._use(path)
             if end > done:
                 path.append(self._append(path[-1], names[done:end]))
             done = end
@@ -112,7 +111,7 @@ class NodeCache(PageCache):
             parent = node.parent
             assert parent is not None, "the root is never offered"
             is_gone = parent.children.get(node.names[0]) is not node
-            if is_gone or node.children or node is self._locked or node.last_use != last_use:
+            if is_gone or node.children or node.last_use != last_use:
                 continue
             del parent.children[node.names[0]]
             self._cached.difference_update(node.names)

@@ -81,7 +81,7 @@ class TensorRTCache(TreeCache[_Block]):
     def _begin(self, request: Request, path: Sequence[_Block], names: Sequence[int]) -> None:
         while self._expiring and self._expiring[0][0] <= request.arrival_s:
             _, place, block = heappop(self._expiring)
-            if block.place == place and self._blocks.get(block.name) is block:
+            if block.place == place:
                 block.priority, block.duration_s = DEFAULT_PRIORITY, None
                 self._release(block)
                 self._offer(block)
@@ -108,8 +108,7 @@ class TensorRTCache(TreeCache[_Block]):
         block.place = block.priority, next(self._releases)
 
     def _offer(self, block: _Block) -> None:
-        if not block.children:
-            self._leaves.push(block)
+        self._leaves.push(block)
 
     def _victim(self) -> _Block:
         block = self._leaves.first()

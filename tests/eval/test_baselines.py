@@ -137,6 +137,14 @@ def test_a_priority_below_the_default_goes_first() -> None:
     assert simulate(TensorRTCache(6, retention=worthless), turns_of([*said, "def"]))[-1] == 2
 
 
+def test_a_hint_is_for_the_blocks_whose_first_token_it_names() -> None:
+    # Blocks of 4, three fit. Tokens 2 to 5 are the first of the second block alone: of "BBBB" at 100 and the newer
+    # "CCCC" at 35 the latter goes.
+    requests = turns_of(["AAAABBBB", "CCCC", "DDDD", "AAAABBBB"])
+    assert simulate(TensorRTCache(12, 4), requests)[-1] == 4
+    assert simulate(TensorRTCache(12, 4, [Retention(2, 6, 100)]), requests)[-1] == 8
+
+
 def test_hints_are_for_prompts_not_for_answers() -> None:
     # Capacity 4. "cd" was an answer: for "ef" it goes first though the hint is for the first 4 tokens.
     requests = branching(["abcd", "ef", "abcd"], [2, 2, 4], whole_messages=False)

@@ -155,6 +155,21 @@ def prompt_share(found: int, request: Request, page_size: int) -> int:
     return min(found, len(request.prompt) // page_size * page_size)
 
 
+def test_what_a_running_request_holds_is_given_back_though_another_context_has_split_it() -> None:
+    first, other, large = branching(["aabb", "aac", "dddddddddd"], [4, 3, 10], whole_messages=False)
+    cache = simulated_cache("lru", 10, threshold=1, next_prompt_estimate=0)
+    cache.request(first)
+    held = cache.hold(first)
+    cache.request(other)  # "aa" and "bb" are nodes of their own from here on
+    assert cache.held == 4
+    assert not cache.fits(large)
+    cache.release(held)
+    assert cache.held == 0
+    cache.request(large)
+    assert (cache.held_of(large.context), cache.held_of(first.context)) == (10, 0)
+    check_books(cache)
+
+
 def test_a_context_larger_than_the_pool_keeps_its_whole_history() -> None:
     """A's 2,500 tokens do not fit into 1,000, and its budget is still 2,500 + 200 - 2,048 = 652 of them."""
 

@@ -15,6 +15,7 @@ import pytest
 from eval.caches.baselines import BASELINES
 from eval.caches.futures import NEVER, Future, futures
 from eval.caches.knowledge import TraceKnowledge
+from eval.caches.models import Exponential, StepPrompt
 from eval.caches.policies import ORACLES, POLICIES, simulated_cache
 from eval.caches.real import RealCache
 from eval.caches.simulator import Cache, SimulatedCache, Span, simulate
@@ -104,10 +105,10 @@ def in_turn(*turns: tuple[int, int]) -> list[Request]:
 
 
 def test_threshold_lru_gives_up_short_conversations_first() -> None:
-    # Capacity 3,000. C needs 1,000 of A's 1,500 and B's 1,000: A is older, B is under 1,024.
-    requests = in_turn((0, 1500), (1, 1000), (2, 1500), (0, 10))
-    assert served("lru", requests, 3000)[-1] == 500
-    assert served("threshold-lru", requests, 3000)[-1] == 1500
+    # Capacity 3,000. C needs 547 of A's 1,024 and B's 1,023: A is older, B is under 1,024.
+    requests = in_turn((0, 1024), (1, 1023), (2, 1500), (0, 10))
+    assert served("lru", requests, 3000)[-1] == 1024 - 547
+    assert served("threshold-lru", requests, 3000)[-1] == 1024
 
 
 def test_end_aware_gives_up_first_what_has_ended_though_it_is_the_newest() -> None:
@@ -122,6 +123,23 @@ def test_length_aware_keeps_what_the_next_prompt_will_in_truth_need() -> None:
     requests = in_turn((0, 6), (1, 6), (2, 3), (0, 4), (1, 1))
     assert served("tlru", requests, 12, threshold=4)[3] == 6 - 3
     assert served("length-aware", requests, 12, threshold=4)[3] == 6
+
+
+def test_length_aware_takes_the_estimate_where_nothing_follows() -> None:
+    # ξ = 4, Q̂ = 3, capacity 12. B (6) is not followed: it needs 6 + 3 - 4 = 5. A (6) will add 1 and needs 3. C takes 1
+    # of B, then 2 of A.
+    requests = in_turn((1, 6), (0, 6), (2, 3), (0, 1))
+    assert served("length-aware", requests, 12, threshold=4, next_prompt_estimate=3)[-1] == 4
+
+
+def test_et_lru_with_given_rates_has_the_prompts_that_are_given() -> None:
+    given = StepPrompt((5, 1))
+    cache = policy_cache("etlru-given", in_turn((0, 5)), 10, prompts=given)
+    assert cache.order.policy.prompts is given
+
+
+def test_a_rate_that_has_nearly_ended_is_still_one() -> None:
+    assert Exponential(death_rate=1.0).rate(0, key=-1e6, now=0.0) > 0.0
 
 
 @pytest.mark.parametrize(("death_rate", "evicted"), [(0.1, "B"), (0.3, "A")])
@@ -164,13 +182,14 @@ def test_hindsight_knows_of_each_part_of_a_context_who_looks_it_up_next() -> Non
 
 def test_what_a_trace_says_of_returns_as_a_whole() -> None:
     # A returns after 2 s with 3 more tokens, then after 2 s with 5; B does not. 2 of 4 contexts return.
-    requests = in_turn((0, 4), (1, 4), (0, 3), (2, 1), (0, 5))
+    requests = conversations_in_line([Turn(0, 4, 2), Turn(1, 4, 0), Turn(0, 3, 1), Turn(2, 1, 0), Turn(0, 5, 0)])
     knowledge = TraceKnowledge(requests)
     assert knowledge.returns == [(3, 2.0), (5, 2.0)]
     assert knowledge.death_rate == pytest.approx((1 - 2 / 5) / 2.0)
     assert knowledge.next_prompts is not None
     assert knowledge.next_prompts.quantiles == (5, 4, 3)  # medians of eighths between 3 and 5, rounded
     assert TraceKnowledge(in_turn((0, 4))).next_prompts is None
+    assert StepPrompt.of([0, 800]).quantiles == (750, 650, 550, 450, 350, 250, 150, 50)
 
 
 # ---- bounds ----
