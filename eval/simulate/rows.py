@@ -23,6 +23,13 @@ from eval.traces import Trace
 CELLS, REFERENCES, TRACE, COMMANDS = "cells.jsonl", "references.jsonl", "trace.json", "commands.txt"
 
 
+_TOLD = (
+    *("return_rate", "thought_tokens", "ending", "closes", "input"),
+    *("session", "parent", "model", "category", "answer_s", "wait_s"),
+)
+"""Fields of a request that few traces tell."""
+
+
 class Rows:
     """A JSONL file with a name for each row. New rows are appended line by line.
 
@@ -91,13 +98,14 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
 
 
 def digest_of(trace: Trace) -> str:
-    """Sixteen characters that change with what policies see of the trace: times, lengths, conversations, prefixes."""
+    """Sixteen characters that change with what policies see of the trace: all of a request but its texts."""
     digest = hashlib.sha256()
     for request in trace.requests:
         known = request.arrival_s, request.prompt_tokens, request.output_tokens, request.conversation, request.stop
         # The last id of a path stands for all of it.
         paths = ((len(path), len(path.ids), *path.ids[-1:]) for path in (request.prompt, request.context))
-        digest.update(repr((*known, *paths)).encode())
+        told = ((name, value) for name in _TOLD if (value := getattr(request, name)))
+        digest.update(repr((*known, *paths, *told)).encode())
     return digest.hexdigest()[:16]
 
 

@@ -7,6 +7,7 @@ import random
 import resource
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,12 @@ import pyarrow.parquet
 import pytest
 
 from eval.__main__ import main
-from eval.simulate.rows import Rows
+from eval.simulate.rows import Rows, digest_of
 from eval.simulate.table import label
+from eval.traces import Trace
+from eval.traces.request import Path as TokenPath
+from eval.traces.request import Request
+from tests.helpers.random_traces import branching
 
 KEYS = {
     *("trace", "policy", "capacity", "threshold", "next_prompt_estimate", "page_size", "requests", "hit_ratio"),
@@ -350,6 +355,17 @@ def test_results_of_a_trace_with_other_prefixes_are_not_mixed_in(
     assert simulate(trace, tmp_path / "out", "--policy", "lru") == 0
     assert simulate(other, tmp_path / "out", "--policy", "lru") == 2
     assert "holds results of small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(Request) if field.name != "messages"])
+def test_a_digest_changes_with_each_field_that_policies_see(field: str) -> None:
+    first, last = branching(["ab", "abcd"], [1, 3], whole_messages=False)
+    told: dict[str, Any] = {"ending": (1, 0)}
+    for path in ("prompt", "context"):  # that end in another token
+        told[path] = TokenPath((*getattr(last, path).ids[:-1], 99), getattr(last, path).ends)
+    value = told.get(field, 7 if field.endswith(("_s", "_tokens", "_rate")) else "x")
+    changed = Trace("t", "f", [first, replace(last, **{field: value})])
+    assert digest_of(changed) != digest_of(Trace("t", "f", [first, last]))
 
 
 def test_without_ray_the_command_says_what_to_install(
