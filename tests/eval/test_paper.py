@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,10 @@ def test_milliseconds_become_tokens_by_the_line() -> None:
     assert timing.ms(600) == 50  # 20 + 0.05 · 600
     assert timing.tokens(50) == 600
     assert timing.ms(timing.tokens(51.02) + 1) > 51.02 >= timing.ms(timing.tokens(51.02))
+    assert Timing(0.1, 0.0, "given").tokens(0.3) == 3  # though 0.3 / 0.1 is less, as floats are
+    assert Timing(0.1, 10.0, "given", floor=5.0).corner == 0.0
+    with pytest.raises(TimingError, match=r"inf ms: must be a number of ms, and less than 2\^53 tokens take"):
+        timing.tokens(math.inf)
     with pytest.raises(TimingError, match=r"19 ms: cannot be met, a request without uncached tokens takes 20 ms"):
         timing.tokens(19)
     with pytest.raises(TimingError, match="alpha 0"):
