@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from eval.traces.request import Path, Request
 
@@ -74,6 +75,12 @@ def branching(contexts: Sequence[Sequence[int | str]], prompts: Sequence[int], w
         Request(float(number), None, path(tokens[:prompt]), path(tokens), prompt, len(tokens) - prompt)
         for number, (tokens, prompt) in enumerate(zip(ids, prompts, strict=True))
     ]
+
+
+def asked(said: list[tuple[str, dict[str, Any]]]) -> list[Request]:
+    """Requests a second apart, a letter a token, without answers, each with what else is known of it."""
+    requests = branching([text for text, _ in said], [len(text) for text, _ in said], whole_messages=False)
+    return [replace(request, **known) for request, (_, known) in zip(requests, said, strict=True)]
 
 
 def random_tree(

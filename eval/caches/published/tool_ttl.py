@@ -128,7 +128,7 @@ class ToolTtlCache(TreeCache[_Block]):
         path = self._pins.pop(conversation).path
         for block in path:
             block.pins -= 1
-        self._release([block for block in path if not block.pins])
+        self._release(path)
         for block in path:
             if self.may_go(block):
                 self._offer(block)

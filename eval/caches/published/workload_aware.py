@@ -39,7 +39,7 @@ class _Kind:
 
     def log_probability(self, age_s: float, life_s: float) -> float:
         """Log of the probability that a page unused for ``age_s`` is used within the next ``life_s``."""
-        rate = self.reuses / max(self.waits_s, 1e-9)
+        rate = self.reuses / self.waits_s
         return math.log(self.reuses / self.uses) - rate * age_s + math.log(-math.expm1(-rate * life_s))
 
 

@@ -1,8 +1,11 @@
-"""Rules that look at what a request is: workload-aware, Continuum's pins, SAECache's kinds of token."""
+"""Rules that look at what a request is: workload-aware, Continuum's pins."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter, defaultdict
 from dataclasses import replace
+from itertools import takewhile
 from random import Random
 from typing import Any
 
@@ -10,19 +13,12 @@ import pytest
 
 from eval.caches.baselines import RULES
 from eval.caches.published.token_kinds import TokenKindCache
-from eval.caches.published.tool_ttl import best_ttl_s
+from eval.caches.published.tool_ttl import ToolTtlCache, best_ttl_s
 from eval.caches.published.turns import Turns
 from eval.caches.published.workload_aware import WorkloadAwareCache
 from eval.caches.simulator import simulate
 from eval.traces.request import Path, Request
-from tests.helpers.random_traces import branching, random_tree
-
-
-def asked(said: list[tuple[str, dict[str, Any]]]) -> list[Request]:
-    """Requests a second apart, a letter a token, without answers, each with what else is known of it."""
-    requests = branching([text for text, _ in said], [len(text) for text, _ in said], whole_messages=False)
-    return [replace(request, **known) for request, (_, known) in zip(requests, said, strict=True)]
-
+from tests.helpers.random_traces import asked, branching, random_tree
 
 # ---- which turn a request is ----
 
@@ -44,6 +40,19 @@ def test_without_names_a_prompt_goes_on_with_the_longest_context_that_it_begins_
     requests = asked([("s", {}), ("sab", {}), ("sabc", {}), ("sad", {}), ("sx", {})])
     # "s" is gone on with by "sab", and "sab" by "sabc"; "sad" and "sx" then have nothing left to go on with.
     assert [number for number, _ in turns_of(requests)] == [1, 2, 3, 1, 1]
+
+
+def test_of_two_contexts_a_prompt_goes_on_with_the_longer_though_the_other_is_newer() -> None:
+    assert turns_of(asked([("sab", {}), ("s", {}), ("sabc", {})]))[-1] == (2, 2.0)
+
+
+def test_an_answer_is_nothing_that_a_prompt_begins_with() -> None:
+    assert turns_of(branching(["sab", "sab"], [3, 1], whole_messages=False)) == [(1, None), (1, None)]
+
+
+def test_an_answer_whose_end_is_not_known_took_20_ms_a_token() -> None:
+    c = {"conversation": "c"}
+    assert turns_of(asked([("c", {**c, "output_tokens": 50}), ("d", {}), ("cx", c)]))[-1] == (2, 1.0)
 
 
 def test_the_answer_that_was_not_cached_is_the_first_that_is_new_in_the_next_prompt() -> None:
@@ -88,6 +97,84 @@ def test_of_one_kind_the_least_recently_used_goes() -> None:
         capacity = random.randint(1, 30)
         found = simulate(RULES["workload-aware"](capacity, 1), requests)
         assert found == simulate(RULES["vllm"](capacity, 1), requests), f"{seed = }"
+
+
+def test_life_moves_a_thousandth_of_the_way_to_the_age_of_a_page_that_goes() -> None:
+    cache = WorkloadAwareCache(1, 1)
+    simulate(cache, asked([("a", {}), ("b", {"arrival_s": 10.0}), ("c", {"arrival_s": 110.0})]))
+    assert cache._life_s == pytest.approx((60.0 * 0.999 + 0.010) * 0.999 + 0.100)
+
+
+class LookAtEveryPage:
+    """The rule as the paper has it, at pages of a token: what a look at every page would evict."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.pages: dict[int, tuple[Any, float, int]] = {}  # kind, last use in s, and in which order they were used
+        self.parents: dict[int, int | None] = {}
+        self.ghosts: dict[int, tuple[Any, float, int]] = {}
+        self.uses: Counter[Any] = Counter()
+        self.waits_s: dict[Any, list[float]] = defaultdict(list)
+        self.turns: Counter[str | None] = Counter()
+        self.life_s, self.order = 60.0, 0
+
+    def request(self, request: Request) -> int:
+        now, path = request.arrival_s, request.context.ids[: self.capacity]
+        found = list(takewhile(self.pages.__contains__, path))
+        for name in found:
+            self._see_again(self.pages[name], now)
+        returned, ages_s = [], []
+        for name, parent in list(zip(path, (None, *path), strict=False))[len(found) :]:
+            returned += [self.ghosts.pop(name)] if name in self.ghosts else []
+            if len(self.pages) == self.capacity:
+                inner = {self.parents[each] for each in self.pages}
+                leaves = [each for each in self.pages if each not in inner and each not in path]
+                victim = min(leaves, key=lambda each: self._worth(self.pages[each], now))
+                ages_s.append(now - self.pages[victim][1])
+                self.ghosts[victim] = self.pages.pop(victim)
+                if len(self.ghosts) > 4 * self.capacity:
+                    del self.ghosts[next(iter(self.ghosts))]
+            self.pages[name], self.parents[name] = (None, now, 0), parent
+        self.turns[request.conversation] += 1
+        kind = request.category or request.input, min(self.turns[request.conversation], 10)
+        self.uses[kind] += len(path)
+        for page in returned:
+            self._see_again(page, now)
+        for age_s in ages_s:
+            self.life_s = 0.999 * self.life_s + 0.001 * age_s
+        for name in reversed(path):
+            self.order += 1
+            self.pages[name] = kind, now, self.order
+        return min(len(found), len(request.prompt))
+
+    def _see_again(self, page: tuple[Any, float, int], now: float) -> None:
+        self.waits_s[page[0]].append(now - page[1])
+
+    def _worth(self, page: tuple[Any, float, int], now: float) -> tuple[float, int]:
+        kind, last_s, order = page
+        reuses = 1 + len(self.waits_s[kind])
+        mean_s, age_s = (60.0 + sum(self.waits_s[kind])) / reuses, now - last_s
+        until = math.exp(-age_s / mean_s) - math.exp(-(age_s + max(self.life_s, 1.0)) / mean_s)
+        return reuses / (2 + self.uses[kind]) * until, order
+
+
+def test_workload_aware_evicts_what_a_look_at_every_page_would() -> None:
+    unlike_lru = 0
+    for seed in range(10):
+        random, at = Random(seed), 0.0
+        requests = []
+        for request in random_tree(random, longest=80, answers="abx"):
+            at += random.expovariate(0.2)
+            known: dict[str, Any] = {
+                "category": random.choice([None, "text"]),
+                "input": random.choice(["user", "tool"]),
+            }
+            requests.append(replace(request, arrival_s=at, conversation=random.choice("abc"), **known))
+        capacity = random.randint(2, 20)
+        found = simulate(RULES["workload-aware"](capacity, 1), requests)
+        assert found == simulate(LookAtEveryPage(capacity), requests), f"{seed = }"
+        unlike_lru += found != simulate(RULES["vllm"](capacity, 1), requests)
+    assert unlike_lru > 5
 
 
 # ---- rules with groups of pages ----
@@ -145,6 +232,8 @@ def test_the_leaf_that_goes_is_worth_least_of_all_leaves(kind: type[_WorkloadAwa
         ([1.0, 2.0, 3.0, 40.0], 20.0, 3.0),  # 0.25 · 20 − 1 = 4, 8, 12, −20
         ([1.0, 2.0, 3.0, 40.0], 200.0, 40.0),  # 49, 98, 147, 160
         ([30.0, 40.0], 20.0, 0.0),  # −20, −20
+        ([1.0, 60.0], 2.5, 1.0),  # 0.25, −57.5
+        ([10.0], 10.0, 0.0),  # 0: nothing is gained
     ],
 )
 def test_a_pin_lasts_for_the_wait_that_is_worth_most(waits_s: list[float], reload_s: float, ttl_s: float) -> None:
@@ -160,6 +249,14 @@ def test_a_context_whose_answer_calls_a_tool_stays_for_its_time_to_live() -> Non
     assert simulate(RULES["continuum"](4, 1), requests) == [0, 0, 0, 2]
 
 
+def test_the_time_to_live_begins_when_the_answer_ends() -> None:
+    # The answer of "ab" ends at 10 s. When "ef" comes at 5 s "ab" is pinned, and "cd" goes, though it came at 4 s.
+    tool = {"conversation": "t", "stop": "tool_calls", "answer_s": 10.0}
+    requests = asked([("ab", tool), *((said, {"arrival_s": at_s}) for at_s, said in ((4.0, "cd"), (5.0, "ef")))])
+    again = replace(requests[0], arrival_s=6.0)
+    assert simulate(RULES["continuum"](4, 1), [*requests, again])[-1] == 2
+
+
 def test_when_its_time_has_passed_a_context_is_as_if_just_used() -> None:
     # The pin of "ab" ends at 2 s, before "ef": "ab" is then younger than "cd", which goes; and then "gh" takes "ab".
     tool, plain = {"conversation": "t", "stop": "tool_calls", "answer_s": 0.0}, {"conversation": "u"}
@@ -169,10 +266,25 @@ def test_when_its_time_has_passed_a_context_is_as_if_just_used() -> None:
     assert simulate(RULES["continuum"](4, 1), requests)[-1] == 2
 
 
+def test_a_second_pin_holds_though_the_time_of_the_first_has_passed() -> None:
+    # "ab" is pinned at 0 s until 2 s, "abc" at 1 s until 3 s. At 2.5 s "zw" takes "xy", which came at 2 s.
+    tool = {"conversation": "t", "stop": "tool_calls", "answer_s": 0.0}
+    requests = asked([("ab", tool), ("abc", tool), ("xy", {}), ("zw", {"arrival_s": 2.5}), ("abc", tool)])
+    assert simulate(RULES["continuum"](5, 1), requests)[-1] == 3
+
+
 def test_if_all_is_pinned_the_conversation_goes_that_began_last() -> None:
     first, last = ({"conversation": name, "stop": "tool_calls", "answer_s": 60.0} for name in ("first", "last"))
-    requests = asked([("ab", first), ("cd", last), ("ef", {}), ("ab", first), ("cd", last)])
-    assert simulate(RULES["continuum"](4, 1), requests) == [0, 0, 0, 2, 0]
+    requests = asked([("ab", first), ("cd", last), ("ab", first), ("ef", {}), ("ab", first), ("cd", last)])
+    requests[3:] = [replace(request, arrival_s=request.arrival_s + 30.0) for request in requests[3:]]  # answers go on
+    assert simulate(RULES["continuum"](4, 1), requests) == [0, 0, 2, 0, 2, 0]
+
+
+def test_the_last_thousand_times_of_tools_are_known() -> None:
+    cache = ToolTtlCache(4, 1)
+    for wait_s in [50.0] * 500 + [3.0] * 1_000:
+        cache._learn(wait_s)
+    assert cache._sorted == [3.0] * 1_000
 
 
 def test_shared_pages_stay_pinned_until_the_last_pin_has_ended() -> None:
@@ -184,17 +296,21 @@ def test_shared_pages_stay_pinned_until_the_last_pin_has_ended() -> None:
     assert simulate(RULES["vllm"](4, 1), requests)[-1] < 2
 
 
-def test_the_times_of_tools_are_learned_from_a_hundred_on() -> None:
+@pytest.mark.parametrize(
+    ("said", "tokens", "found"), [("tool", 40_000, 40_000), ("tool", 20_000, 10_000), ("user", 40_000, 30_000)]
+)
+def test_the_times_of_tools_are_learned_from_a_hundred_on(said: str, tokens: int, found: int) -> None:
     # 100 tools took 3 s. A context of 40,000 tokens costs 3.9 s: 3.9 − 3 > 0, so it is pinned for 3 s. One of 20,000
     # tokens costs 1.95 s, less than the wait: it is not pinned. The 60,000 tokens that come then have 50,000 beside it.
-    pinned = {"stop": "tool_calls", "input": "tool", "answer_s": 0.0, "wait_s": 3.0}
+    # What users take is not learned: then the pin lasts for 2 s, and the first that is taken is of this context.
+    pinned = {"stop": "tool_calls", "input": said, "answer_s": 0.0, "wait_s": 3.0}
     learned = [one_page(number, 0.0, 1_000, conversation="t", **pinned) for number in range(101)]
-    for tokens, found in ((40_000, 40_000), (20_000, 10_000)):
-        context = [one_page(1000, 10.0, tokens, conversation="u", stop="tool_calls", answer_s=0.0)]
-        others = [one_page(2000, 12.0, 20_000), one_page(3000, 12.5, 40_000)]
-        again = [one_page(1000, 12.9, tokens, conversation="u")]
-        cache = RULES["continuum"](tokens + 50_000, 1_000)
-        assert simulate(cache, [*learned, *context, *others, *again])[-1] == found
+    context = [one_page(1000, 10.0, tokens, conversation="u", stop="tool_calls", answer_s=0.0)]
+    context = [replace(request, prompt_tokens=100, output_tokens=tokens - 100) for request in context]
+    others = [one_page(2000, 12.0, 20_000), one_page(3000, 12.5, 40_000)]
+    again = [one_page(1000, 12.9, tokens, conversation="u")]
+    cache = RULES["continuum"](tokens + 50_000, 1_000)
+    assert simulate(cache, [*learned, *context, *others, *again])[-1] == found
 
 
 def one_page(unit: int, arrival_s: float, tokens: int, conversation: str | None = None, **known: Any) -> Request:
@@ -213,47 +329,3 @@ def test_without_tools_continuum_is_lru(stop: Any) -> None:
         ]
         capacity = random.randint(1, 30)
         assert simulate(RULES["continuum"](capacity, 1), requests) == simulate(RULES["vllm"](capacity, 1), requests)
-
-
-# ---- SAECache ----
-
-
-def test_what_is_new_in_single_requests_goes_before_turns_of_chats() -> None:
-    # "ab", "abcd" is a chat: its second turn is in the queue of chats. "xy" is newer, but a single request's: it goes.
-    chat = {"conversation": "a"}
-    requests = asked([("ab", chat), ("abcd", chat), ("xy", {}), ("z", {}), ("abcd", chat)])
-    assert simulate(RULES["vllm"](6, 1), requests)[-1] == 3
-    assert simulate(RULES["saecache"](6, 1), requests)[-1] == 4
-
-
-def test_a_request_that_calls_a_tool_is_no_single_request() -> None:
-    agent = {"conversation": "a", "stop": "tool_calls"}
-    requests = asked([("ab", agent), ("xy", {}), ("z", {}), ("ab", agent)])
-    assert simulate(RULES["vllm"](4, 1), requests)[-1] == 1
-    assert simulate(RULES["saecache"](4, 1), requests)[-1] == 2
-
-
-def test_answers_go_first_until_a_prompt_repeats_them() -> None:
-    # "abcd" of an agent has the answer "cd". For "x" the answer gives up d, though "yz" of another agent is older.
-    other, agent = ({"conversation": name, "stop": "tool_calls"} for name in ("b", "a"))
-    requests = asked([("yz", other), ("abcd", agent), ("x", agent), ("yz", other)])
-    with_answer = replace(requests[1], prompt=Path(requests[1].prompt.ids[:2], range(1, 3)), prompt_tokens=2)
-    assert simulate(RULES["saecache"](6, 1), [requests[0], with_answer, *requests[2:]])[-1] == 2
-    assert simulate(RULES["saecache"](6, 1), requests)[-1] == 1
-
-
-def test_kinds_of_token_that_come_back_are_worth_more() -> None:
-    # What tools say is read again by up to nine turns, what users say by one.
-    requests, clock = [], 0.0
-    for number in range(600):
-        # Two agents in turn. One is fed by a tool and goes on for ten turns, the other by a user and ends after two.
-        for name, turns, said in (("tool", 10, "tool"), ("user", 2, "user")):
-            run, turn = divmod(number, turns)
-            ids = tuple(range((2 * run + (said == "tool")) * 100, (2 * run + (said == "tool")) * 100 + turn + 1))
-            path = Path(ids, range(1, turn + 2))
-            clock += 1.0
-            known: dict[str, Any] = {"input": said, "stop": "tool_calls", "answer_s": 0.0}
-            requests.append(Request(clock, f"{name} {run}", path, path, turn + 1, 0, **known))
-    cache: Any = RULES["saecache"](12, 1)
-    simulate(cache, requests)
-    assert cache.weights["tool"] > cache.weights["user"] > 1.0
