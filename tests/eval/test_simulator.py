@@ -170,6 +170,42 @@ def test_what_a_running_request_holds_is_given_back_though_another_context_has_s
     check_books(cache)
 
 
+def test_a_context_fits_beside_what_is_held_and_what_it_shares_with_that_counts_once() -> None:
+    # Capacity 10, "aabb" is held. "ee" is cached and held by nobody.
+    said = ["aabb", "aac", "ee", "eeffff", "eefffff", "aadddddd", "aaddddddd"]
+    first, *served, six, seven, eight, nine = branching(said, [len(text) for text in said], whole_messages=False)
+    cache = simulated_cache("lru", 10, threshold=1, next_prompt_estimate=0)
+    cache.request(first)
+    cache.hold(first)
+    for request in served:
+        cache.request(request)
+    assert [cache.fits(each) for each in (six, seven)] == [True, False]  # 4 + 6, 4 + 7
+    assert [cache.fits(each) for each in (eight, nine)] == [True, False]  # 4 + 8 - 2, 4 + 9 - 2
+
+
+def test_what_waits_is_used_in_the_order_in_which_it_is_looked_up() -> None:
+    said = ["aa", "bb", "cc", "dd", "ee"]
+    a, b, c, d, e = branching(said, [2] * 5, whole_messages=False)
+    cache = simulated_cache("lru", 6, threshold=1, next_prompt_estimate=0)
+    for request in (a, b, c):
+        cache.request(request)
+    cache.touch(b)
+    cache.touch(a)
+    for request, gone in ((d, c), (e, b)):
+        cache.request(request)
+        assert cache.held_of(gone.context) == 0
+    assert cache.held_of(a.context) == 2
+
+
+@pytest.mark.parametrize(("chunk", "resident"), [(1, 100), (30, 80)])
+def test_at_least_a_trim_chunk_is_evicted_at_a_time(chunk: int, resident: int) -> None:
+    # 10 of 60 tokens must go for 50 in a cache of 100; or 30.
+    cache = simulated_cache("lru", 100, threshold=1, next_prompt_estimate=0, trim_chunk=chunk)
+    for request in branching(["a" * 60, "b" * 50], [60, 50], whole_messages=True):
+        cache.request(request)
+    assert cache.resident == resident
+
+
 def test_a_context_larger_than_the_pool_keeps_its_whole_history() -> None:
     """A's 2,500 tokens do not fit into 1,000, and its budget is still 2,500 + 200 - 2,048 = 652 of them."""
 
