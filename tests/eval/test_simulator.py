@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -204,6 +205,17 @@ def test_at_least_a_trim_chunk_is_evicted_at_a_time(chunk: int, resident: int) -
     for request in branching(["a" * 60, "b" * 50], [60, 50], whole_messages=True):
         cache.request(request)
     assert cache.resident == resident
+
+
+def test_a_learner_is_told_of_a_turn_what_a_server_would_tell_it() -> None:
+    said = ["s" * 600 + "a" * 100, "s" * 600 + "b" * 200]
+    first, second = branching(said, [700, 750], whole_messages=True)
+    cache = simulated_cache("etlru", 10_000, threshold=2_048)
+    cache.request(first)
+    assert cache.request(replace(second, thought_tokens=30, session="task")) == 600
+    known = cache.known_of(second.context)
+    assert (known.shared_len, known.prompt_len, known.answer_len, known.thought_len) == (600, 750, 50, 30)
+    assert known.session is not None
 
 
 def test_a_context_larger_than_the_pool_keeps_its_whole_history() -> None:
