@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from eval.compare.changes import METRICS, changes, least, losses
+from eval.compare.table import cell_grids, summary
 from eval.compare.verdict import verdicts
 from tests.helpers.verdict_rows import LRU, THRESHOLD, row
 
@@ -125,3 +126,14 @@ def test_where_etlru_does_what_lru_does_it_is_said_why() -> None:
     _, tlru, etlru = verdicts([row("lru", 1_000), row("tlru", 1_000), row("etlru", 1_000)])
     assert tlru.sentence.endswith("No figure differs from lru.")
     assert etlru.sentence.endswith("It evicts as lru until it can show that it is better, for 250 requests at least.")
+
+
+def test_tables_count_settings_and_have_the_change_of_each_figure_but_lrus() -> None:
+    more = {"prefilled": 1_000, "working_set": 5_000, "gap_interval": None}
+    rows = [row("lru", 1_000) | more, row("tlru", 1_000, p50=1_500, violations=700) | more]
+    rows[1]["against_lru"]["p50"] = [0.5, 0.42, 0.58]
+    lru, tlru = summary(verdicts(rows)).rows
+    assert (tlru[:2], lru[1], lru[-1]) == (("tlru", "1 of 1"), "", "1.0 k")
+    (cells,) = cell_grids(rows, intervals=True)
+    shown = [each[cells.head.index("p50")] for each in cells.rows]
+    assert shown == ["1,000", "1,500\N{EM SPACE}+50\N{NARROW NO-BREAK SPACE}% (+42 to +58)"]
