@@ -200,11 +200,12 @@ def test_what_waits_is_used_in_the_order_in_which_it_is_looked_up() -> None:
 
 @pytest.mark.parametrize(("chunk", "resident"), [(1, 100), (30, 80)])
 def test_at_least_a_trim_chunk_is_evicted_at_a_time(chunk: int, resident: int) -> None:
-    # 10 of 60 tokens must go for 50 in a cache of 100; or 30.
-    cache = simulated_cache("lru", 100, threshold=1, next_prompt_estimate=0, trim_chunk=chunk)
-    for request in branching(["a" * 60, "b" * 50], [60, 50], whole_messages=True):
-        cache.request(request)
-    assert cache.resident == resident
+    # For 50 tokens in a cache of 100, 10 of 60 must go, or 30: of one context, or of twelve.
+    for said in (["a" * 60, "z" * 50], [*(letter * 5 for letter in "abcdefghijkl"), "z" * 50]):
+        cache = simulated_cache("lru", 100, threshold=1, next_prompt_estimate=0, trim_chunk=chunk)
+        for request in branching(said, [len(text) for text in said], whole_messages=True):
+            cache.request(request)
+        assert cache.resident == resident
 
 
 def test_a_learner_is_told_of_a_turn_what_a_server_would_tell_it() -> None:
