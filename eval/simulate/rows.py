@@ -15,19 +15,22 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from eval.traces import Trace
+from eval.traces.request import Request
 
 CELLS, REFERENCES, TRACE, COMMANDS = "cells.jsonl", "references.jsonl", "trace.json", "commands.txt"
 
-
-_TOLD = (
-    *("return_rate", "thought_tokens", "ending", "closes", "input"),
-    *("session", "parent", "model", "category", "answer_s", "wait_s"),
-)
-"""Fields of a request that few traces tell."""
+_FEW_TELL = {
+    field.name: field.default
+    for field in fields(Request)
+    if field.default is not MISSING
+    and field.name not in ("stop", "messages")  # most tell the first, none sees the other
+}
+"""Fields of a request that few traces tell, and what they are where none does."""
 
 
 class Rows:
@@ -104,7 +107,7 @@ def digest_of(trace: Trace) -> str:
         known = request.arrival_s, request.prompt_tokens, request.output_tokens, request.conversation, request.stop
         # The last id of a path stands for all of it.
         paths = ((len(path), len(path.ids), *path.ids[-1:]) for path in (request.prompt, request.context))
-        told = ((name, value) for name in _TOLD if (value := getattr(request, name)))
+        told = ((name, value) for name, untold in _FEW_TELL.items() if (value := getattr(request, name)) != untold)
         digest.update(repr((*known, *paths, *told)).encode())
     return digest.hexdigest()[:16]
 

@@ -360,7 +360,7 @@ def test_results_of_a_trace_with_other_prefixes_are_not_mixed_in(
 @pytest.mark.parametrize("field", [field.name for field in fields(Request) if field.name != "messages"])
 def test_a_digest_changes_with_each_field_that_policies_see(field: str) -> None:
     first, last = branching(["ab", "abcd"], [1, 3], whole_messages=False)
-    told: dict[str, Any] = {"ending": (1, 0)}
+    told: dict[str, Any] = {"ending": (1, 0), "wait_s": 0.0}
     for path in ("prompt", "context"):  # that end in another token
         told[path] = TokenPath((*getattr(last, path).ids[:-1], 99), getattr(last, path).ends)
     value = told.get(field, 7 if field.endswith(("_s", "_tokens", "_rate")) else "x")
