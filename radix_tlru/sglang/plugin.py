@@ -162,7 +162,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     config = carrier.config_of(context.server_args)
     if config is None:
         raise _selected_by_name()
-    batches.install(config, context.server_args.device)
+    batches.install(config, context.server_args)
     if config.explain:
         explain_hooks.install()
     if context.server_args.enable_custom_logit_processor:
@@ -174,7 +174,7 @@ def _create_cache(context: TreeCacheBuildContext) -> BasePrefixCache:
     if not config.dry_run:  # where SGLang's lru evicts on every rank, whatever fails
         ranks.install(cache.tail)
     tokenizer = getattr(context.tp_worker, "tokenizer", None)
-    cache.tail.call_tokens = call_tokens(context.server_args.tool_call_parser, tokenizer)
+    cache.tail.call_tokens = call_tokens(context.server_args, tokenizer)
     if hierarchical:  # as SGLang's own factory does
         cache.init_hicache(context.server_args, context.params)
         context.tp_worker.register_hicache_layer_transfer_counter(cache.cache_controller.layer_done_counter)

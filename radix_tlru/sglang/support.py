@@ -36,6 +36,7 @@ __all__ = [
     "page_size_of",
     "python_core_reason",
     "replicas_of",
+    "resolved",
 ]
 
 TOKENIZER_WORKERS = "get_tokenizer_worker_class"
@@ -169,19 +170,25 @@ def _refusals(server_args: ServerArgs, config: Config) -> Iterator[tuple[str, st
 def replicas_of(server_args: ServerArgs) -> int:
     """Caches among which requests are divided: replicas of the model, or groups of data-parallel attention."""
     # Without a field of its own the second is among the replicas.
-    return int(server_args.dp_size * getattr(server_args, "attn_dp_size", 1))
+    decided = resolved(server_args)
+    return int(decided.dp_size * getattr(decided, "attn_dp_size", 1))
 
 
 def page_size_of(server_args: ServerArgs) -> int:
     """Tokens of a page, as SGLang has decided so far; 1 if nothing was said."""
+    return int(resolved(server_args).page_size or 1)
+
+
+def resolved(server_args: ServerArgs) -> Any:
+    """The same arguments as SGLang has decided so far; their own fields stay as the operator gave them (None, auto)."""
     from sglang.srt.arg_groups.model_override_base import resolving_view
 
-    return int(resolving_view(server_args).page_size or 1)
+    return resolving_view(server_args)
 
 
 def check_model(server_args: ServerArgs, config: Config) -> None:
     """Raise ConfigError for a model whose cache would not follow the order. Its weights are not loaded yet."""
-    from sglang.srt.arg_groups.model_override_base import model_config_of, resolving_view
+    from sglang.srt.arg_groups.model_override_base import model_config_of
     from sglang.srt.hardware_backend.mlx.runtime import use_mlx
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
@@ -190,7 +197,7 @@ def check_model(server_args: ServerArgs, config: Config) -> None:
     is_hybrid = model.is_hybrid_swa or is_stateful
     refusals = {
         "--disable-radix-cache, which SGLang chose for this model, or for another flag, as it logged": (
-            resolving_view(server_args).disable_radix_cache
+            resolved(server_args).disable_radix_cache
         ),
         "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
         f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),

@@ -13,11 +13,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sglang.srt.arg_groups.serving_hook import handle_missing_default_values
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req, ScheduleBatch
 from sglang.srt.managers.utils import HEALTH_CHECK_RID_PREFIX
 from sglang.srt.model_executor.forward_batch_info import ForwardMode
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.server_args import ServerArgs
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.objective.calibration import EVERY, PrefillBatch
@@ -240,16 +242,23 @@ def test_in_stages_a_batch_takes_until_the_last_stage_is_done() -> None:
     assert watch.batch_ms(2, launched=10.05, now=10.15, in_step=True) == ms(100)
 
 
-@pytest.mark.parametrize(("device", "needed"), [("cpu", "no_such_launch"), ("cuda", "no_such_step")])
+@pytest.mark.parametrize(
+    ("device", "needed"), [("cpu", "no_such_launch"), ("cpu:0", "no_such_launch"), ("cuda", "no_such_step")]
+)
 def test_an_sglang_whose_prefills_cannot_be_timed_is_refused(
     device: str, needed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That a batch was launched is of interest only where it is done then: each token waits for a hook."""
+    """That a batch was launched is of interest only where it is done then: each token waits for a hook.
+
+    Which device it is, SGLang decides; the flag may name one of several, or none.
+    """
+    record = ServerArgs(model_path="dummy", device=device)
+    handle_missing_default_values(record)
     gone = [f"sglang.srt.managers.scheduler.Scheduler.{name}" for name in ("no_such_launch", "no_such_step")]
     monkeypatch.setattr("radix_tlru.sglang.scheduler.batches.HOOKED", gone)
     try:
         with pytest.raises(ConfigError, match=f"--tlru-ttft-slo: prefill cannot be timed, .*{needed}"):
-            install(Config(), device)
+            install(Config(), record)
         assert sum(name in HookRegistry._hooks for name in gone) == 1
     finally:
         for name in gone:

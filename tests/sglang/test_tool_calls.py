@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from pathlib import Path
 from typing import Any
 
 import pytest
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, FINISH_LENGTH, FINISH_MATCHED_TOKEN
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.parser.template_detection import resolve_auto_parsers
+from sglang.srt.server_args import ServerArgs
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -25,6 +28,11 @@ def tokenizer(*added: str) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=words)
 
 
+def told(parser: str | None, of: Any) -> tuple[int, ...]:
+    """By a server with that ``--tool-call-parser``."""
+    return call_tokens(ServerArgs(model_path="dummy", tool_call_parser=parser), of)
+
+
 @pytest.mark.parametrize(
     ("parser", "marker"),
     [
@@ -39,14 +47,30 @@ def tokenizer(*added: str) -> Any:
     ],
 )
 def test_the_parser_says_which_token_begins_a_call(parser: str, marker: str) -> None:
-    assert call_tokens(parser, tokenizer(END, marker, "<think>")) == (2,)
+    assert told(parser, tokenizer(END, marker, "<think>")) == (2,)
+
+
+def test_a_parser_that_sglang_finds_out_says_it_as_one_that_was_named(tmp_path: Path) -> None:
+    """From the chat template. The flag itself stays auto."""
+    template = tmp_path / "template.jinja"
+    template.write_text(
+        "{% for message in messages %}{{ message.content }}{% endfor %}<|tool_call_start|><|tool_call_end|>"
+    )
+    of = tokenizer(END, "<|tool_call_start|>", "<|tool_call_end|>")
+    of.save_pretrained(tmp_path)
+    record = ServerArgs(
+        model_path="dummy", tokenizer_path=str(tmp_path), chat_template=str(template), tool_call_parser="auto"
+    )
+    resolve_auto_parsers(record)
+    assert record.tool_call_parser == "auto"
+    assert call_tokens(record, of) == (2,)
 
 
 def test_where_no_token_begins_a_call_none_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    assert call_tokens("pythonic", tokenizer(END, "<tool_call>")) == (), "a call is a list of Python calls"
-    assert call_tokens(None, tokenizer(END, "<tool_call>")) == call_tokens("hermes", None) == ()
+    assert told("pythonic", tokenizer(END, "<tool_call>")) == (), "a call is a list of Python calls"
+    assert told(None, tokenizer(END, "<tool_call>")) == told("hermes", None) == ()
     assert not caplog.records
-    assert call_tokens("response_template", tokenizer(END)) == (), "the tokenizer has to hold the template"
+    assert told("response_template", tokenizer(END)) == (), "the tokenizer has to hold the template"
     assert "--tool-call-parser response_template cannot say" in caplog.text
 
 

@@ -11,22 +11,28 @@ to tell (:mod:`~radix_tlru.learning.endings`).
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sglang.srt.function_call.function_call_parser import FunctionCallParser
+
+from radix_tlru.sglang.support import resolved
+
+if TYPE_CHECKING:
+    from sglang.srt.server_args import ServerArgs
 
 __all__ = ["call_tokens"]
 
 logger = logging.getLogger(__name__)
 
 
-def call_tokens(parser: str | None, tokenizer: Any) -> tuple[int, ...]:
-    """The ids of tokens that the parser takes for the beginning of a call; none where nobody can tell.
+def call_tokens(server_args: ServerArgs, tokenizer: Any) -> tuple[int, ...]:
+    """The ids of tokens that the server's parser takes for the beginning of a call; none where nobody can tell.
 
     Args:
-        parser: name of one of SGLang's; None: the server parses no calls.
+        server_args: of the server. Which parser ``auto`` is, SGLang has found out by then.
         tokenizer: of the model; None: the server has none.
     """
+    parser: str | None = resolved(server_args).tool_call_parser
     if parser is None or tokenizer is None:
         return ()
     try:

@@ -19,9 +19,12 @@ from radix_tlru.objective.calibration import PrefillBatch
 from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.requests.metadata import first_tokens_of
 from radix_tlru.sglang.scheduler.live_threshold import LiveThreshold
+from radix_tlru.sglang.support import resolved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sglang.srt.server_args import ServerArgs
 
 __all__ = ["HOOKED", "batch_launched", "batch_processed", "install", "prefill_of", "server_idle", "sleep_wanted"]
 
@@ -36,15 +39,15 @@ _IN_STEP = "cpu"
 """The device that computes in step with the host, as a scheduler names it."""
 
 
-def install(config: Config, device: str) -> None:
-    """Put the hooks in place that a cache with that configuration needs on such a device, once in a process.
+def install(config: Config, server_args: ServerArgs) -> None:
+    """Put the hooks in place that a cache with that configuration needs on such a server, once in a process.
 
     Raises:
         ConfigError: this SGLang does not take them.
     """
     if not config.is_pinned:
         without = f"{FLAGS['ttft_slo_ms']}: prefill cannot be timed"
-        if device == _IN_STEP:
+        if resolved(server_args).device == _IN_STEP:
             hook(HOOKED[0], batch_launched, without)
         hook(HOOKED[1], batch_processed, without, "around")
     elif config.policy != "lru":
