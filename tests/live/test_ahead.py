@@ -10,11 +10,12 @@ from typing import Any
 import openai
 import pytest
 import requests
+from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
 from eval.live.server import Server, cpu_flags
 from radix_tlru.tools.scrape import Ahead, Snapshot, read
 from tests.helpers.models import small_model
-from tests.helpers.plugins import write_plugin
+from tests.helpers.plugins import slow, write_plugin
 
 pytestmark = pytest.mark.live
 
@@ -22,18 +23,21 @@ HINT = {"nvext": {"agent_hints": {"speculative_prefill": True}}}
 HEADER = {"X-TLRU": json.dumps(HINT)}
 ANSWER = 200  # tokens
 
+CHUNK, PER_TOKEN_MS = 64, 1.0  # so that what is prefilled for an answer takes some 200 ms, in 4 chunks
+
 IMPATIENT = """
-def register():
     from radix_tlru.sglang.requests import ahead
-    ahead.PATIENCE_S = 0.5
+    ahead.PATIENCE_S = 2.0
 """
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     # Of random weights answers are no text that would be tokenized as it was written: next prompts do not repeat them.
-    given = [*cpu_flags(small_model(), 16_000), "--radix-eviction", "etlru", "--tlru-prefill-ahead"]
-    environment = {"PYTHONPATH": write_plugin(tmp_path_factory.mktemp("impatient"), IMPATIENT)}
+    ours = ("--radix-eviction", "etlru", "--tlru-prefill-ahead")
+    other = ("--enable-custom-logit-processor", "--chunked-prefill-size", f"{CHUNK}")
+    plugin = write_plugin(tmp_path_factory.mktemp("impatient"), slow(PER_TOKEN_MS) + IMPATIENT)
+    given, environment = [*cpu_flags(small_model(), 16_000), *ours, *other], {"PYTHONPATH": plugin}
     with Server(given, name="test-ahead", environment=environment, grace_s=0) as server:
         yield server
 
@@ -123,6 +127,56 @@ def test_of_several_answers_nobody_knows_which_the_next_prompt_will_have(server:
         answered(client, begun(number), extra_body=HINT, n=answers)
     wait_for(server, "done", before["done"] + 1)
     assert sum(prefilled(server).answers.values()) == sum(before.values()) + 1
+
+
+@pytest.mark.parametrize(
+    ("number", "body"),
+    [(30, {"continue_final_message": True}), (31, {"input_ids": [*range(32, 90)]})],
+    ids=["its answer goes on with the last message", "it is sent as tokens"],
+)
+def test_nothing_is_prefilled_for_a_chat_whose_next_prompt_is_not_known(
+    server: Server, client: openai.OpenAI, number: int, body: dict[str, Any]
+) -> None:
+    before = prefilled(server).answers
+    messages = [*begun(number), {"role": "assistant", "content": "Well, "}]
+    answered(client, messages, extra_body={**HINT, **body})
+    answered(client, begun(number + 10), extra_body=HINT)
+    wait_for(server, "done", before.get("done", 0.0) + 1)
+    assert sum(prefilled(server).answers.values()) == sum(before.values()) + 1
+
+
+def test_chats_of_anthropics_clients_are_left_alone_streamed_or_not(server: Server, client: openai.OpenAI) -> None:
+    before = prefilled(server).answers
+    for number, streams in ((50, False), (51, True)):
+        asked = {"model": "default", "messages": begun(number), "max_tokens": 8, "stream": streams, **HINT}
+        assert requests.post(f"{server.base_url}/v1/messages", json=asked, timeout=60).ok
+    answered(client, begun(52), extra_body=HINT)
+    wait_for(server, "done", before.get("done", 0.0) + 1)
+    assert sum(prefilled(server).answers.values()) == sum(before.values()) + 1
+
+
+def test_what_a_client_has_done_to_its_answer_is_not_done_to_what_is_prefilled(
+    server: Server, client: openai.OpenAI
+) -> None:
+    """SGLang calls a processor for all requests of a batch that samples, and its own reads the client's parameters.
+
+    What is prefilled ahead is not sampled alone. Here others come while it is, and are in the batch of its last chunk.
+    """
+    before = prefilled(server).answers
+    messages = begun(60)
+    processor = {
+        "custom_logit_processor": DisallowedTokensLogitsProcessor().to_str(),
+        "custom_params": {"token_ids": [1, 2, 3]},
+    }
+    answer = answered(client, messages, extra_body={**HINT, **processor})
+    while prefilled(server).answers == before:
+        time.sleep(0.05)  # a moment in which no request is in flight
+        asked = {"input_ids": [60], "sampling_params": {"max_new_tokens": 1}}
+        assert requests.post(f"{server.base_url}/generate", json=asked, timeout=60).ok
+    assert prefilled(server).answers["done"] == before.get("done", 0.0) + 1
+    cached, known = next_prompt(client, server, messages, answer)
+    assert cached >= known > ANSWER
+    assert server.alive()
 
 
 def test_nothing_is_prefilled_while_others_are_served(server: Server, client: openai.OpenAI) -> None:

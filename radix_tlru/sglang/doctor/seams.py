@@ -73,8 +73,7 @@ SEAMS = (
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager.generate_request", "request"),
     ("sglang.srt.managers.tokenizer_manager:TokenizerManager._set_default_priority", "obj"),
     ("sglang.srt.entrypoints.http_server:_wait_and_warmup", "server_args"),
-    (f"{_CHATS}._handle_non_streaming_request", "raw_request"),
-    (f"{_CHATS}._handle_streaming_request", "raw_request"),
+    (f"{_CHATS}.handle_request", "raw_request"),
     (f"{_CHATS}._convert_to_internal_request", "request"),
 )
 

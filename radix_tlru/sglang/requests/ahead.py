@@ -29,10 +29,9 @@ from radix_tlru.sglang.requests.metadata import hints_of, made_ahead
 
 __all__ = ["HOOKED", "PATIENCE_S", "install"]
 
-_CHATS = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat"
-
-HOOKED = (f"{_CHATS}._handle_non_streaming_request", f"{_CHATS}._handle_streaming_request")
-"""Methods of SGLang that are hooked: they answer the requests of ``/v1/chat/completions``."""
+HOOKED = "sglang.srt.entrypoints.openai.serving_chat.OpenAIServingChat.handle_request"
+"""Method of SGLang that is hooked: it answers the requests of ``/v1/chat/completions``. Those of ``/v1/messages``, of
+clients that repeat thoughts in the next prompt, go to other methods of its class."""
 
 PATIENCE_S = 60.0
 """For which it is waited that no request is in flight; then nothing is prefilled for that answer."""
@@ -42,6 +41,8 @@ _MOST_WAITING = 64  # answers for which is waited; nothing is prefilled for a fu
 _NEXT = ("Yes", "no")  # next messages that have nothing in common
 _ENDS = ("stop", "length")  # of answers behind which the user speaks: thoughts before a call of a tool mostly stay
 _LOWEST = 1 << 30  # priority
+_MEDIA = ("image_data", "video_data", "audio_data")
+_KEPT_APART = ("lora_path", "cache_salt", "extra_key")  # fields of a request by which the cache keeps prefixes apart
 
 logger = logging.getLogger(__name__)
 
@@ -52,26 +53,19 @@ def install() -> None:
     """Have what comes next prefilled in this process, for requests that say so.
 
     Raises:
-        ConfigError: this SGLang does not take the hooks.
+        ConfigError: this SGLang does not take the hook.
     """
-    hook(HOOKED[0], after_answer, f"{FLAGS['prefill_ahead']}: answers are not seen", "around")
-    hook(HOOKED[1], after_stream, f"{FLAGS['prefill_ahead']}: answers are not seen", "around")
+    hook(HOOKED, after_answer, f"{FLAGS['prefill_ahead']}: answers are not seen", "around")
 
 
-async def after_answer(original: Callable[..., Any], serving: Any, adapted: Any, request: Any, raw_request: Any) -> Any:
-    """Around the method that answers a chat in one piece."""
-    reply = await original(serving, adapted, request, raw_request)
-    choices = getattr(reply, "choices", None)  # an error has none
-    if choices and _is_asked_for(request, raw_request) and choices[0].finish_reason in _ENDS:
+async def after_answer(original: Callable[..., Any], serving: Any, request: Any, raw_request: Any) -> Any:
+    """Around the method that answers a chat, in one piece or as a stream."""
+    reply = await original(serving, request, raw_request)
+    choices, stream = getattr(reply, "choices", None), getattr(reply, "body_iterator", None)  # an error has neither
+    if stream is not None and _is_asked_for(request, raw_request):
+        reply.body_iterator = _read_along(stream, serving, request)
+    elif choices and _is_asked_for(request, raw_request) and choices[0].finish_reason in _ENDS:
         _begin(serving, request, choices[0].message.content)
-    return reply
-
-
-async def after_stream(original: Callable[..., Any], serving: Any, adapted: Any, request: Any, raw_request: Any) -> Any:
-    """Around the method that streams the answer to a chat."""
-    reply = await original(serving, adapted, request, raw_request)
-    if hasattr(reply, "body_iterator") and _is_asked_for(request, raw_request):
-        reply.body_iterator = _read_along(reply.body_iterator, serving, request)
     return reply
 
 
@@ -96,8 +90,13 @@ def _choices_of(chunk: Any) -> list[Mapping[str, Any]]:
 
 
 def _is_asked_for(request: Any, raw_request: Any) -> bool:
-    """Whether the request, which has been answered, wants it, and one answer only."""
-    return request.n == 1 and asks_for_prefill(hints_of(request.custom_params or {}, raw_request))
+    """Whether the request, which has been answered, wants it, and one answer only, which ends a message.
+
+    The next prompt of a chat that is sent as tokens, or whose answer goes on with its last message, is not known.
+    """
+    if request.n != 1 or request.continue_final_message or request.input_ids is not None:
+        return False
+    return asks_for_prefill(hints_of(request.custom_params or {}, raw_request))
 
 
 def _begin(serving: Any, request: Any, answer: str | None) -> None:
@@ -130,29 +129,32 @@ async def _prefill(serving: Any, request: Any, answer: str) -> None:
 
 
 def _next_request(serving: Any, request: Any, answer: str) -> Any:
-    """A request for no token, for what the next prompt begins with whatever the user says."""
+    """A request for no token, for what the next prompt begins with whatever the user says.
+
+    Of the client's request it has what the cache keeps apart, and nothing that works on an answer.
+    """
+    from sglang.srt.managers.io_struct import GenerateReqInput
+
     rendered = [_rendered(serving, request, answer, message) for message in _NEXT]
     first, second = (each.input_ids for each in rendered)
-    if not isinstance(first, list) or not isinstance(second, list):
+    if not (isinstance(first, list) and isinstance(second, list)) or any(getattr(rendered[0], it) for it in _MEDIA):
         raise ValueError("prompts that are not of text alone are not known as tokens")
-    wanted = rendered[0]
-    wanted.input_ids = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))]
-    wanted.sampling_params = {"max_new_tokens": 0, "temperature": 0.0}
-    server_args = serving.tokenizer_manager.server_args
-    wanted.priority = None
+    priority, server_args = None, serving.tokenizer_manager.server_args
     if server_args.enable_priority_scheduling:
-        wanted.priority = _LOWEST if server_args.schedule_low_priority_values_first else -_LOWEST
-    return wanted
+        priority = _LOWEST if server_args.schedule_low_priority_values_first else -_LOWEST
+    return GenerateReqInput(
+        input_ids=[one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))],
+        sampling_params={"max_new_tokens": 0, "temperature": 0.0},
+        priority=priority,
+        **{field: getattr(rendered[0], field) for field in _KEPT_APART},
+    )
 
 
 def _rendered(serving: Any, request: Any, answer: str, message: str) -> Any:
-    """The request that the client would send next, as SGLang hands it on."""
+    """The request that the client would send next, as SGLang hands it on; of it the prompt is of interest."""
     said = [{"role": "assistant", "content": answer}, {"role": "user", "content": message}]
     asked = request.model_copy(deep=True)
     asked.messages = [*asked.messages, *type(request)(model=request.model, messages=said).messages]
-    for field in ("rid", "session_id", "custom_params", "response_format"):
-        setattr(asked, field, None)
-    asked.stream = asked.logprobs = False
     wanted, _ = serving._convert_to_internal_request(asked)
     return wanted
 
