@@ -230,10 +230,10 @@ def _calibrated(args: argparse.Namespace, model: Path) -> Timing:
     """
     path: Path = args.out / "timing.json"
     on: dict[str, object] = {"device": args.device, "model": str(model), "pool": args.pool, "page_size": args.page_size}
-    if args.extra:
-        on["extra"] = shlex.join(args.extra)
+    on |= {"extra": shlex.join(args.extra), "lengths": args.lengths}
     if path.is_file():
-        timing, known = read_timing(path), json.loads(path.read_bytes())
+        untold = {"extra": "", "lengths": list(LENGTHS)}  # what they were where a file does not say
+        timing, known = read_timing(path), untold | json.loads(path.read_bytes())
         for name, now in on.items():
             if known.get(name) != now:
                 raise ValueError(f"{path}: measured with {name} {known.get(name)!r}, not {now!r}; give another --out")

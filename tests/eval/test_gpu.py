@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -65,6 +66,26 @@ def test_a_second_run_takes_the_line_of_the_first(
     assert [text.count("ξ = 1,900") for text in printed] == [1, 1]
     assert main(flags(tmp_path, pool="7000")) == 2
     assert "timing.json: measured with pool 6000, not 7000; give another --out" in capsys.readouterr().err
+
+
+def test_a_line_that_was_measured_otherwise_is_not_gone_on_with(
+    measured: list[Timing], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decoded(tmp_path, *BOTH)
+    by = ["--lengths", "64", "128", "256"]
+    assert main([*flags(tmp_path), *by]) == main([*flags(tmp_path), *by]) == 0
+    capsys.readouterr()
+    assert main(flags(tmp_path)) == 2
+    assert "timing.json: measured with lengths [64, 128, 256], not [" in capsys.readouterr().err
+    facts = json.loads((tmp_path / "timing.json").read_text())
+    del facts["lengths"], facts["extra"]  # as 0.1.0 wrote them, by what it was not told
+    (tmp_path / "timing.json").write_text(json.dumps(facts))
+    assert main(flags(tmp_path)) == 0
+    assert main([*flags(tmp_path), *by]) == 2
+    assert "not [64, 128, 256]; give another --out" in capsys.readouterr().err
+    assert main([*flags(tmp_path), "--extra=--enable-lora"]) == 2
+    assert "timing.json: measured with extra '', not '--enable-lora'; give another --out" in capsys.readouterr().err
+    assert len(measured) == 1
 
 
 @pytest.mark.parametrize("there", [(), ("stock lru",), ("radix-tlru",)])
