@@ -154,6 +154,16 @@ def test_a_request_stays_for_its_prefill_and_its_answer() -> None:
     assert routed.sent == [[0, 2], [1, 3]]
 
 
+def test_an_answer_that_ends_as_a_request_comes_is_over() -> None:
+    service = Service(alpha_ms=0, beta_ms=0, tpot_ms=1_000)
+    prompt = Path((1,), (100,))
+    turns = [(0.0, 1), (0.5, 3), (1.5, 1), (3.5, 1)]  # when, and s of its answer
+    requests = [Request(at_s, None, prompt, prompt, 100, answer) for at_s, answer in turns]
+    routed = RoutedCache(lambda _: one_cache("lru", TraceKnowledge(requests), 200), 2, LeastLoaded(), service)
+    simulate(routed, requests)
+    assert routed.sent == [[0, 2], [1, 3]], "at 3.5 s both are idle, and replica 1 was sent less"
+
+
 # ---- prefix-aware ----
 
 
@@ -255,6 +265,43 @@ def test_a_replica_that_was_sent_too_much_forgets_its_least_recent_prompts() -> 
     assert router.tree.sizes == {1: 200}  # of 1, which nobody asked for again, nothing is left
     assert router.route(request(text(1), at_s=61), (0, 1)) == 0
     assert router.tree.sizes == {0: 100, 1: 200}
+
+
+@pytest.mark.parametrize(("matches", "kept"), [(4, [0, 100, 100]), (5, [100, 0, 100])])
+def test_one_match_in_eight_is_a_use(matches: int, kept: list[int]) -> None:
+    tree = PrefixTree()
+    for number in range(3):
+        tree.insert(text(number), 0)
+    tree.match(text(9))  # what nobody was sent is no use of anything
+    for _ in range(matches):  # the last of five is the ninth call
+        assert tree.match(text(0)) == (100, 0)
+    tree.evict(200)
+    assert [tree.match(text(number)).tokens for number in range(3)] == kept
+
+
+def test_a_prompt_whose_first_owner_forgot_it_is_of_the_first_replica_that_was_sent_it_too() -> None:
+    tree = PrefixTree()
+    for replica in (3, 2, 1):
+        tree.insert(text(0), replica)
+    tree.insert(text(1), 3)
+    assert tree.match(text(0)) == (100, 3)
+    tree.evict(150)
+    assert tree.sizes == {3: 100, 2: 100, 1: 100}
+    assert tree.match(text(0)) == (100, 1)
+    tree.insert(text(0), 3)
+    assert tree.match(text(0)) == (100, 1), "it is sent it again, and is not the first any more"
+
+
+def test_the_beginning_that_two_prompts_share_is_as_recent_as_it_was() -> None:
+    tree = PrefixTree()
+    tree.insert(text(0), 0)
+    tree.insert(text(1), 0)
+    tree.insert(text(2, known=40, of=0), 1)  # splits the first prompt, which replica 1 was not sent whole
+    assert tree.sizes == {0: 200, 1: 100}
+    tree.evict(120)
+    assert tree.sizes == {0: 100, 1: 100}
+    assert tree.match(text(0)) == (40, 1), "what is left is what replica 1 was sent"
+    assert tree.match(text(1)) == (100, 0)
 
 
 @property_test
