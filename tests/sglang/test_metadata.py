@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi import HTTPException
+from sglang.srt.constants import HEALTH_CHECK_RID_PREFIX
 from sglang.srt.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from sglang.srt.entrypoints.grpc_bridge import _GrpcRequest
 from sglang.srt.entrypoints.http_server import ORJSONRequest
@@ -79,6 +80,23 @@ def test_first_tokens_are_reported_where_they_are_learned_from_and_one_process_s
         times.set_first_token_time(number + 0.25)
         times.set_response_sent_to_client_time(number + 0.25)
     assert told == [(), (FirstToken("a", 250.0),) if reports else ()]
+
+
+def test_a_report_of_a_first_token_waits_for_a_request_that_no_scheduler_drops_as_it_does_health_checks() -> None:
+    """Where SGLang is asked for its health more often than for answers, none would arrive."""
+    taking, told, check = manager(config=Config()), [], HEALTH_CHECK_RID_PREFIX
+    for number, rid in enumerate(["a", f"{check}_1", "b", f"{check}_2", "c"], start=1):
+        times = APIServerReqTimeStats()
+        times.set_created_time(float(number))
+        taking.rid_to_state[rid] = ReqState([], False, asyncio.Event(), GenerateReqInput(rid=rid), times)
+        asked = tokenized(stream=not rid.startswith(check))
+        asked.rid = rid
+        metadata.add_metadata(asked, taking)
+        told.append(metadata.first_tokens_of(asked))
+        if asked.stream:  # a check that is dropped gets no token, and is in flight for a second
+            times.set_first_token_time(number + 0.25)
+            times.set_response_sent_to_client_time(number + 0.25)
+    assert told == [(), (), (FirstToken("a", 250.0),), (), (FirstToken("b", 250.0),)]
 
 
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:

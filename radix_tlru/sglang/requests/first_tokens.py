@@ -7,7 +7,8 @@ request. So it needs no path of its own, and every rank is told the same at the 
 
 Only *uncontended* requests count: no other waited for its first token while they did. Their time has no prefills of
 other requests, which no eviction can mend. It has decode steps, rounds of the scheduler and detokenizing. Only streamed
-requests count, because of others nobody sees a first token.
+requests count, because of others nobody sees a first token. SGLang's health checks are no requests here: a scheduler
+drops most of them, and a report with one would not arrive.
 """
 
 from __future__ import annotations

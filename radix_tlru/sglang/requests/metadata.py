@@ -148,6 +148,8 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
     Raises:
         ValueError: custom parameters that are no object, or wrong hints; a prefill server serves without them.
     """
+    from radix_tlru.sglang.requests.turns import is_health_check
+
     params, config = getattr(tokenized, "sampling_params", None), config_of(manager.server_args)
     if params is None or config is None:
         return
@@ -167,8 +169,9 @@ def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> N
         request = Request(len(getattr(tokenized, "input_ids", None) or ()), priority)
         hints = _read_hints(given, _beside.get(), request, config, manager.server_args)
         metadata["hints"] = hints and hints.dumps()  # as one string: what SGLang lets travel there may not be nested
-    # Of several such processes none knows which requests are uncontended.
-    if config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1:
+    # Of several such processes none knows which requests are uncontended. A health check is dropped where others run.
+    learns_from_all = config.objective_ms is not None and manager.server_args.tokenizer_worker_num == 1
+    if learns_from_all and not is_health_check(tokenized):
         streams = getattr(tokenized, "stream", False)  # an embedding does not
         metadata["first_tokens"] = dump_first_tokens(
             _first_tokens(manager).count_arrival(tokenized.rid, streams=streams)
