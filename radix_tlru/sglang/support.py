@@ -192,16 +192,21 @@ def check_model(server_args: ServerArgs, config: Config) -> None:
     from sglang.srt.hardware_backend.mlx.runtime import use_mlx
     from sglang.srt.mem_cache.kv_cache_builder import uses_ssm_state
 
-    model = model_config_of(server_args)
+    model, decided = model_config_of(server_args), resolved(server_args)
+    # SGLang may have read the model before it decided to keep windows in one pool with all else.
+    has_windows = model.is_hybrid_swa and not decided.disable_hybrid_swa_memory
     is_stateful = uses_ssm_state(model)
-    is_hybrid = model.is_hybrid_swa or is_stateful
+    is_hybrid = has_windows or is_stateful
     refusals = {
         "--disable-radix-cache, which SGLang chose for this model, or for another flag, as it logged": (
-            resolved(server_args).disable_radix_cache
+            decided.disable_radix_cache
         ),
-        "a model of sliding-window layers alone": model.is_hybrid_swa and model.full_attention_layer_ids == [],
+        "--model-impl transformers and a multimodal model, for which SGLang disables its radix cache": (
+            model.is_multimodal and decided.model_impl == "transformers"
+        ),
+        "a model of sliding-window layers alone": has_windows and model.full_attention_layer_ids == [],
         f"a hybrid model: {hybrid_refusal()}": bool(is_hybrid and hybrid_refusal()),
-        "--enable-hierarchical-cache and a hybrid model": is_hybrid and server_args.enable_hierarchical_cache,
+        "--enable-hierarchical-cache and a hybrid model": is_hybrid and decided.enable_hierarchical_cache,
         "a Mamba / SSM hybrid model on MLX": is_stateful and use_mlx(),
     }
     for shape, present in refusals.items():

@@ -31,7 +31,7 @@ STARTUP = Path(__file__).with_name("startup")
 SUITE = tuple(
     f"tests/{folder}/test_{name}.py"
     for folder, names in {
-        "sglang": ("eviction", "algorithm1", "cores", "kits", "flags", "doctor", "hybrids", "sessions"),
+        "sglang": ("eviction", "algorithm1", "cores", "kits", "flags", "models", "doctor", "hybrids", "sessions"),
         "unit": ("order", "config"),
     }.items()
     for name in names

@@ -1,7 +1,7 @@
 """Every shape of cache that only a server shows: adapters, tenants, priorities, KV events, mixed chunks, replicas.
 
 A shape's answers must be those of stock, though other histories were evicted on the way; and nothing may be lost. The
-shapes that are refused are in `test_flags.py`.
+shapes that are refused are in `test_flags.py` and `test_models.py`.
 """
 
 from __future__ import annotations

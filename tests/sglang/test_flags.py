@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import re
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import sglang
 from sglang.srt.entrypoints.engine import Engine
 from sglang.srt.plugins import load_plugins
 from sglang.srt.server_args import ServerArgs, prepare_server_args
-from transformers import AutoConfig
 
 from eval.live.running_server import ServerError
 from eval.live.server import LAUNCH_COMMAND, Server, cpu_flags
@@ -24,7 +21,6 @@ from radix_tlru.sglang.plugin import server_args
 from radix_tlru.sglang.releases import (
     check_version,
     host_tier_refusal,
-    hybrid_refusal,
     rust_core_refusal,
     sessions_refusal,
 )
@@ -343,58 +339,3 @@ def test_a_server_without_the_plugin_does_not_come_up_with_stock_eviction(model:
     server = Server(flags, name="test-no-plugin", environment={"SGLANG_PLUGINS": "another_plugin"}, grace_s=0)
     with pytest.raises(ServerError, match=r"ended with status 2 (.|\n)*--radix-eviction"), server:
         pass
-
-
-def test_what_sglang_disables_the_radix_cache_for_is_refused_before_the_model_is_loaded(
-    model: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Scoring of several items does so; SGLang would decline it on a CPU unless told of a backend of GPUs."""
-    scoring = ("--device", "cpu", "--enable-mis", "--attention-backend", "flashinfer")
-    record = parse(model, "--radix-eviction", "tlru", *scoring)
-    record.resolve_once()
-    with pytest.raises(SystemExit) as stopped:
-        record.check_server_args()
-    assert stopped.value.code == 2
-    assert "not supported with --disable-radix-cache, which SGLang chose" in capsys.readouterr().err.splitlines()[-1]
-
-
-HYBRIDS = [("gpt_oss", "GptOssForCausalLM"), ("falcon_h1", "FalconH1ForCausalLM")]
-
-
-def hybrid_record(kind: str, architecture: str, directory: Path, *flags: str) -> ServerArgs:
-    """The resolved record of a server with a model of sliding-window or of Mamba layers beside full attention."""
-    write_demo_model(directory)
-    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
-    config = AutoConfig.for_model(kind, vocab_size=512, num_hidden_layers=2, hidden_size=64, **heads).to_dict()
-    config.pop("quantization_config", None)
-    (directory / "config.json").write_text(json.dumps({**config, "architectures": [architecture]}))
-    where = ("--device", "cpu", "--dtype", "float32", "--mamba-radix-cache-strategy", "no_buffer")
-    where += ("--disable-overlap-schedule",)
-    record = parse(str(directory), "--radix-eviction", "tlru", *where, *flags)
-    record.resolve_once()
-    return record
-
-
-@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
-def test_a_hybrid_model_is_accepted_where_this_release_lets_it(
-    kind: str, architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = hybrid_record(kind, architecture, tmp_path / "hybrid")
-    refusal = hybrid_refusal()
-    with pytest.raises(SystemExit) if refusal else nullcontext():
-        record.check_server_args()
-    assert f"not supported with a hybrid model: {refusal}" in capsys.readouterr().err or refusal is None
-
-
-@pytest.mark.skipif(host_tier_refusal() is not None, reason=str(host_tier_refusal()))
-@pytest.mark.parametrize(("kind", "architecture"), HYBRIDS)
-def test_a_hybrid_model_with_a_host_tier_is_refused_before_its_weights_are_loaded(
-    kind: str, architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    host = ("--enable-hierarchical-cache", "--hicache-io-backend", "direct", "--hicache-mem-layout", "layer_first")
-    record = hybrid_record(kind, architecture, tmp_path / "hybrid", *host)
-    with pytest.raises(SystemExit) as stopped:
-        record.check_server_args()
-    assert stopped.value.code == 2
-    named = "not supported with --enable-hierarchical-cache and a hybrid model"
-    assert named in capsys.readouterr().err.strip().splitlines()[-1]

@@ -1,6 +1,6 @@
 """Every shape of cache that needs no server: page sizes, pairs of tokens as keys, namespaces.
 
-The shapes that are refused are in `test_flags.py`.
+The shapes that are refused are in `test_flags.py` and `test_models.py`.
 """
 
 from __future__ import annotations
