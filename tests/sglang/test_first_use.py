@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
-from sglang.srt.mem_cache.base_prefix_cache import InsertParams
+from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.runtime_context import get_parallel
 from sglang.srt.sampling.sampling_params import SamplingParams
@@ -136,6 +136,22 @@ def test_what_is_prefilled_ahead_for_nobody_that_is_known_does_not_go_before_old
     driver.cache.tail.record_prefill(driver.match(words).last_device_node, told(BOOT + 60 * OLD, words))
     driver.evict(1_200)
     assert driver.resident(words) == TOKENS
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_what_is_prefilled_ahead_is_no_request_that_has_come(dry_run: bool) -> None:
+    """A template that repeats answers has it begin with all that is cached of its chat."""
+    driver = Driver(our_cache(POOL, policy="etlru", threshold=600, dry_run=dry_run))
+    tail, words, back = driver.cache.tail, driver.fresh(TOKENS), []
+    driver.request(words, prompt=TOKENS - 10, stamp=BOOT)
+    ids = array("q", [*words, *driver.fresh(1)])
+    for marked in ({"made_ahead": True}, {}):
+        asked = SamplingParams(custom_params={KEY: {"stamp": BOOT, "hints": None, **marked}})
+        req = Req(rid="a", origin_input_text="", origin_input_ids=ids, sampling_params=asked)
+        found = driver.cache.match_prefix(MatchPrefixParams(key=RadixKey(ids), req=req))
+        assert found.device_prefix_len == TOKENS
+        back.append(tail.conversation_at(found.last_device_node).queued_until > tail.learner.now)
+    assert back == [False, True]
 
 
 def test_a_prompt_whose_answer_was_evicted_is_of_the_conversation_that_had_it(driver: Driver) -> None:

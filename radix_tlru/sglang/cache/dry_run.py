@@ -25,6 +25,7 @@ from radix_tlru.sglang.cache.learning_component import LearningComponent, compon
 from radix_tlru.sglang.state import StateKeeper
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, MatchResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId, UnifiedTreeCoreInterface
@@ -58,8 +59,8 @@ class DryRunComponent(LearningComponent):
     def conversation_at(self, node_id: NodeId) -> Conversation | None:
         return self._written.get(node_id)
 
-    def match_ended(self, node_id: NodeId) -> None:
-        """A match ended at that node: if nothing continues it, its conversation is back."""
+    def match_ended(self, node_id: NodeId, req: Req | None) -> None:
+        """A match for a request ended at that node: if nothing continues it, its conversation is back."""
         if self.learner is None:
             return
         try:
@@ -68,7 +69,7 @@ class DryRunComponent(LearningComponent):
             self.breaker.trip("to look up whose request waits", error)
             return
         if is_leaf:
-            self.mark_queued(node_id)
+            self.mark_queued(node_id, req)
 
     def forget(self) -> None:
         """The tree was emptied."""
@@ -90,7 +91,7 @@ class DryRunCache(LearningCache):
 
     def _match(self, params: MatchPrefixParams) -> MatchResult:
         result = self._match_in_core(params)
-        self.tail.match_ended(result.last_device_node)
+        self.tail.match_ended(result.last_device_node, params.req)
         return result
 
     def reset(self) -> None:

@@ -23,7 +23,7 @@ from radix_tlru.policy.policy import Policy, policy_for
 from radix_tlru.sglang.cache.breaker import Breaker
 from radix_tlru.sglang.cache.unrecorded import LEAST_RECORDED, ServedTurn, UnrecordedTurns
 from radix_tlru.sglang.explainer import Explainer
-from radix_tlru.sglang.requests.metadata import metadata_of
+from radix_tlru.sglang.requests.metadata import is_made_ahead, metadata_of
 from radix_tlru.sglang.requests.turns import Prefills, is_turn, turn_of
 from radix_tlru.sglang.state import StateKeeper
 
@@ -124,12 +124,17 @@ class LearningComponent(FullComponent):
 
     # ---- conversations ----
 
-    def mark_queued(self, node_id: NodeId) -> None:
-        """A leaf was looked up, for a request that is queued or about to be served: so its conversation is back."""
+    def mark_queued(self, node_id: NodeId, req: Req | None) -> None:
+        """A leaf was looked up, for a request that is queued or about to be served: so its conversation is back.
+
+        Not so if the request was made ahead of one: then nobody has asked.
+        """
         if self.learner is None:
             return
-        self._unrecorded.mark_back(node_id)
         try:
+            if req is not None and is_made_ahead(req):
+                return
+            self._unrecorded.mark_back(node_id)
             conversation = self.conversation_at(node_id)
             if conversation is not None and self.learner is not None:
                 self.learner.mark_queued(conversation)

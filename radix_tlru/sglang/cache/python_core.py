@@ -113,7 +113,7 @@ class PythonTailComponent(TailComponent):
             node = self._core._node_arena[node_id]
             node.tel_access = self.clock
             if not node.children and node.parent is not None:  # nothing is found at the root of an empty tree
-                self.mark_queued(node_id)
+                self.mark_queued(node_id, params.req)
         return result
 
     def _insert(self, params: InsertParams) -> InsertStepResult:

@@ -129,7 +129,7 @@ class RustTailCore(RustUnifiedTreeCore):
             self._note_match(result.last_device_node)
             row = self._nodes.rows[result.last_device_node]
             if not self._nodes.children[row]:
-                self._tail.mark_queued(result.last_device_node)
+                self._tail.mark_queued(result.last_device_node, params.req)
         return result
 
     def begin_insert(self, params: InsertParams) -> InsertStepResult:

@@ -40,6 +40,7 @@ __all__ = [
     "first_tokens_of",
     "hints_of",
     "install",
+    "is_made_ahead",
     "made_ahead",
     "metadata_of",
     "note_hints",
@@ -134,7 +135,12 @@ def metadata_of(req: Any) -> RequestMetadata:
     if not metadata:
         return RequestMetadata()
     hints = Hints.loads(metadata["hints"]) if metadata["hints"] else None
-    return RequestMetadata(metadata["stamp"], hints, "made_ahead" in metadata)
+    return RequestMetadata(metadata["stamp"], hints, is_made_ahead(req))
+
+
+def is_made_ahead(req: Any) -> bool:
+    """Whether a request is no client's, but was made ahead of one (``ahead``), in a scheduler process."""
+    return "made_ahead" in ((req.sampling_params.custom_params or {}).get(KEY) or {})
 
 
 def first_tokens_of(req: Any) -> tuple[FirstToken, ...]:
