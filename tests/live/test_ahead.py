@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -42,9 +44,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+def client_of(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0)
+
+
 @pytest.fixture(scope="module")
 def client(server: Server) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as client:
+    with client_of(server) as client:
         yield client
 
 
@@ -201,3 +207,31 @@ def test_a_client_cannot_say_that_its_request_is_no_turn(server: Server) -> None
     asked = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 4, "custom_params": forged}}
     assert requests.post(f"{server.base_url}/generate", json=asked, timeout=60).ok
     assert (look(server).ranks[0].value("requests_total") or 0.0) - before == 1
+
+
+@pytest.mark.long
+def test_a_server_that_drains_prefills_nothing_ahead() -> None:
+    """What is to be prefilled waits for the answer of another, which goes on after SIGTERM."""
+    ours = ("--radix-eviction", "etlru", "--tlru-prefill-ahead", "--log-requests", "--log-requests-level", "0")
+    given = [*cpu_flags(small_model(), 16_000), *ours]
+    with Server(given, name="test-ahead-drains", grace_s=0) as server, client_of(server) as client:
+
+        def log() -> str:
+            return server.log_path.read_text(errors="replace")
+
+        chunks = iter(
+            client.chat.completions.create(
+                model="default", messages=begun(71), max_tokens=2_000, stream=True, extra_body={"ignore_eos": True}
+            )
+        )
+        next(chunks)
+        answered(client, begun(70), extra_body=HINT)
+        received = log().count("Receive: obj=")
+        os.kill(server.process_group, signal.SIGTERM)  # its first process alone, which asks the others to end
+        assert list(chunks), "the answer of the other"
+        deadline = time.monotonic() + 60
+        while server.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert not server.alive()
+        assert "Gracefully exiting" in log()
+        assert log().count("Receive: obj=") == received > 0

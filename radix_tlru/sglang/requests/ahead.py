@@ -7,6 +7,8 @@ request says so (NVIDIA Dynamo's ``nvext.agent_hints.speculative_prefill``):
     an answer is out ── the chat with it, rendered twice with two next messages: what both begin with is certain
                      ── no request is in flight ── a request for no token, of the lowest priority
 
+A server that drains would wait for it as for any client: then nothing is prefilled any more.
+
 All of it is in the process that renders chats. A scheduler sees a request for no token that is marked as made ahead.
 It is no turn. Its context belongs to the conversation of the answer
 (:meth:`~radix_tlru.learning.learner.Learner.record_prefill`).
@@ -115,8 +117,8 @@ async def _prefill(serving: Any, request: Any, answer: str) -> None:
     try:
         wanted = await loop.run_in_executor(None, _next_request, serving, request, answer)
         until = loop.time() + PATIENCE_S
-        while manager.rid_to_state:  # requests in flight
-            if loop.time() > until:
+        while manager.rid_to_state or manager.gracefully_exit:  # requests in flight, or a server that drains
+            if manager.gracefully_exit or loop.time() > until:
                 _count(serving, "dropped")
                 return
             await asyncio.sleep(_LOOK_EVERY_S)
