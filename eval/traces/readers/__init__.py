@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from eval.traces.readers.agent_sessions import AGENT_SESSIONS
 from eval.traces.readers.aiperf_artifacts import AIPERF_ARTIFACTS
+from eval.traces.readers.aiperf_raw import AIPERF_RAW
 from eval.traces.readers.aiperf_rows import AIPERF_ROWS
 from eval.traces.readers.aiperf_turns import AIPERF_TURNS
 from eval.traces.readers.azure import AZURE
@@ -28,7 +29,8 @@ from eval.traces.reading.reader import Reader
 
 _ALL = (
     *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, AIPERF_ROWS, LMCACHE, BURSTGPT, AZURE),
-    *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES, AIPERF_TURNS),
+    *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, AIPERF_RAW, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),
+    AIPERF_TURNS,
 )
 
 READERS: dict[str, Reader] = {reader.name: reader for reader in _ALL}

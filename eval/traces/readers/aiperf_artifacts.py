@@ -31,7 +31,9 @@ from eval.traces.request import Request, TraceError
 _SHOWN = 80  # characters of an error
 
 
-class _Metadata(msgspec.Struct):
+class Metadata(msgspec.Struct):
+    """Of a request, as aiperf's exports have it beside what was measured, or sent."""
+
     request_start_ns: int
     request_end_ns: int | None = None
     conversation_id: Name | None = None
@@ -40,9 +42,19 @@ class _Metadata(msgspec.Struct):
     benchmark_phase: str | None = None
     was_cancelled: bool = False
 
+    @property
+    def start_s(self) -> float:
+        """When it was sent, s since 1970."""
+        return self.request_start_ns / 1e9
+
+    @property
+    def end_s(self) -> float | None:
+        """When its answer ended, s since 1970."""
+        return None if self.request_end_ns is None else self.request_end_ns / 1e9
+
 
 class _Export(msgspec.Struct):
-    metadata: _Metadata
+    metadata: Metadata
     metrics: dict[str, Any] = {}
     error: Any = None
 
@@ -92,7 +104,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     inputs: list[tuple[Record, _Session]] = []
-    run = _Run()
+    run = _Measured()
     notes.add("left out", run.left_out)
     notes.add("assumed", run.said)
     for record in source.records():
@@ -114,15 +126,14 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     yield from _of_texts(inputs, run, options, notes) if inputs else _of_lengths(run.sent, notes)
 
 
-class _Run:
-    """The requests of ``profile_export.jsonl`` that were answered.
+class Run:
+    """The requests of an export that were answered.
 
     A session is sent as often as the run asks for: each time has a correlation id of its own. Where none is told, a
     turn that was sent before begins another time.
     """
 
     def __init__(self) -> None:
-        self.sent: list[_Sent] = []
         self.rows = 0
         self._names = UniqueNames()
         self._plays: dict[tuple[str, Name | None, int], str] = {}  # names by session, correlation id and time
@@ -130,32 +141,19 @@ class _Run:
         self._without_answer: Counter[str] = Counter()
         self._error = ""  # of the first request that failed
 
-    def add(self, record: Record, row: _Export) -> None:
-        """The next request.
-
-        Raises:
-            TraceError: it was answered, and has no length.
-        """
+    def answered(self, record: Record, meta: Metadata, error: Any) -> bool:
+        """Whether the next request was answered; one that was not is counted."""
         self.rows += 1
-        meta = row.metadata
         why = "of the warm-up" if meta.benchmark_phase == "warmup" else "cancelled" if meta.was_cancelled else ""
-        if not why and row.error is not None:
+        if not why and error is not None:
             why = "failed"
-            self._error = self._error or f"{record.where}: {whole_text(row.error)[:_SHOWN]}"
+            self._error = self._error or f"{record.where}: {whole_text(error)[:_SHOWN]}"
         if why:
             self._without_answer[why] += 1
-            return
-        tokens = _metric(record, row, "input_sequence_length")
-        if tokens is None:
-            raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
-        session = None if meta.conversation_id is None else str(meta.conversation_id)
-        start_s = meta.request_start_ns / 1e9
-        end_s = None if meta.request_end_ns is None else meta.request_end_ns / 1e9
-        output = _metric(record, row, "output_sequence_length")
-        name = self._name(session, meta)
-        self.sent.append(_Sent(record, session, meta.turn_index, name, start_s, end_s, tokens, output))
+        return not why
 
-    def _name(self, session: str | None, meta: _Metadata) -> str:
+    def name(self, session: str | None, meta: Metadata) -> str:
+        """The conversation of the last request."""
         correlation = meta.x_correlation_id
         base = session or (f"#{self.rows}" if correlation is None else str(correlation))
         turn = base, correlation, meta.turn_index
@@ -177,6 +175,31 @@ class _Run:
         return f"{again:,} times a session was sent again: conversations of their own" if again else ""
 
 
+class _Measured(Run):
+    """Those of ``profile_export.jsonl``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[_Sent] = []
+
+    def add(self, record: Record, row: _Export) -> None:
+        """The next request.
+
+        Raises:
+            TraceError: it was answered, and has no length.
+        """
+        meta = row.metadata
+        if not self.answered(record, meta, row.error):
+            return
+        tokens = _metric(record, row, "input_sequence_length")
+        if tokens is None:
+            raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
+        session = None if meta.conversation_id is None else str(meta.conversation_id)
+        output = _metric(record, row, "output_sequence_length")
+        name = self.name(session, meta)
+        self.sent.append(_Sent(record, session, meta.turn_index, name, meta.start_s, meta.end_s, tokens, output))
+
+
 def _metric(record: Record, row: _Export, name: str) -> int | None:
     value = row.metrics.get(name)
     value = value.get("value") if isinstance(value, Mapping) else value
@@ -186,7 +209,7 @@ def _metric(record: Record, row: _Export, name: str) -> int | None:
 
 
 def _of_texts(
-    inputs: Sequence[tuple[Record, _Session]], run: _Run, options: Options, notes: Notes
+    inputs: Sequence[tuple[Record, _Session]], run: _Measured, options: Options, notes: Notes
 ) -> Iterator[Request]:
     log = CallLog(options, notes)
     notes.add("real", f"prompts as sent{', times as measured' if run.rows else ''}; {counted(options)}")

@@ -95,6 +95,13 @@ SOUND: dict[str, list[Any]] = {
         },
         {"data": [{"session_id": "a", "payloads": [{"model": "m", "messages": [TEXT]}]}]},
     ],
+    "aiperf-raw": [
+        {
+            "metadata": {"request_start_ns": 5, "request_end_ns": 9, "conversation_id": "a", "turn_index": 0},
+            "payload": {"model": "m", "messages": [TEXT]},
+            "responses": [{"packets": [{"name": "data", "value": '{"choices": [{"delta": {"content": "x"}}]}'}]}],
+        }
+    ],
     "sglang-log": [LOG, FINISHED, BATCH],
     "dynamo": [
         {
