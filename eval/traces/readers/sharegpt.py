@@ -2,12 +2,13 @@
 
 Sources: ``anon8231489123/ShareGPT_Vicuna_unfiltered`` (``conversations`` of ``from``, ``value``), its variants with
 roles for tools, a system prompt and descriptions of tools (LLaMA-Factory's ``sharegpt``), without an ``id``;
-``lmsys/lmsys-chat-1m`` (``conversation`` of ``role``, ``content``).
+``lmsys/lmsys-chat-1m`` (``conversation`` of ``role``, ``content``). Messages of SGLang's ``custom`` benchmark need no
+roles: the user and the assistant take turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -20,14 +21,20 @@ from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Name, Record, decode
+from eval.traces.reading.records import Name, Record, bad_field, decode
 from eval.traces.reading.tokenizer import counted, token_count
 from eval.traces.request import Request, TraceError
 
 # The cleaned release, which nearly all work with ShareGPT reads; its repository holds other files as well.
 _DATA_FILES = {"anon8231489123/ShareGPT_Vicuna_unfiltered": "ShareGPT_V3_unfiltered_cleaned_split.json"}
 
+_TURNS = ("user", "assistant")
+
 _CALLS = ("function_call", "tool_call", "tool_calls")
+
+
+_FIELDS = {"from", "role", "value", "content"}
+"""Of a message: one of these tells a conversation from other lists."""
 
 
 class _Said(msgspec.Struct):
@@ -55,13 +62,8 @@ class _ShareGpt(msgspec.Struct):
     model: str | None = None
 
 
-class _Message(msgspec.Struct):
-    role: str
-    content: Any = None
-
-
 class _Lmsys(msgspec.Struct):
-    conversation: list[_Message]
+    conversation: list[_Said]
     conversation_id: Name | None = None
     model: str | None = None
 
@@ -69,24 +71,28 @@ class _Lmsys(msgspec.Struct):
 def _sharegpt(record: Record) -> Chat:
     row = decode(record, _ShareGpt)
     head = [Message("system", text) for text in (text_of(row.tools), row.system) if text]
-    said = [
-        _message(record, f"conversations[{number}].from", each.speaker, each.said)
-        for number, each in enumerate(row.conversations)
-    ]
+    said = _messages(record, "conversations", "from", row.conversations)
     return _unstamped(record, row.id, [*head, *said], row.model)
 
 
 def _lmsys(record: Record) -> Chat:
     row = decode(record, _Lmsys)
-    said = [
-        _message(record, f"conversation[{number}].role", each.role, each.content)
-        for number, each in enumerate(row.conversation)
-    ]
+    said = _messages(record, "conversation", "role", row.conversation)
     return _unstamped(record, row.conversation_id, said, row.model)
+
+
+def _messages(record: Record, field: str, role: str, said: Sequence[_Said]) -> list[Message]:
+    take_turns = all(not each.speaker and each.said is not None for each in said)
+    return [
+        _message(record, f"{field}[{n}].{role}", _TURNS[n % 2] if take_turns else each.speaker, each.said)
+        for n, each in enumerate(said)
+    ]
 
 
 def _message(record: Record, field: str, speaker: str, value: Any) -> Message:
     role = role_of(speaker)
+    if not speaker:
+        raise bad_field(record, field, "missing: who says it")
     if role is None:
         raise TraceError(f"{record.where}: {field}: Invalid enum value {speaker[:40]!r}, {ROLES_ALLOWED}")
     return Message(role, text_of(value), calls_tool=speaker in _CALLS)
@@ -143,4 +149,4 @@ LMSYS = Reader(
 
 
 def _is_said(messages: list[Any]) -> bool:
-    return not messages or (isinstance(messages[0], Mapping) and bool(messages[0].keys() & {"from", "role"}))
+    return not messages or (isinstance(messages[0], Mapping) and not messages[0].keys().isdisjoint(_FIELDS))

@@ -1,8 +1,9 @@
-"""WildChat (``allenai/WildChat-1M``, ``-4.8M``): conversations of real users with ChatGPT, with their times.
+"""WildChat (``allenai/WildChat``, ``-1M``, ``-4.8M``): conversations of real users with ChatGPT, with their times.
 
 A row is a conversation; its ``timestamp`` is that of its last turn, and rows come in that order. Each answer has a
 ``timestamp`` of its own, which is taken for the arrival of its turn; messages of users have none. Conversations with
-the same content have the same ``conversation_hash``, and are conversations of their own.
+the same content have the same ``conversation_hash``, and are conversations of their own. The first release has a
+``conversation_id`` instead, and no times of answers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Number, Record, decode
+from eval.traces.reading.records import Name, Number, Record, bad_field, decode
 from eval.traces.reading.times import any_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Request, TraceError
@@ -42,14 +43,17 @@ class _Message(msgspec.Struct):
 
 
 class _Row(msgspec.Struct):
-    conversation_hash: str
     timestamp: _Time
     conversation: list[_Message]
+    conversation_hash: str | None = None
+    conversation_id: Name | None = None
     model: str | None = None
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
-    return "conversation_hash" in record and "conversation" in record
+    if "conversation_hash" in record:
+        return "conversation" in record
+    return record.keys() >= {"conversation_id", "timestamp"} and isinstance(record.get("conversation"), list)
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
@@ -102,7 +106,10 @@ def _requests(
     for number in range(1, len(arrivals_s)):
         if arrivals_s[number] < arrivals_s[number - 1]:
             raise TraceError(f"{record.where}: conversation: turn {number + 1} was answered before turn {number}")
-    name = names.of(row.conversation_hash) if taken else ""
+    own = row.conversation_id if row.conversation_hash is None else row.conversation_hash
+    if own is None:
+        raise bad_field(record, "conversation_hash", "missing, and so is conversation_id: one of them")
+    name = names.of(str(own)) if taken else ""
     return requests(Chat(name, taken, arrivals_s, model=row.model), count, texts)
 
 
@@ -129,7 +136,7 @@ def _arrivals(taken: Sequence[Turn], end_s: float) -> list[float]:
 
 WILDCHAT = Reader(
     "wildchat",
-    "allenai/WildChat-1M or -4.8M: conversation_hash, timestamp, conversation (role, content, timestamp)",
+    "allenai/WildChat, -1M or -4.8M: conversation_hash or _id, timestamp, conversation (role, content, timestamp)",
     _detects,
     _read,
     in_order=True,

@@ -12,6 +12,7 @@ import msgspec
 
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 _SHOWN = 40  # characters of a value
+_TIME = "2025-11-25T10:00:00Z"
 
 
 def said_of(error: msgspec.ValidationError, content: Any, kind: Any) -> str:
@@ -26,6 +27,8 @@ def said_of(error: msgspec.ValidationError, content: Any, kind: Any) -> str:
     field = place.rstrip("`")
     if reason.startswith("Invalid enum value"):
         reason = f"{reason}, must be one of {', '.join(_enum(kind))}"
+    elif reason.startswith("Invalid RFC3339"):
+        reason += f"{_value(reason, _at(content, field))}, must be a time such as {_TIME}"
     elif reason.startswith("Expected"):
         reason += _value(reason, _at(content, field))
     return f"{field.lstrip('.')}: {reason}" if field else reason

@@ -94,6 +94,20 @@ def test_wildchat_conversations_with_the_same_hash_are_told_apart(tmp_path: File
     assert [each.conversation for each in trace.requests] == ["short", "short#2"]
 
 
+def test_the_first_release_of_wildchat_has_ids_and_the_time_of_each_conversation(tmp_path: FilePath) -> None:
+    said = [{"role": "user", "content": "12345678"}, {"role": "assistant", "content": "said"}]
+    rows = [
+        {"conversation_id": name, "model": "gpt-4", "timestamp": at(seconds), "conversation": said * turns}
+        for name, seconds, turns in (("a", 200, 2), ("b", 300, 1))
+    ]
+    trace = open_trace(write_jsonl(tmp_path / "w.jsonl", rows))
+    assert trace.format == "wildchat"
+    # The last turn of `a` is at 200 s, the one before it WAIT_S earlier.
+    assert [(each.conversation, each.arrival_s) for each in trace.requests] == [
+        *(("a", 0.0), ("a", WAIT_S), ("b", WAIT_S + 100))
+    ]
+
+
 def test_a_limit_takes_the_first_to_arrive_and_stops_reading(tmp_path: FilePath) -> None:
     day = 86_400
     late = [row(str(n), at(n * day), message("user", "?"), message("assistant", "!", at(n * day))) for n in (1, 2, 3)]
@@ -134,7 +148,15 @@ def test_a_conversation_without_a_user_is_counted_and_one_without_an_answer_is_k
     [
         ('{"conversation_hash": "x", "conv', "w.jsonl:2: not JSON: Input data was truncated"),
         (SHORT | {"timestamp": None}, "w.jsonl:2: timestamp: Expected `float | datetime`, got `null`"),
-        (SHORT | {"timestamp": "yesterday"}, "w.jsonl:2: timestamp: Invalid RFC3339 encoded datetime"),
+        (
+            SHORT | {"timestamp": "yesterday"},
+            "w.jsonl:2: timestamp: Invalid RFC3339 encoded datetime, got yesterday, "
+            "must be a time such as 2025-11-25T10:00:00Z",
+        ),
+        (
+            SHORT | {"conversation_hash": None},
+            "w.jsonl:2: conversation_hash: missing, and so is conversation_id: one of them",
+        ),
         (SHORT | {"timestamp": -1}, "w.jsonl:2: timestamp: Expected `float` >= 0.0, got -1"),
         (
             SHORT | {"conversation": [message("tool", "")]},
@@ -273,6 +295,16 @@ def test_sharegpt_in_the_names_of_messages_is_read_too(tmp_path: FilePath) -> No
     said = [{"role": "user", "content": "12345678"}, {"role": "assistant", "content": "123456789"}]
     trace = open_trace(write_json(tmp_path / "s.json", [{"id": "a_0", "conversations": said}]))
     assert (trace.format, list(trace.requests[0].context.ends)) == ("sharegpt", [2, 5])
+
+
+@pytest.mark.parametrize("field", ["conversations", "conversation"])
+@pytest.mark.parametrize("text", ["content", "value"])
+def test_messages_without_roles_take_turns(tmp_path: FilePath, field: str, text: str) -> None:
+    said = [{text: each} for each in ("12345678", "123456789", "1", "12345")]
+    trace = open_trace(write_jsonl(tmp_path / "s.jsonl", [{field: said}]))
+    assert [list(each.context.ends) for each in trace.requests] == [[2, 5], [2, 5, 6, 8]]
+    with pytest.raises(TraceError, match=rf"^s\.jsonl:1: {field}\[1\]\.(from|role): missing: who says it$"):
+        open_trace(write_jsonl(tmp_path / "s.jsonl", [{field: [{text: "1", "role": "user"}, {text: "2"}]}]))
 
 
 def test_sharegpt_with_tools_has_a_call_for_each_answer(tmp_path: FilePath) -> None:
