@@ -2,13 +2,14 @@
 
 Two forms: ``timestamp`` (µs since 1970, or since a start), ``input`` and ``output`` as texts, ``session_id``; and its
 agentic traces (``lmcache-agentic-traces`` on the hub): ``input`` as messages, ``output_length``, ``pre_gap`` (s after
-the answer before), ``model``. A text that begins with the one before it is taken for a whole prompt, else for a new
-message.
+the answer before), ``model``. A text that begins with the one before it, and has its answer behind that, is taken for a
+whole prompt, else for a new message; so are messages that begin otherwise than the session and hold no answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -44,19 +45,16 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = CallLog(options, notes)
-    last: dict[str, str] = {}  # input and output of each session's last call, where they are texts
-    added = 0
+    sessions = _Sessions()
     notes.add("real", f"calls of sessions; {counted(options)}")
     for start_s, record, row in _in_order(source, notes):
         try:
-            known = last.get(str(row.session_id), "")
-            log.add(_call(start_s, record, row, last))
-            added += isinstance(row.input, str) and not row.input.startswith(known)
+            log.add(sessions.call(start_s, record, row))
         except TraceError as error:
             notes.bad(error)
-    if added:
+    if sessions.added:
         begin = "do not begin with the input and output before them"
-        notes.add("assumed", f"{added:,} texts {begin}: each is taken for what its prompt adds to them")
+        notes.add("assumed", f"{sessions.added:,} texts {begin}: each is taken for what its prompt adds to them")
     yield from log.requests()
 
 
@@ -92,24 +90,74 @@ def _in_order(source: Source, notes: Notes) -> Sequence[tuple[float | None, Reco
     return found
 
 
-def _call(start_s: float | None, record: Record, row: _Row, last: dict[str, str]) -> TextCall:
-    session, output = str(row.session_id), row.output or ""
-    if isinstance(row.input, str):
-        known = last.get(session, "")
-        last[session] = row.input + output
-        messages = [Message("user", row.input.removeprefix(known))]
-    else:
-        messages = messages_of(record, {"input": row.input})
-    return TextCall(
-        messages,
-        answer=(Message("assistant", output),) if output else (),
-        adds=isinstance(row.input, str),
-        session=session,
-        start_s=start_s,
-        delay_s=row.pre_gap,
-        output_tokens=row.output_length,
-        model=row.model,
-    )
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last call of a session, as the next one may repeat it."""
+
+    prompt: Sequence[Message]
+    answer: Sequence[Message]
+    text: str  # of the input; empty where it is messages
+
+    @property
+    def output(self) -> str:
+        """The text of the answer."""
+        return self.answer[0].text if self.answer else ""
+
+
+class _Sessions:
+    """Which part of an input is new to its session.
+
+    Attributes:
+        added: inputs that do not begin with what was said before them.
+    """
+
+    def __init__(self) -> None:
+        self.added = 0
+        self._last: dict[str, _Last] = {}
+
+    def call(self, start_s: float | None, record: Record, row: _Row) -> TextCall:
+        """The call of the next row."""
+        session, last = str(row.session_id), self._last.get(str(row.session_id))
+        text = row.input if isinstance(row.input, str) else ""
+        if isinstance(row.input, str):
+            messages, adds = self._of_text(last, row.input)
+        else:
+            messages = messages_of(record, {"input": row.input})
+            adds = last is not None and row.output is not None and _are_new(messages, last)
+            self.added += adds
+        answer = (Message("assistant", row.output),) if row.output else ()
+        prompt = [*last.prompt, *last.answer, *messages] if last and adds else messages
+        self._last[session] = _Last(prompt, answer, text)
+        return TextCall(
+            messages,
+            answer=answer,
+            adds=adds,
+            session=session,
+            start_s=start_s,
+            delay_s=row.pre_gap,
+            output_tokens=row.output_length,
+            model=row.model,
+            where=record.where,
+        )
+
+    def _of_text(self, last: _Last | None, text: str) -> tuple[list[Message], bool]:
+        """Messages of a text, and whether they are added to the history."""
+        if last is None:
+            return [Message("user", text)], False
+        said = last.text + last.output
+        if text.startswith(said):
+            return [Message("user", text.removeprefix(said))], True
+        rest, output = text.removeprefix(last.text), last.output.strip()
+        if rest != text and output and output in rest:  # behind a chat template, or without the blanks around it
+            return [*last.prompt, Message("user", rest)], False
+        self.added += 1
+        return [Message("user", text)], True
+
+
+def _are_new(messages: Sequence[Message], last: _Last) -> bool:
+    """Whether messages are those of a turn alone: a prompt that is whole begins as the session, or has answers."""
+    roles = {each.role for each in messages}
+    return bool(messages) and roles.isdisjoint(("system", "assistant")) and messages[0] != last.prompt[0]
 
 
 LMCACHE = Reader(

@@ -149,6 +149,46 @@ def test_lmcache_texts_of_a_session_follow_each_other(tmp_path: Path) -> None:
     assert not said(open_trace(write_lines(tmp_path / "u.jsonl", *rows[:2])), "assumed")
 
 
+def test_lmcache_prompts_may_have_a_template_around_the_answer_before(tmp_path: Path) -> None:
+    told = {"session_id": "a", "output": " 1234 "}
+    asked = "12345678" * 5
+    again = f"{asked}<|assistant|>1234<|user|>more"
+    rows = [told | {"timestamp": str(10**15 + 10**6 * n), "input": text} for n, text in enumerate((asked, again))]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    first, second = trace.requests
+    # 40 characters are 10 tokens; 29 more come behind them, which are 8: the first prompt is shared, its answer is not.
+    assert (first.prompt_tokens, second.prompt_tokens) == (10, 18)
+    assert second.prompt.common(first.context) == 10
+    assert not said(trace, "assumed")
+
+
+def test_lmcache_messages_of_a_turn_alone_are_added_to_the_session(tmp_path: Path) -> None:
+    told = {"session_id": "a", "output": "said"}
+    asked, more = {"role": "user", "content": "12345678"}, {"role": "user", "content": "more"}
+    answered = {"role": "assistant", "content": "said"}
+    rows = [told | {"timestamp": 10**15, "input": [asked]}, told | {"timestamp": 10**15 + 10**6, "input": [more]}]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    # 2 tokens, an answer of 1, and 1 more.
+    assert [each.prompt_tokens for each in trace.requests] == [2, 4]
+    assert trace.requests[1].continues(trace.requests[0])
+    assert "1 texts do not begin with the input and output before them" in said(trace, "assumed")
+    whole = write_lines(tmp_path / "u.jsonl", rows[0], rows[1] | {"input": [asked, answered, more]})
+    assert [each.prompt_tokens for each in open_trace(whole).requests] == [2, 4]
+    # A prompt that begins as the session is whole, even where it holds no answer: somebody asks again.
+    again = write_lines(tmp_path / "v.jsonl", rows[0], rows[1] | {"input": [asked]})
+    assert [each.prompt_tokens for each in open_trace(again).requests] == [2, 2]
+
+
+def test_lmcache_rows_on_another_clock_are_named(tmp_path: Path) -> None:
+    rows = [
+        {"session_id": name, "timestamp": time, "input": "12345678", "output": "said"}
+        for name, time in (("a", "2025-10-14T07:50:58Z"), ("b", "7.5"))
+    ]
+    assert refusal(write_lines(tmp_path / "t.jsonl", *rows)) == (
+        "t.jsonl:2: its time counts from a start, and those of other rows from 1970: all or none"
+    )
+
+
 def test_lmcache_times_since_a_start_are_in_microseconds_too(tmp_path: Path) -> None:
     """Also those that would be seconds since 1970 if they stood alone: 1 s, 40 minutes and 28 hours."""
     told = {"session_id": "a", "input": "12345678", "output": "1234"}
