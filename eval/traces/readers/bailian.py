@@ -6,22 +6,24 @@ content of blocks of 16 tokens, not of prefixes. ``parent_chat_id`` names the re
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from eval.traces.reading.blocks import Chain, block_path
+from eval.traces.reading.blocks import Chain, block_path, block_size, fits
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import Logs, UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, decode
-from eval.traces.reading.times import count_late, sorted_note
+from eval.traces.reading.times import count_late, per_second_of, sorted_note
 from eval.traces.request import Path, Request, TraceError
 
 _BLOCK = 16
+_LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 _NO_PARENT = (-1, "-1", None, "")
 
@@ -42,16 +44,18 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
-    chain, ends, block = Chain(), dict[int, range](), options.block_size or _BLOCK
+    chain, ends, block = Chain(), dict[int, range](), options.block_size or _told(source)
     rows: list[tuple[_Row, Path]] = []
     uncovered = 0
     notes.add("real", "times (in seconds), lengths, chats, kinds of requests; answers are not cached: no ids name them")
-    notes.add("assumed", f"blocks of {block} tokens, as published (--block-size)")
+    told = "as published" if block == _BLOCK else "as asked for" if options.block_size else "told from the lengths"
+    notes.add("assumed", f"blocks of {block} tokens, {told} (--block-size)")
     notes.add("chained", chain.said)
     # Each trace that was published counts its seconds, chats and blocks from 0; parts of one go on with all.
     logs = Logs(source, lambda record: decode(record, _Row).timestamp, "chats")
     notes.add("assumed", logs.said)
     notes.add("assumed", logs.said_of_blocks)
+    per_second = per_second_of(logs.begins, notes, 1)
     for record in logs.records():
         try:
             row = decode(record, _Row)
@@ -65,12 +69,13 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         parent = None if row.parent_chat_id in _NO_PARENT else row.parent_chat_id
         row.parent_chat_id = logs.name(parent, row.timestamp)
         row.hash_ids = []  # the path has them, in a tenth of the space
+        row.timestamp /= per_second
         rows.append((row, path))
     if uncovered:
         notes.add("assumed", f"{uncovered:,} rows have more or fewer ids than blocks: what no id covers is not cached")
     late = count_late([row.timestamp for row, _ in rows])
     notes.add("sorted", sorted_note(late, len(rows)))
-    rows.sort(key=lambda each: each[0].timestamp)
+    rows.sort(key=lambda each: (each[0].timestamp, each[0].turn or 0))
     chats = _Chats()
     notes.add("assumed", chats.said)
     for row, path in rows:
@@ -88,8 +93,25 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         )
 
 
+def _told(source: Source) -> int:
+    """The size of a block: as published, unless the lengths of most of the first rows tell another."""
+    pairs = []
+    for record in itertools.islice(source.records(), _LOOKED_AT):
+        try:
+            row = decode(record, _Row)
+        except TraceError:
+            continue
+        if row.hash_ids:
+            pairs.append((row.input_length, len(row.hash_ids)))
+    published = sum(fits(tokens, ids, _BLOCK) for tokens, ids in pairs)
+    return _BLOCK if 2 * published >= len(pairs) else block_size(pairs) or _BLOCK
+
+
 class _Chats:
-    """Which conversation a request belongs to: that of its parent, unless another request has continued that."""
+    """Which conversation a request belongs to: that of its parent, unless another request has continued that.
+
+    A later turn that names no parent and has the id of an earlier one continues that.
+    """
 
     def __init__(self) -> None:
         self._last: dict[Name, str] = {}  # conversations by the request that comes last in each
@@ -104,6 +126,8 @@ class _Chats:
             self._missing += parent not in self._seen
             self._branches += parent in self._seen and parent not in self._last
             name = self._last.pop(parent, None)
+        elif (row.turn or 1) > 1:
+            name = self._last.pop(row.chat_id, None)
         name = name or self._names.of(str(row.chat_id))
         self._seen.add(row.chat_id)
         self._last[row.chat_id] = name

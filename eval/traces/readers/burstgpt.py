@@ -20,10 +20,10 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Number, decode
-from eval.traces.reading.times import count_late, sorted_note
+from eval.traces.reading.times import count_late, per_second_of, sorted_note
 from eval.traces.request import Request, TraceError
 
-_NO_SESSION = ("", "nan", "none", "null", "-1")
+_NO_SESSION = ("", "nan", "none", "null", "-1", "<na>", "n/a", "na", "-")  # as tables are written by pandas and others
 
 
 class _Row(msgspec.Struct):
@@ -47,6 +47,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     # Releases count their sessions from 0 each; a release that goes on with the clock goes on with the sessions.
     logs = Logs(source, lambda record: decode(record, _Row, strict=False).timestamp, "sessions")
     notes.add("real", lambda: f"times (in seconds), lengths, {'sessions, ' * bool(sessions)}models; not the texts")
+    per_second = per_second_of(logs.begins, notes, 1)
     words: dict[str, str] = {}
     times_s = array("d")
     notes.add("sorted", lambda: sorted_note(count_late(times_s), len(times_s)))
@@ -60,7 +61,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         failed += not row.response_tokens
         times_s.append(row.timestamp)
         call = Call(
-            row.timestamp,
+            row.timestamp / per_second,
             row.request_tokens,
             row.response_tokens,
             model=words.setdefault(row.model, row.model) if row.model else None,

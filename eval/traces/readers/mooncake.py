@@ -24,7 +24,7 @@ from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Name, Number, Record, decode
-from eval.traces.reading.times import per_second_of
+from eval.traces.reading.times import number_of, per_second_of
 from eval.traces.request import Request, TraceError
 
 _DEFAULT_BLOCK = 512
@@ -32,7 +32,7 @@ _LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 
 class _Row(msgspec.Struct):
-    timestamp: Number  # ms; in seconds once it is read
+    timestamp: Number | str  # ms
     input_length: Count
     output_length: Count
     hash_ids: list[int | str]  # of all blocks of the input, the last one partly filled or left out
@@ -56,7 +56,7 @@ def _detects(record: Mapping[str, Any]) -> bool:
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     block = options.block_size or _told(source, notes)
     # Traces count their sessions, blocks and times from 0 each; a log that was split by hour goes on with all.
-    logs = Logs(source, lambda record: decode(record, _Row).timestamp, "sessions")
+    logs = Logs(source, lambda record: _time(record, decode(record, _Row)), "sessions")
     per_second = per_second_of(logs.begins, notes)
     chain, ends, names = Chain(), dict[int, range](), _Names()
     notes.add("real", "times, lengths, which prompts begin alike; answers are not cached: the trace has no ids of them")
@@ -67,21 +67,27 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     for record in logs.records():
         try:
             row = decode(record, _Row)
-            row.session = logs.name(row.session, row.timestamp)
+            time = _time(record, row)
+            row.session = logs.name(row.session, time)
             row.hash_ids = logs.blocks(row.hash_ids)
-            row.timestamp /= per_second
-            yield _request(record, row, block, chain, ends, names)
+            yield _request(record, row, time / per_second, block, chain, ends, names)
         except TraceError as error:
             notes.bad(error)
 
 
-def _request(record: Record, row: _Row, block: int, chain: Chain, ends: dict[int, range], names: _Names) -> Request:
+def _time(record: Record, row: _Row) -> float:
+    return number_of(record, "timestamp", row.timestamp)
+
+
+def _request(
+    record: Record, row: _Row, at_s: float, block: int, chain: Chain, ends: dict[int, range], names: _Names
+) -> Request:
     units = chain.units(full_blocks(record, row.input_length, row.hash_ids, block))
     prompt = block_path(units, block, ends)
     stop = stop_reason(row.stop)
     session, conversation, parent = names.of(row.session, row.agent)
     return Request(
-        row.timestamp,
+        at_s,
         conversation,
         prompt,
         prompt,

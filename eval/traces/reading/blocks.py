@@ -113,12 +113,12 @@ def block_size(prompts: Iterable[tuple[int, int]]) -> int | None:
     the largest. None: there is none that more than half of them fit.
     """
     told = [pair for pair in prompts if pair[0]]
-    fitting = {size: sum(_fits(*pair, size) for pair in told) for size in _SIZES}
+    fitting = {size: sum(fits(*pair, size) for pair in told) for size in _SIZES}
     best = max(_SIZES, key=lambda size: (fitting[size], size == _MOONCAKE, size))
     return best if 2 * fitting[best] > len(told) else None
 
 
-def _fits(tokens: int, ids: int, size: int) -> bool:
+def fits(tokens: int, ids: int, size: int) -> bool:
     """Whether so many ids are those of all blocks, or of the full ones."""
     return tokens // size <= ids <= -(-tokens // size)
 
@@ -137,7 +137,7 @@ def full_blocks(
     Raises:
         TraceError: there are more or fewer ids than blocks.
     """
-    if not _fits(tokens, len(ids), block):
+    if not fits(tokens, len(ids), block):
         blocks = -(-tokens // block)
         raise bad_field(
             record, field, f"{len(ids)} ids, but {tokens} tokens are {blocks} blocks of {block} (--block-size)"

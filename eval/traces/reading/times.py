@@ -16,7 +16,7 @@ TOKEN_S = 0.02
 # Since 1970 in seconds a moment of this century has 10 digits, in ms 13, in µs 16, in ns 19.
 _UNITS = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 
-_PER_SECOND = 1_000  # times are in milliseconds
+_NAMES = {1: "s", 1_000: "ms", 1_000_000: "µs", 1_000_000_000: "ns"}  # of units, by how many a second has
 _THIS_AGE_S = (1e9, 2e9)  # seconds since 1970 of the years 2001 to 2033
 
 SINCE_1970 = _THIS_AGE_S[0]
@@ -68,16 +68,38 @@ def sorted_note(late: int, rows: int) -> str:
     return f"{late:,} of {rows:,} rows came before the row above them: put in order of arrival" if late else ""
 
 
-def per_second_of(begins: float, notes: Notes) -> int:
-    """Units of time a second, of a format in ms: 1,000, unless the first time of a trace is one since 1970 in another.
+def per_second_of(begins: float, notes: Notes, usual: int = 1_000) -> int:
+    """Units of time a second: as usual in a format, unless the first time of a trace is one since 1970 in another.
 
     Of the first one alone: a trace of months in milliseconds since its start has times as large as seconds since 1970.
+
+    Args:
+        begins: that time; infinite if there is none.
+        notes: say so if the unit is another.
+        usual: 1,000 where a format has its times in ms.
     """
     if begins < math.inf:
         since_1970_s = any_seconds(Record("", None), "timestamp", begins)
         unit = round(begins / since_1970_s) if since_1970_s else 1
-        if _THIS_AGE_S[0] <= since_1970_s < _THIS_AGE_S[1] and unit != _PER_SECOND:
-            name = {1: "s", 1_000_000: "µs", 1_000_000_000: "ns"}[unit]
-            notes.add("assumed", f"times are in {name} since 1970, as their size tells; in this format they are in ms")
+        if _THIS_AGE_S[0] <= since_1970_s < _THIS_AGE_S[1] and unit != usual:
+            told = f"times are in {_NAMES[unit]} since 1970, as their size tells"
+            notes.add("assumed", f"{told}; in this format they are in {_NAMES[usual]}")
             return unit
-    return _PER_SECOND
+    return usual
+
+
+def number_of(record: Record, field: str, time: float | str) -> float:
+    """A time in the unit of its file: a number, also as a text; of an ISO text ms since 1970.
+
+    Raises:
+        TraceError: a text is neither.
+    """
+    if isinstance(time, str):
+        try:
+            number = float(time)
+        except ValueError:
+            return 1_000 * iso_seconds(record, field, time)
+        if not 0 <= number <= 2**63:
+            raise bad_field(record, field, f"{time[:40]!r}, must be a number, 0 to 2**63")
+        return number
+    return time

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eval.traces import open_trace
 from tests.helpers.trace_files import refusal, said, write_lines
 
@@ -85,3 +87,36 @@ def test_rows_without_ids_of_blocks_share_nothing_and_their_times_are_seconds(tm
 def test_a_bad_row_is_named(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", row(0, -1, 0, [1], 16), row(1, 0, "soon", [1], 16))  # type: ignore[arg-type]
     assert refusal(source) == "t.jsonl:2: timestamp: Expected `float`, got `str` 'soon'"
+
+
+@pytest.mark.parametrize(("unit", "per_second"), [("s", 1), ("ms", 10**3), ("µs", 10**6), ("ns", 10**9)])
+def test_times_since_1970_may_be_in_any_unit_and_another_than_s_is_said(
+    tmp_path: Path, unit: str, per_second: int
+) -> None:
+    rows = [row(0, -1, 1_760_000_000 * per_second, [1], 16), row(1, 0, 1_760_000_060 * per_second, [1, 2], 32)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [each.arrival_s for each in trace.requests] == [0.0, 60.0]
+    told = f"times are in {unit} since 1970, as their size tells; in this format they are in s"
+    assert (told in said(trace, "assumed")) == (unit != "s")
+
+
+def test_blocks_of_another_size_are_told_from_the_lengths(tmp_path: Path) -> None:
+    # 130 tokens are two blocks of 64 and a part of a third; 260 are four and a part.
+    rows = [row(0, -1, 0, [1, 2, 3], 130), row(1, 0, 5, [1, 2, 4, 5, 6], 260)]
+    source = write_lines(tmp_path / "t.jsonl", *rows)
+    trace = open_trace(source)
+    assert [len(each.prompt) for each in trace.requests] == [128, 256]
+    assert said(trace, "assumed") == "blocks of 64 tokens, told from the lengths (--block-size)"
+    assert [len(each.prompt) for each in open_trace(source, block_size=16).requests] == [48, 80]
+
+
+def test_of_rows_of_one_moment_the_earlier_turn_comes_first(tmp_path: Path) -> None:
+    rows = [row(1, 0, 60, [1, 2], 32, turn=2), row(0, -1, 60, [1], 16)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [(each.conversation, each.prompt_tokens) for each in trace.requests] == [("0", 16), ("0", 32)]
+
+
+def test_a_later_turn_without_a_parent_continues_the_one_with_its_id(tmp_path: Path) -> None:
+    rows = [row(1, -1, 0, [1], 16), row(1, -1, 5, [1, 2], 32, turn=2), row(2, -1, 6, [1], 16, turn=2)]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [each.conversation for each in trace.requests] == ["1", "1", "2"]

@@ -81,6 +81,22 @@ def test_another_table_is_refused(tmp_path: Path) -> None:
     assert "of no known format" in refusal(csv(tmp_path / "t.csv", "a,b\n", "1,2"))
 
 
+@pytest.mark.parametrize("none", ["", "nan", "None", "-1", "<NA>", "N/A", "NA", "-"])
+def test_what_stands_for_no_session_is_none(tmp_path: Path, none: str) -> None:
+    rows = [f"{n},{none},1.0,ChatGPT,500,20,520,API log" for n in (5, 9)]
+    trace = open_trace(csv(tmp_path / "t.csv", SECOND_VERSION, *rows))
+    first, second = trace.requests
+    assert (first.conversation, second.conversation) == (None, None)
+    assert second.prompt.common(first.context) == 0
+
+
+def test_times_of_csv_since_1970_may_be_in_ms(tmp_path: Path) -> None:
+    rows = [f"{1_760_000_000_000 + 1_500 * n},m,1,1,2,API log" for n in range(2)]
+    trace = open_trace(csv(tmp_path / "t.csv", FIRST_VERSION, *rows))
+    assert [each.arrival_s for each in trace.requests] == [0.0, 1.5]
+    assert "times are in ms since 1970, as their size tells; in this format they are in s" in said(trace, "assumed")
+
+
 # ---- Azure ----
 
 

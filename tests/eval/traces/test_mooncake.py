@@ -110,6 +110,32 @@ def test_times_since_1970_may_be_in_any_unit_and_another_than_ms_is_said(
     assert (f"times are in {unit} since 1970" in said(trace, "assumed")) == (unit != "ms")
 
 
+@pytest.mark.parametrize(
+    ("times", "arrivals"),
+    [
+        (("0", "1500"), [0.0, 1.5]),
+        (("1753780607550317897", "1753780610550317897"), [0.0, 3.0]),  # ns, as LMBench writes them
+        (("2025-10-14T07:50:58Z", "2025-10-14T09:51:03+02:00"), [0.0, 5.0]),
+    ],
+)
+def test_times_may_be_texts(tmp_path: Path, times: tuple[str, str], arrivals: list[float]) -> None:
+    rows = [FIRST | {"timestamp": time} for time in times]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.arrival_s for request in trace.requests] == pytest.approx(arrivals)
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        ("soon", "t.jsonl:1: timestamp: 'soon' is no time, such as 2025-11-25T10:00:00Z"),
+        ("-5", "t.jsonl:1: timestamp: '-5', must be a number, 0 to 2**63"),
+        ("nan", "t.jsonl:1: timestamp: 'nan', must be a number, 0 to 2**63"),
+    ],
+)
+def test_a_text_that_is_no_time_is_named(tmp_path: Path, time: str, message: str) -> None:
+    assert refusal(write_lines(tmp_path / "t.jsonl", FIRST | {"timestamp": time})) == message
+
+
 def test_milliseconds_of_a_month_since_the_start_are_not_taken_for_seconds_since_1970(tmp_path: Path) -> None:
     day_ms = 86_400_000
     rows = [FIRST | {"timestamp": day * day_ms} for day in (0, 15, 30)]  # 15 days are 1.3e9 ms
