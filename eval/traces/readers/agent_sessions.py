@@ -25,7 +25,7 @@ from eval.traces.reading.names import UniqueNames
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Count, Name, Number, Record, bad_field, decode
+from eval.traces.reading.records import Count, Name, Number, Record, Size, bad_field, decode
 from eval.traces.request import Path, Request, TraceError
 
 SESSION_BIRTHS = 355 / (12 * 3600)
@@ -60,7 +60,7 @@ class _Entry(msgspec.Struct):
 class _Session(msgspec.Struct):
     requests: list[_Entry]
     id: Name | None = None
-    block_size: Count = 64
+    block_size: Size = 64
     hash_id_scope: str = "local"
 
 
@@ -124,7 +124,7 @@ class _Reading:
         if session.hash_id_scope not in _SCOPES:
             allowed = " or ".join(_SCOPES)
             raise bad_field(record, "hash_id_scope", f"{session.hash_id_scope!r}, must be {allowed}")
-        own, wanted = max(session.block_size, 1), self._options.block_size
+        own, wanted = session.block_size, self._options.block_size
         if wanted and wanted % own:
             raise bad_field(record, "block_size", f"{own} tokens; --block-size {wanted} must be a multiple of it")
         self.scopes.add(session.hash_id_scope)

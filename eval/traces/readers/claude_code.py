@@ -30,6 +30,7 @@ from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
 
 _MAIN = "0"
+_MESSAGES = ("user", "assistant")
 _AGENT_FILE = "agent-"  # how names of files of subagents begin
 
 
@@ -90,10 +91,18 @@ def _in_order(source: Source) -> list[FilePath]:
 
 
 def _time_of(record: Record) -> float:
-    time = decode(record, _Line).timestamp
-    if time is None:
-        raise bad_field(record, "timestamp", "missing")
-    return iso_seconds(record, "timestamp", time)
+    return _seconds(record, decode(record, _Line))
+
+
+def _seconds(record: Record, line: _Line) -> float:
+    """When a line was written.
+
+    Raises:
+        TraceError: it does not tell, or it is no time.
+    """
+    if line.timestamp is None:
+        raise bad_field(record, "timestamp", "missing: when a message was said")
+    return iso_seconds(record, "timestamp", line.timestamp)
 
 
 class _Log:
@@ -122,11 +131,11 @@ class _Log:
                 yield from other.end()
                 agent.go_on_with(other, line)
         self._of_file[agent] = None
-        if line.message is not None and line.timestamp is not None and not line.is_api_error_message:
-            at_s = iso_seconds(record, "timestamp", line.timestamp)
+        if line.message is not None and line.type in _MESSAGES and not line.is_api_error_message:
+            at_s = _seconds(record, line)
             if line.type == "assistant":
                 yield from agent.answer(line, line.message, at_s)
-            elif line.type == "user":
+            else:
                 yield from agent.say(line, line.message, at_s)
         agent.seen(line)
 

@@ -18,6 +18,9 @@ T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number of tokens, or of milliseconds."""
 
+Size = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
+"""Tokens of a block."""
+
 Number = Annotated[float, msgspec.Meta(ge=0, le=2**63)]
 """A time in any unit, or a duration; not negative."""
 

@@ -275,6 +275,13 @@ def test_other_lines_come_first_and_broken_ones_are_named(tmp_path: Path) -> Non
     )
 
 
+def test_a_message_without_a_time_is_named(tmp_path: Path) -> None:
+    lines = worked().lines
+    del lines[1]["timestamp"]
+    source = write_lines(tmp_path / "s.jsonl", *lines)
+    assert refusal(source) == "s.jsonl:2: timestamp: missing: when a message was said"
+
+
 @pytest.mark.parametrize("lines", [worked().lines, rollout()])
 def test_logs_of_agents_may_be_packed(tmp_path: Path, lines: list[dict[str, Any]]) -> None:
     plain = open_trace(write_lines(tmp_path / "s.jsonl", *lines)).requests

@@ -165,6 +165,7 @@ def test_two_sessions_of_one_name_stay_two(tmp_path: Path) -> None:
         (session("x", call(-1, 2)), "requests[0].t: Expected `float` >= 0.0, got -1"),
         (session("x", call(0, 2) | {"in": "many"}), "requests[0].in: Expected `int | null`, got `str` 'many'"),
         (session("x"), "requests: none"),
+        (session("x", call(0, 2)) | {"block_size": 0}, "block_size: Expected `int` >= 1, got 0"),
     ],
 )
 def test_a_bad_session_is_named_with_its_field(tmp_path: Path, bad: dict[str, Any], message: str) -> None:
