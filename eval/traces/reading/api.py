@@ -39,6 +39,7 @@ _ENDS = ("end_time", "endTime", "completed_at", "response_time_at", "response_cr
 _CACHED = ("cache_read_input_tokens", "cache_creation_input_tokens")
 _REDACTED = "redacted-by-litellm"  # stands for all messages of any prompt: read as texts, they would all be alike
 _OF_AIPERF = {"messages", "payload"}
+_OF_VLLM = {"prompt", "output_tokens"}  # all fields of a row of vLLM's `custom` data set
 _AGENTIC_OUTPUT = 220  # tokens of an answer that SGLang's `agentic-trace` assumes where none are given
 
 
@@ -70,7 +71,8 @@ def is_call(row: Mapping[str, Any]) -> bool:
     if isinstance(body.get("messages"), list) and are_messages(body["messages"]):
         return True
     answered = any(name in row for name in _SAID)
-    if are_prompts(body.get("prompt")) and ("model" in body or "max_tokens" in body or answered):
+    asks = "model" in body or "max_tokens" in body or answered or body.keys() <= _OF_VLLM
+    if are_prompts(body.get("prompt")) and asks:
         return True
     # In an observation of Langfuse that is no call, such as one of a tool, the model is null.
     return isinstance(body.get("input"), list | str) and bool(body.get("model")) and "pre_gap" not in body
@@ -167,7 +169,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
     answer, stop, output = _answer(record, response, usage)
     start_s, end_s = _span(record, row, body, response)
     if output is None:
-        output = _tokens(record, row, "output_length")
+        output = _tokens(record, row, "output_tokens" if row.keys() <= _OF_VLLM else "output_length")
     session = next((str(each[name]) for each in (row, body) for name in _SESSIONS if _is_name(each.get(name))), None)
     delay = row.get("delay")
     if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < 1e12):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -14,6 +15,8 @@ from eval.traces.reading.refusals import not_finite, said_of
 from eval.traces.request import TraceError
 
 T = TypeVar("T")
+
+_DIGITS = re.compile("[0-9]{1,20}")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 """A number of tokens, or of milliseconds."""
@@ -165,11 +168,13 @@ def as_count(value: Any) -> int | None:
 
 
 def count_in(record: Record, field: str, value: Any) -> int | None:
-    """A number of tokens that need not be there; None where the value is no number.
+    """A number of tokens that need not be there, also as a text; None where the value is no number.
 
     Raises:
         TraceError: the number is no number of tokens, such as a negative one.
     """
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         return None
     whole = int(value) if isinstance(value, float) and value.is_integer() else value

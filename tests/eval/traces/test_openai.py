@@ -276,3 +276,13 @@ def test_a_bad_row_is_named_with_its_field_and_without_its_text(tmp_path: Path, 
     source = write_lines(tmp_path / "t.jsonl", body(QUESTION), row)
     assert refusal(source) == f"t.jsonl:2: {message}"
     assert open_trace(source, skip_bad=True).skip_reasons == (f"t.jsonl:2: {message}",)
+
+
+def test_prompts_of_vllms_benchmark_are_calls(tmp_path: Path) -> None:
+    rows = [{"prompt": "12345678", "output_tokens": 10}, {"prompt": "12345678", "output_tokens": 1520}]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows, {"prompt": "123456789"}))
+    assert trace.format == "openai"
+    assert sorted((each.prompt_tokens, each.output_tokens) for each in trace.requests) == [(2, 10), (2, 1520), (3, 0)]
+    assert refusal(write_lines(tmp_path / "u.jsonl", rows[0] | {"output_tokens": -1})) == (
+        "u.jsonl:1: output_tokens: -1, must be a number of tokens, 0 or more"
+    )

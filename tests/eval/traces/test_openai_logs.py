@@ -272,3 +272,10 @@ def test_a_time_with_utc_behind_it_is_one(tmp_path: Path) -> None:
     times = ("2025-11-25 12:00:00 UTC", "2025-11-25 12:00:01.5 UTC", "2025-11-25T14:00:02+02:00")
     trace = read(tmp_path, *(body(QUESTION, timestamp=time) for time in times))
     assert [request.arrival_s for request in trace.requests] == [0.0, 1.5, 2.0]
+
+
+def test_a_usage_may_be_numbers_as_texts(tmp_path: Path) -> None:
+    row = {"messages": [{"role": "user", "content": "12345678"}], "response": "said"}
+    usage = {"prompt_tokens": "20", "completion_tokens": "5"}
+    (request,) = open_trace(write_lines(tmp_path / "t.jsonl", row | {"usage": usage})).requests
+    assert (request.prompt_tokens, request.output_tokens) == (20, 5)
