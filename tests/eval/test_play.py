@@ -158,6 +158,9 @@ def test_servers_take_turns_of_some_time_in_which_calls_wait_for_each_other() ->
         of_one = [(start, end) for start, end, server in spans if server == number]
         assert any(start < end for (_, end), (start, _) in pairwise(of_one)), "calls overlap"
         assert 0 < each.busy_s < sum(end - start for start, end in of_one)
+        before = [sent.busy_s for sent in sorted(each.sent, key=lambda sent: sent.number)]
+        assert before == sorted(before)
+        assert 0 <= before[0] < before[-1] < each.busy_s
         assert max(sent.sent_s for sent in each.sent) < spans[-1][1] - spans[0][0], "clocks stand still between turns"
 
 

@@ -218,12 +218,20 @@ def test_what_is_sent_before_the_servers_settled_is_in_no_figure(tmp_path: Path)
     (stock,) = summarise(folder)
     assert (stock.requests, stock.errors) == (2, 1)  # who failed is told, whenever it was
     assert stock.figures["tel"].value == 100
-    assert stock.tokens_per_s == pytest.approx((2 + 1) * 4 / 0.5)
+    assert stock.tokens_per_s == pytest.approx(2 * 4 / 0.5)
     assert machine_sentences(folder) == ["Without the requests of each part's first 1.5 s."]
     later = Folder(tmp_path / "later", RUN, settle_s=4)
     played(later, "stock lru", 0, ROWS)
     with pytest.raises(NoResultError, match="--settle 4: must leave some requests; stock lru had none later"):
         summarise(later)
+
+
+def test_of_arms_in_turns_it_is_the_time_that_they_were_asked_that_went_into_settling(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, msgspec.structs.replace(RUN, turn_s=0.5), settle_s=1.5)
+    # Busy for 2 s of 4 s or more: 0.4 s of them before the first request that counts.
+    played(folder, "stock lru", 0, [msgspec.structs.replace(one, busy_s=0.2 * one.number) for one in ROWS])
+    (stock,) = summarise(folder)
+    assert stock.tokens_per_s == pytest.approx(2 * 4 / (2.0 - 0.4))
 
 
 def test_the_table_shows_every_figure_with_its_interval(folder: Folder) -> None:

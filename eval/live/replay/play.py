@@ -36,6 +36,7 @@ class Sent:
     sent_s: float  # since the run began, by the clock of the server's turns
     result: RequestResult
     session: int  # index of the conversation that began its session
+    busy_s: float  # for which the server had been busy when it was sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,12 +155,12 @@ class _Player:
         request = self._prompts.ask(one)
         if self._manner.sessions:
             request = replace(request, session=f"conversation {conversation.session_index}")
-        place, sent_s = self._next_place(), self._place.clock.now()
+        place, sent_s, busy_s = self._next_place(), self._place.clock.now(), self._place.busy_s
         result = await send(self._connection, self._target.base_url, request, self._manner.retries)
         self._prompts.take(one, result)
         if _reached_nobody(result):
             await asyncio.sleep(_LAST_BREATH_S)
-        self._report(Sent(place, sent_s, result, conversation.session_index))
+        self._report(Sent(place, sent_s, result, conversation.session_index, busy_s))
         closes = conversation.turns[one.turn].closes and conversation.index == conversation.session_index
         if request.session is not None and closes and result.error is None:
             error = await close_session(self._connection, self._target.base_url, request.session)
@@ -171,7 +172,7 @@ class _Player:
         """Report a turn that is not sent."""
         missing = RequestResult(*one, 0, 0, None, 0.0, 0, error=NOT_SENT)
         session_index = self._conversations[one.conversation].session_index
-        self._report(Sent(self._next_place(), self._place.clock.now(), missing, session_index))
+        self._report(Sent(self._next_place(), self._place.clock.now(), missing, session_index, self._place.busy_s))
 
     def _next_place(self) -> int:
         self._numbers += 1

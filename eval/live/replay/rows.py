@@ -49,6 +49,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     session: int | None = None  # number of the conversation that began its session; None: not told, its own
     tokens_per_s: float | None = None  # of its answer, from sending the request to the end; None: not told
+    busy_s: float | None = None  # for which the server had been busy when it was sent; None: not told
 
     @property
     def session_index(self) -> int:
@@ -60,7 +61,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """The line of a request that was sent."""
         told = {name: getattr(sent.result, name) for name in cls.__struct_fields__ if hasattr(sent.result, name)}
         told = {name: round(value, 3) if isinstance(value, float) else value for name, value in told.items()}
-        return cls(number=sent.number, sent_s=round(sent.sent_s, 4), session=sent.session, **told)
+        times = {"sent_s": round(sent.sent_s, 4), "busy_s": round(sent.busy_s, 4)}
+        return cls(number=sent.number, session=sent.session, **times, **told)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,7 +243,14 @@ class Folder:
 
     def seconds(self, arm: str) -> float:
         """For how long the parts of an arm were played, without the time in which its servers settled."""
-        return sum((max(part.seconds - self.settle_s, 0.0) for part in self.parts if part.arm == arm), 0.0)
+        return sum((max(part.seconds - self._settled_s(part), 0.0) for part in self.parts if part.arm == arm), 0.0)
+
+    def _settled_s(self, part: Part) -> float:
+        """How much of the time of a part went into settling. Of arms in turns that time is while each was asked."""
+        if self.run.turn_s is None or not self.settle_s:
+            return self.settle_s
+        later = (row.busy_s for row in self.rows(part.arm, part.repeat) if row.sent_s >= self.settle_s)
+        return next((self.settle_s if busy_s is None else busy_s for busy_s in later), part.seconds)
 
     def facts(self, arm: str) -> Facts | None:
         """What the server of an arm said of itself; None before it was played."""

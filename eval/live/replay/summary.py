@@ -180,7 +180,8 @@ def summarise(folder: Folder) -> list[ArmSummary]:
             retries=sum(row.retries for _, row in rows[arm]),
             figures={name: _interval(values[arm][name], [one[name] for one in resampled[arm]]) for name in MEASURES},
             changes=_changes(values[arm], values[baseline], resampled[arm], resampled[baseline]),
-            tokens_per_s=sum(row.output_tokens for _, row in rows[arm]) / max(folder.seconds(arm), 1e-9),
+            tokens_per_s=sum(row.output_tokens for _, row in rows[arm] if row.error is None)
+            / max(folder.seconds(arm), 1e-9),
             repeats=sample.repeats,
             sessions=len(sessions),
         )

@@ -68,15 +68,17 @@ class Place:
         self.clock = Clock()
         """Stands still while it is not this player's turn. Where a turn is one request, it always runs."""
 
-        self.busy_s = 0.0
-        """While at least one request was under way."""
-
         self._turnstile = turnstile
         self._opens = asyncio.Event()
         self._under_way = 0
-        self._busy_since_s = 0.0
+        self._was_busy_s = self._busy_since_s = 0.0
         if turnstile.turn_s:
             self.clock.stop()
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds so far in which at least one request was under way."""
+        return self._was_busy_s + (time.perf_counter() - self._busy_since_s if self._under_way else 0.0)
 
     @contextlib.asynccontextmanager
     async def request(self) -> AsyncIterator[None]:
@@ -90,9 +92,10 @@ class Place:
         try:
             yield
         finally:
+            busy_s = self.busy_s
             self._under_way -= 1
             if not self._under_way:
-                self.busy_s += time.perf_counter() - self._busy_since_s
+                self._was_busy_s = busy_s
                 self._pass_on_if_over()
 
     def leave(self) -> None:
