@@ -70,6 +70,16 @@ POOL, QUICK_POOL = 100_000, 50_000
 QUICK_S = 480.0
 """Seconds after which ``--quick`` begins nothing that would end later."""
 
+_OF_GPU = ("device", "model", "next-prompt-estimate", "out", "page-size", "pool", "repeats", "settle", "slo", "trace")
+_NOT_OF_A_LOAD = {
+    **{f"--{name}": "must be given to gpu itself" for name in _OF_GPU},
+    "--server-flags": "must be given to gpu itself, as --extra",
+    "--threshold": "must be left out, as it follows from --slo and what is measured",
+    "--arm": "must be left out, as stock lru, stock tlru and etlru are compared",
+    "--url": "must be left out, as servers are started",
+}
+"""Flags of `replay` that gpu gives. With others its page would say what is not so."""
+
 TREE_CORE = "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"
 """Variable by which SGLang is told the core of its radix tree: `rust`, its default, or `python`."""
 
@@ -151,10 +161,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_loads(args: argparse.Namespace) -> None:
-    """Raise ValueError or OSError for a trace or flags of a load that `replay` refuses.
+    """Raise ValueError or OSError for a trace or flags of a load that `replay` refuses, or that are not of a load.
 
     Otherwise that would be said after a model was written and calibrated.
     """
+    for own, reason in _NOT_OF_A_LOAD.items():
+        # argparse takes the beginning of a flag for the flag.
+        if any(own.startswith(word.partition("=")[0]) for word in args.load if word[:2] == "--" != word):
+            raise ValueError(f"--load {own}: {reason}")
     threshold = args.next_prompt_estimate + START_THRESHOLD  # it is not known yet
     arms = default_arms(threshold, args.next_prompt_estimate)
     for words in _commands(args, Path("not-written-yet"), threshold, arms[::2]):

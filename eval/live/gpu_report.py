@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.live.replay.rows import Folder, Row
-from eval.live.replay.summary import ArmSummary, summarise
+from eval.live.replay.summary import ArmSummary, NoResultError, summarise
 from eval.live.replay.table import machine_sentences, markdown, sentences
 from eval.simulate.timing import Timing
 
@@ -30,9 +30,15 @@ class Report(NamedTuple):
     commands: Sequence[Sequence[str]]  # words of `python -m eval replay`
 
     def write(self) -> Path:
-        """Write `results.md`. Without decoding, if that was not played: a machine may be taken away before."""
+        """Write `results.md`. Without decoding, if that was not played: a machine may be taken away before.
+
+        Raises:
+            NoResultError: no arm of the tail was played, or no request of an arm succeeded.
+        """
         folder = Folder(self.out / "tail", settle_s=self.settle_s)
         tail = summarise(folder)
+        if not tail:
+            raise NoResultError(f"{folder.path}: {', '.join(folder.run.arms)} not played; the same command goes on")
         lines = [
             "# Live on one machine",
             "",
