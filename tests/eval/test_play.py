@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -10,11 +11,13 @@ from itertools import pairwise
 
 import pytest
 
+from eval.live.calibrate import REPEATS, calibrate
 from eval.live.replay.client import RETRY_AFTER_S
 from eval.live.replay.play import NOT_SENT, Manner, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.schedule import Loop, Pace
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.live.server import Server
+from eval.simulate.timing import TimingError
 from tests.helpers.stand_ins import SCRIPTED, stand_in
 
 pytestmark = pytest.mark.usefixtures("logs_in_tmp")
@@ -212,6 +215,24 @@ def test_a_server_that_ends_ends_the_replay_and_what_came_before_is_kept() -> No
         play(server.base_url, load, Pace(users=1), on_sent=seen.append, alive=server.alive)
     assert [one.result.error for one in seen[:2]] == [None, None]
     assert len(seen) == 3
+
+
+def test_a_server_that_refuses_a_request_is_not_asked_whether_it_runs() -> None:
+    load = Load((conversation(0, 0.0, (13, 0.0)), conversation(1, 0.0, (14, 0.0))))
+    asked_after: list[Sent] = []
+    seen: list[Sent] = []
+    with stand_in(SCRIPTED) as server:
+        alive = lambda: asked_after.append(seen[-1]) or True  # noqa: E731
+        play(server.base_url, load, Pace("ordered", users=1), on_sent=seen.append, alive=alive)
+    assert [one.result.error for one in seen] == ["HTTP 400: thirteen", "aborted: fourteen"]
+    assert [one.result.error for one in asked_after] == ["aborted: fourteen"]
+
+
+def test_lengths_are_measured_from_the_shortest_up_to_one_that_is_refused() -> None:
+    with stand_in(SCRIPTED) as server:
+        with contextlib.suppress(TimingError):  # all of them take as long there
+            calibrate(server.base_url, (16, 12, 10))
+        assert prompts(server) == [*[10] * (1 + REPEATS), *[12] * (1 + REPEATS), 16]
 
 
 @pytest.mark.parametrize("loop", ["ordered", "open", "closed"])
