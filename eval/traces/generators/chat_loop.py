@@ -2,7 +2,7 @@
 
 The defaults resemble the Mooncake conversation trace. Answers have 343 tokens on average. Waits are 123 s at the
 median, 66 and 264 s at the quartiles. Most next prompts are short, some are long. First prompts are shorter than there
-(4,000 tokens at the median), so that small servers can play them. Two in five turns are followed by another.
+(4,000 tokens at the median), so that small servers can play them. Three in five turns are followed by another.
 """
 
 from __future__ import annotations
