@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.table import Table
 
@@ -16,8 +17,7 @@ from eval.arguments import add_cache, check_page_sizes, weight_text, whole
 from eval.caches.simulator import SimulatedCache
 from eval.studies.figures import Figures, figures
 from eval.terminal import show, table, track
-from eval.trace_arguments import add_trace_arguments, trace_source
-from eval.traces import open_trace
+from eval.trace_arguments import TraceSource, add_trace_arguments
 from eval.traces.request import Request
 from radix_tlru import Config
 from radix_tlru.learning.learner import Learner
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of the command."""
     add_trace_arguments(parser)
     add = parser.add_argument
-    add("--taught-by", metavar="TRACE", help="another trace, which teaches (default: the trace itself)")
+    add("--taught-by", metavar="TRACE", help="another trace, read alike, which teaches (default: the trace itself)")
     add("--turns", type=whole(1), default=4_000, metavar="N", help="requests that teach (default: %(default)s)")
     add("--requests", type=whole(1), default=1_000, metavar="N", help="requests after them (default: %(default)s)")
     add_cache(parser)
@@ -40,8 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
-    requests = trace_source(args).open().requests
-    taught_by = requests if args.taught_by is None else open_trace(args.taught_by).requests
+    names = [args.trace] if args.taught_by is None else [args.trace, args.taught_by]
+    source, *others = TraceSource.several(names, args)
+    requests = taught_by = source.open().requests
+    for other in others:  # one at most; what teaches is limited by --turns
+        taught_by = replace(other, limit=args.turns).open().requests
     first = args.turns if args.taught_by is None else 0
     if len(taught_by) < args.turns:
         raise ValueError(f"--turns {args.turns}: must be at most {len(taught_by)}, the requests of the trace")

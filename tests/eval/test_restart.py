@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from eval.__main__ import main
 from eval.caches.policies import simulated_cache
 from eval.traces import open_trace
+from tests.helpers.block_traces import block_lists, write_blocks
 
 TRACE = "agents:runs=100"
 SIZES = ["--capacity", "50k", "--threshold", "2048", "--page-size", "16"]
@@ -37,6 +40,19 @@ def test_a_state_of_another_trace_is_learned_from_that(capsys: pytest.CaptureFix
     other = ["--taught-by", "synthetic:conversations=100", "--turns", "200", "--requests", "200"]
     assert main(["restart", "--trace", TRACE, *other, *SIZES]) == 0
     assert len(rows(capsys.readouterr().out)) == 4
+
+
+def test_the_other_trace_is_read_as_flags_say(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = write_blocks(tmp_path / "other.jsonl", block_lists(41, requests=60))
+    first, rest = file.read_text().split("\n", 1)
+    file.write_text(f"{first}\nno record\n{rest}")
+    taught = ["--taught-by", str(file), "--turns", "60", "--requests", "20", *SIZES]
+    assert main(["restart", "--trace", TRACE, *taught]) == 2
+    assert "(--skip-bad leaves such records out)" in capsys.readouterr().err
+    assert main(["restart", "--trace", TRACE, *taught, "--skip-bad", "--format", "mooncake"]) == 0
+    printed = capsys.readouterr()
+    assert len(rows(printed.out)) == 4
+    assert "1 records skipped, the first: " in printed.err
 
 
 @pytest.mark.parametrize(
