@@ -19,7 +19,7 @@ from eval.arguments import whole
 from eval.caches.simulator import Hold
 from eval.live.replay.predict import fitted_line
 from eval.live.replay.rows import Folder, FolderError, Row
-from eval.simulate.timing import Point, Timing
+from eval.simulate.timing import Point
 from eval.studies.batching import Batched, Engine, serve_batches
 from eval.studies.figures import change, shown
 from eval.terminal import show, table
@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
 def engine_of(rows: Sequence[Row], chunk: int) -> Engine:
     """Times of the engine that answered ``rows``, of which few waited.
 
-    β and α are the line of TTFT over uncached tokens. A decoding step is the line of the median ITL of an answer over
-    how many others were decoded meanwhile. Both lines are of repeated medians, so those that waited do not matter.
+    β and α are the line of TTFT over uncached tokens, with its floor if it has one. A decoding step is the line of the
+    median ITL of an answer over how many others were decoded meanwhile. Both lines are of repeated medians, so those
+    that waited do not matter.
 
     Raises:
         FolderError: neither rises, or no answer has two tokens.
@@ -71,7 +72,7 @@ def engine_of(rows: Sequence[Row], chunk: int) -> Engine:
         from scipy.stats import siegelslopes
 
         slope, step = siegelslopes(medians, others)
-    return Engine(Timing(line.alpha, line.beta, line.origin), float(step), max(float(slope), 0.0), chunk)
+    return Engine(line, float(step), max(float(slope), 0.0), chunk)
 
 
 def _others(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
@@ -130,8 +131,9 @@ def _parts(folder: Folder) -> dict[str, list[Row]]:
 
 
 def _table(folders: Sequence[Folder], engine: Engine) -> Table:
+    floor = f", {engine.line.floor:.1f} ms at least" if engine.line.floor else ""
     title = (
-        f"prefill {engine.line.beta:.1f} ms + {engine.line.alpha:.4f} ms a token, "
+        f"prefill {engine.line.beta:.1f} ms + {engine.line.alpha:.4f} ms a token{floor}, "
         f"decoding {engine.itl_ms:.2f} ms + {engine.slope_ms:.2f} ms for each other request"
     )
     result = table(title, ("run", "part", "busy", *(name for column in COLUMNS for name in (column, "model"))), texts=2)

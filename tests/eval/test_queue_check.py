@@ -56,6 +56,12 @@ def test_times_of_an_engine_are_found_where_few_wait() -> None:
     assert found.itl_ms == pytest.approx(4.0, rel=0.01)
 
 
+def test_a_prefill_takes_as_long_as_a_short_one_at_least() -> None:
+    engine = replace(ENGINE, line=Timing(0.05, 5.0, "a test", floor=25.0))  # up to 400 tokens
+    found = engine_of(rows_of(engine, speed=0.2), engine.chunk)
+    assert [found.line.floor, found.line.alpha, found.line.beta] == pytest.approx([25.0, 0.05, 5.0], rel=0.05)
+
+
 def test_a_decoding_step_takes_longer_for_every_other_request() -> None:
     # Two answers that begin and end together, and two that are alone. Each has a stall, which is no decoding step.
     times = [(0.0, 100, 4.5), (-0.01, 200, 4.5), (9.0, 300, 4.0), (18.0, 400, 4.0)]
