@@ -61,8 +61,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """The line of a request that was sent."""
         told = {name: getattr(sent.result, name) for name in cls.__struct_fields__ if hasattr(sent.result, name)}
         told = {name: round(value, 3) if isinstance(value, float) else value for name, value in told.items()}
-        times = {"sent_s": round(sent.sent_s, 4), "busy_s": round(sent.busy_s, 4)}
-        return cls(number=sent.number, session=sent.session, **times, **told)
+        sent_s, busy_s = round(sent.sent_s, 4), round(sent.busy_s, 4)
+        return cls(number=sent.number, sent_s=sent_s, busy_s=busy_s, session=sent.session, **told)
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
