@@ -20,12 +20,14 @@ def run(args: argparse.Namespace) -> int:
     """Print a line for each tenth.
 
     Raises:
-        ValueError: there are too few steps for tenths.
+        ValueError: there are too few steps for tenths, or Python makes no assertions.
         AssertionError: a step lost something; the message says what.
     """
     for flag, value in (("--steps", args.steps), ("--requests", args.requests)):
         if 0 < value < 10:
             raise ValueError(f"{flag} {value}: must be 10 or more, or 0 for none")
+    if args.steps and not __debug__:
+        raise ValueError("python -O: leaves out what steps are audited by; run it without -O and PYTHONOPTIMIZE")
     if not args.steps and not args.requests:
         raise ValueError("--steps 0: leaves nothing to do without --requests")
     if not args.requests and args.core != "rust":

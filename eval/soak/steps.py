@@ -119,11 +119,12 @@ def soak(steps: int, seed: int) -> None:
         shape = shapes[part % len(shapes)]
         audited = audited_cache(shape)
         done, wanted = part * steps // 100, (part + 1) * steps // 100
-        for number, step in enumerate(steps_of(audited, seed + part, wanted - done)):
+        own_seed = 100 * seed + part  # of each part another one, whatever --seed says
+        for number, step in enumerate(steps_of(audited, own_seed, wanted - done)):
             try:
                 step()
             except BaseException as error:
-                error.add_note(f"step {number} of {shape}, seed {seed + part}")
+                error.add_note(f"step {number} of {shape}, seed {own_seed}")
                 raise
         counts += audited.cache.tail.counts
         if part % 10 == 9:

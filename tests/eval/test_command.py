@@ -74,6 +74,13 @@ def test_what_cannot_be_done_is_one_line_and_status_2(
     assert shown.out == ""
 
 
+def test_steps_that_would_be_audited_by_nothing_are_refused() -> None:
+    words = [sys.executable, "-O", "-m", "eval", "soak", "--steps", "20"]
+    shown = subprocess.run(words, cwd=Path(eval.__file__).parents[1], capture_output=True, text=True, check=False)
+    assert shown.returncode == 2
+    assert shown.stderr.startswith("eval soak: python -O: leaves out what steps are audited by;")
+
+
 def failing(error: Exception) -> SimpleNamespace:
     def run(args: argparse.Namespace) -> int:
         raise error

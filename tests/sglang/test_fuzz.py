@@ -153,15 +153,19 @@ def test_a_soak_takes_as_many_steps_as_it_says(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[int] = []
+    seeds: list[int] = []
 
     def counted(audited: AuditedCache, seed: int, count: int) -> Iterator[Callable[[], None]]:
         taken.append(count)
+        seeds.append(seed)
         return iter(())
 
     monkeypatch.setattr(steps, "steps_of", counted)
     assert main(["soak", "--steps", "155", "--requests", "15"]) == 0
     lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert (sum(taken), lines[10], lines[-1]) == (155, "155", "15")
+    assert main(["soak", "--steps", "155", "--seed", "1"]) == 0
+    assert len(set(seeds)) == 200, "another seed takes other steps"
 
 
 @pytest.mark.parametrize(
