@@ -26,6 +26,7 @@ from patches.check.series import PATCHES, Series, SeriesError, all_series
 from patches.check.tree import CommandError, Tree, cache_folder, fetch_wheel, run
 
 REPOSITORY = PATCHES.parent
+TRACE = Path("mooncake_conversation_trace.jsonl")
 
 # Run on a tree: what is imported must come from it, and our plugin must stay out.
 IMPORT = """
@@ -76,7 +77,7 @@ def skip(version: str, name: str, why: str) -> None:
 class Check:
     """The steps for one series."""
 
-    def __init__(self, series: Series, tree: Tree, *, live: bool, trace: Path | None) -> None:
+    def __init__(self, series: Series, tree: Tree, *, live: bool, trace: Path) -> None:
         self.series, self.tree = series, tree
         self.version = series.version
         self._live, self._trace = live, trace
@@ -120,7 +121,7 @@ class Check:
             "PYTHONDONTWRITEBYTECODE": "",  # keep compiled modules: each run would compile SGLang anew
             "SGLANG_PLATFORM": "torch_cpu",
             "SGLANG_PLUGINS": "torch_cpu",  # a list of those allowed: `radix_tlru`, which has the flags, is not in it
-            "MOONCAKE_TRACE": "" if self._trace is None else str(self._trace.resolve()),
+            "MOONCAKE_TRACE": str(self._trace.resolve()),
             **self.series.environment,
         }
 
@@ -192,7 +193,7 @@ class Check:
         if not self.series.agreement:
             return
         name = "agree with our plugin, request by request"
-        if self._trace is None or not self._trace.is_file():
+        if not self._trace.is_file():
             skip(self.version, name, f"--trace {self._trace}: is not there")
             return
         for cell in cells():
@@ -207,6 +208,17 @@ def summary(printed: str) -> str:
     return next((line for line in reversed(lines) if re.search(r"\d+ (passed|skipped|failed)", line)), "no summary")
 
 
+def _make_folder(folder: Path, chosen: Sequence[Series]) -> None:
+    """What ``--keep`` names, where no tree of these series may be, before any of them is checked."""
+    for series in chosen:
+        if (folder / series.version).exists():
+            raise SeriesError(f"--keep {folder}: {folder / series.version} is there already")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SeriesError(f"--keep {folder}: {error.strerror}") from None
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its status."""
     parser = argparse.ArgumentParser(prog="patches-check", description=__doc__.splitlines()[0])
@@ -215,21 +227,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--trace",
         type=Path,
-        default=Path("mooncake_conversation_trace.jsonl"),
         metavar="PATH",
-        help="Mooncake's conversation trace, to compare with our plugin on (default: %(default)s)",
+        help=f"Mooncake's conversation trace, to compare with our plugin on (default: {TRACE}, if it is there)",
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="lay the tree out there, and leave it")
     args = parser.parse_args(arguments)
     try:
-        for series in all_series(args.version):
+        chosen = all_series(args.version)
+        if args.trace is not None and not args.trace.is_file():
+            raise SeriesError(f"--trace {args.trace}: is not there")
+        if args.keep is not None:
+            _make_folder(args.keep, chosen)
+        for series in chosen:
             with contextlib.ExitStack() as stack:
                 root = args.keep and args.keep / series.version
-                if root is not None and root.exists():
-                    raise SeriesError(f"--keep {args.keep}: {root} is there already")
                 root = root or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="patches-check-")))
-                root.mkdir(parents=True, exist_ok=True)
-                Check(series, Tree(root.resolve()), live=not args.skip_live, trace=args.trace).run()
+                root.mkdir(exist_ok=True)
+                Check(series, Tree(root.resolve()), live=not args.skip_live, trace=args.trace or TRACE).run()
     except SeriesError as error:
         print(f"patches-check: {error}", file=sys.stderr)
         return 2

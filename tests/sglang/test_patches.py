@@ -126,6 +126,26 @@ def test_a_version_that_is_not_there_is_refused_by_name(capsys: pytest.CaptureFi
     assert "--version v9.9.9: must be one of v" in capsys.readouterr().err
 
 
+def test_a_trace_that_is_not_there_is_refused_before_anything_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "mooncake.jsonl"
+    assert main(["--trace", str(missing)]) == 2
+    assert capsys.readouterr().err == f"patches-check: --trace {missing}: is not there\n"
+
+
+def test_a_folder_that_cannot_be_kept_is_refused_before_anything_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = all_series()[-1].version
+    (tmp_path / "kept" / last).mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for folder, why in (("kept", f"{tmp_path / 'kept' / last} is there already"), ("file", "File exists")):
+        assert main(["--keep", str(tmp_path / folder)]) == 2
+        assert capsys.readouterr().err == f"patches-check: --keep {tmp_path / folder}: {why}\n"
+    assert [entry.name for entry in (tmp_path / "kept").iterdir()] == [last]
+
+
 def test_the_checker_runs_as_a_module() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "patches.check", "--help"],
