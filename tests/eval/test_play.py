@@ -221,8 +221,12 @@ def test_a_server_that_refuses_a_request_is_not_asked_whether_it_runs() -> None:
     load = Load((conversation(0, 0.0, (13, 0.0)), conversation(1, 0.0, (14, 0.0))))
     asked_after: list[Sent] = []
     seen: list[Sent] = []
+
+    def alive() -> bool:
+        asked_after.append(seen[-1])
+        return True
+
     with stand_in(SCRIPTED) as server:
-        alive = lambda: asked_after.append(seen[-1]) or True  # noqa: E731
         play(server.base_url, load, Pace("ordered", users=1), on_sent=seen.append, alive=alive)
     assert [one.result.error for one in seen] == ["HTTP 400: thirteen", "aborted: fourteen"]
     assert [one.result.error for one in asked_after] == ["aborted: fourteen"]
