@@ -43,6 +43,11 @@ class Metadata(msgspec.Struct):
     was_cancelled: bool = False
 
     @property
+    def session(self) -> str | None:
+        """The session that it belongs to, if that is told."""
+        return None if self.conversation_id is None else str(self.conversation_id)
+
+    @property
     def start_s(self) -> float:
         """When it was sent, s since 1970."""
         return self.request_start_ns / 1e9
@@ -152,10 +157,10 @@ class Run:
             self._without_answer[why] += 1
         return not why
 
-    def name(self, session: str | None, meta: Metadata) -> str:
+    def name(self, meta: Metadata) -> str:
         """The conversation of the last request."""
         correlation = meta.x_correlation_id
-        base = session or (f"#{self.rows}" if correlation is None else str(correlation))
+        base = meta.session or (f"#{self.rows}" if correlation is None else str(correlation))
         turn = base, correlation, meta.turn_index
         self._turns[turn] += 1
         play = base, correlation, self._turns[turn]
@@ -194,10 +199,9 @@ class _Measured(Run):
         tokens = _metric(record, row, "input_sequence_length")
         if tokens is None:
             raise bad_field(record, "metrics.input_sequence_length", "missing: the tokens of the input")
-        session = None if meta.conversation_id is None else str(meta.conversation_id)
         output = _metric(record, row, "output_sequence_length")
-        name = self.name(session, meta)
-        self.sent.append(_Sent(record, session, meta.turn_index, name, meta.start_s, meta.end_s, tokens, output))
+        name = self.name(meta)
+        self.sent.append(_Sent(record, meta.session, meta.turn_index, name, meta.start_s, meta.end_s, tokens, output))
 
 
 def _metric(record: Record, row: _Export, name: str) -> int | None:

@@ -77,8 +77,7 @@ def _call(record: Record, row: _Row, run: Run) -> TextCall:
     if not call.messages:
         raise bad_field(record, "payload", "no messages, and the prompt is no text")
     meta = row.metadata
-    session = None if meta.conversation_id is None else str(meta.conversation_id)
-    return replace(call, session=run.name(session, meta), start_s=meta.start_s, end_s=meta.end_s)
+    return replace(call, session=run.name(meta), start_s=meta.start_s, end_s=meta.end_s)
 
 
 def _answer(responses: list[_Response]) -> Any:

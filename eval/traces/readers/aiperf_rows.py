@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.blocks import Chain, block_path, block_size, full_blocks
+from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, full_blocks
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
 from eval.traces.reading.notes import Notes
@@ -97,7 +97,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
     """Turns by session, in the order of the file; a row that names none is a session of its own."""
     found: dict[Name, list[_Turn]] = {}
     chain, ends = Chain(), dict[int, range]()
-    block = options.block_size or _told(source)
+    block = options.block_size or block_size(block_lengths(source.records())) or 512
     prompts: TextPrompts | None = None
     timed: bool | None = None  # whether first rows have times: drawn times and real ones may be years apart
     per_second: int | None = None
@@ -157,18 +157,6 @@ def _say(notes: Notes, options: Options, kinds: set[str], block: int, found: Map
         nameless = sum(isinstance(name, _Nameless) for name in found)
         if nameless:
             notes.add("rebuilt", f"{nameless:,} rows have neither ids nor a session: nothing in them can be reused")
-
-
-def _told(source: Source) -> int:
-    pairs = []
-    for _, record in zip(range(1_000), source.records(), strict=False):
-        try:
-            row = decode(record, _Row)
-        except TraceError:
-            continue
-        if row.input_length and row.hash_ids:
-            pairs.append((row.input_length, len(row.hash_ids)))
-    return block_size(pairs) or 512
 
 
 def _calls(turns: Sequence[_Turn], stamper: Stamper) -> list[Call]:

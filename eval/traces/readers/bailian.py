@@ -6,13 +6,12 @@ content of blocks of 16 tokens, not of prefixes. ``parent_chat_id`` names the re
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from eval.traces.reading.blocks import Chain, block_path, block_size, fits
+from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, fits
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import Logs, UniqueNames
 from eval.traces.reading.notes import Notes
@@ -23,7 +22,6 @@ from eval.traces.reading.times import count_late, per_second_of, sorted_note
 from eval.traces.request import Path, Request, TraceError
 
 _BLOCK = 16
-_LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 _NO_PARENT = (-1, "-1", None, "")
 
@@ -95,14 +93,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
 
 def _told(source: Source) -> int:
     """The size of a block: as published, unless the lengths of most of the first rows tell another."""
-    pairs = []
-    for record in itertools.islice(source.records(), _LOOKED_AT):
-        try:
-            row = decode(record, _Row)
-        except TraceError:
-            continue
-        if row.hash_ids:
-            pairs.append((row.input_length, len(row.hash_ids)))
+    pairs = block_lengths(source.records())
     published = sum(fits(tokens, ids, _BLOCK) for tokens, ids in pairs)
     return _BLOCK if 2 * published >= len(pairs) else block_size(pairs) or _BLOCK
 

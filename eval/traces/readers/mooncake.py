@@ -10,13 +10,12 @@ see ``aiperf_rows.py``.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
-from eval.traces.reading.blocks import Chain, block_path, block_size, full_blocks
+from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, full_blocks
 from eval.traces.reading.content import input_kind, stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import Logs
@@ -28,7 +27,6 @@ from eval.traces.reading.times import number_of, per_second_of
 from eval.traces.request import Request, TraceError
 
 _DEFAULT_BLOCK = 512
-_LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 
 class _Row(msgspec.Struct):
@@ -42,11 +40,6 @@ class _Row(msgspec.Struct):
     input_types: list[str] | None = None
     model: str | None = None
     type: str | None = None
-
-
-class _Lengths(msgspec.Struct):
-    input_length: Count
-    hash_ids: list[Any]
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
@@ -126,14 +119,7 @@ class _Names:
 
 def _told(source: Source, notes: Notes) -> int:
     """The size of a block as the lengths of the first rows tell it."""
-    pairs = []
-    for record in itertools.islice(source.records(), _LOOKED_AT):
-        try:
-            row = decode(record, _Lengths)
-        except TraceError:
-            continue
-        pairs.append((row.input_length, len(row.hash_ids)))
-    block = block_size(pairs) or _DEFAULT_BLOCK
+    block = block_size(block_lengths(source.records())) or _DEFAULT_BLOCK
     told = "told from the lengths" if block != _DEFAULT_BLOCK else "as is usual"
     notes.add("assumed", f"blocks of {block} tokens, {told} (--block-size)")
     return block

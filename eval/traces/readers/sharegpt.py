@@ -32,7 +32,6 @@ _TURNS = ("user", "assistant")
 
 _CALLS = ("function_call", "tool_call", "tool_calls")
 
-
 _FIELDS = {"from", "role", "value", "content"}
 """Of a message: one of these tells a conversation from other lists."""
 

@@ -6,18 +6,21 @@ of prefix and block an id of its own. Traces that hash prefixes keep what they h
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from eval.traces.reading.records import Record, bad_field
-from eval.traces.request import Path
+from eval.traces.reading.records import Count, Record, bad_field, decode
+from eval.traces.request import Path, TraceError
 
 _MOONCAKE = 512
 _SIZES = tuple(1 << power for power in range(15))  # that are told from lengths
 _START = -1  # stands for the empty prefix
+_LOOKED_AT = 2_000  # rows from whose lengths the size of a block is told
 
 
 class BlockNumbers:
@@ -104,6 +107,27 @@ def block_path(units: Sequence[int], block: int, ends: dict[int, range]) -> Path
     if found is None:
         found = ends[len(units)] = range(block, block * len(units) + 1, block)
     return Path(units, found)
+
+
+class _Lengths(msgspec.Struct):
+    input_length: Count
+    hash_ids: list[Any]
+
+
+def block_lengths(records: Iterable[Record]) -> list[tuple[int, int]]:
+    """Tokens of a prompt and its number of ids, for :func:`block_size`, of the first rows.
+
+    Rows that cannot be read, or have no ids, tell nothing.
+    """
+    pairs = []
+    for record in itertools.islice(records, _LOOKED_AT):
+        try:
+            row = decode(record, _Lengths)
+        except TraceError:
+            continue
+        if row.hash_ids:
+            pairs.append((row.input_length, len(row.hash_ids)))
+    return pairs
 
 
 def block_size(prompts: Iterable[tuple[int, int]]) -> int | None:
