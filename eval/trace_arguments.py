@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 
 from eval.arguments import number, one_of, whole
 from eval.traces import FORMATS, SOURCES, Arrivals, Trace, TraceError, generator_of, open_trace
+from eval.traces.mixes import mix_of
 from eval.traces.parameters import parse
 from eval.traces.variants import variant_of
 
@@ -25,7 +26,14 @@ class TraceSource:
     tokenizer: str | None = None
     characters_per_token: float = 4.0
     arrivals: Arrivals = field(default_factory=Arrivals)
-    variant: str | None = None  # other traffic made of it; no flag names one
+    # Other traffic made of it; no flag names one.
+    variant: str | None = None
+    mix: tuple[str, TraceSource] | None = None  # how, of MIXES, and with which trace as the second one
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it is other traffic, made of what was named."""
+        return self.variant is not None or self.mix is not None
 
     @classmethod
     def several(cls, names: Sequence[str], args: argparse.Namespace) -> list[TraceSource]:
@@ -64,10 +72,15 @@ class TraceSource:
             TraceError: it cannot be read.
         """
         trace = open_trace(self.source, **{name: getattr(self, name) for name in _OPTIONS}, texts=texts)
-        return trace if self.variant is None else variant_of(trace, self.variant)
+        if self.variant is not None:
+            trace = variant_of(trace, self.variant)
+        if self.mix is not None:
+            how, second = self.mix
+            trace = mix_of(trace, second.read(texts=texts), how)
+        return trace
 
 
-_OPTIONS = tuple(each.name for each in fields(TraceSource) if each.name not in ("source", "variant"))
+_OPTIONS = tuple(each.name for each in fields(TraceSource) if each.name not in ("source", "variant", "mix"))
 """Fields of a source that flags of the same names give, and that say how it is read."""
 
 

@@ -9,7 +9,8 @@ A setting is one trace at one capacity under one ξ. Capacities are tokens, or s
 most tokens at one time that a later prompt has again (``eval trace`` prints it). ξ is given in tokens, or follows from
 a TTFT objective in ms and the line β + α·uncached. Each policy has the weight w of a server unless one is given.
 
-``--variants`` asks whether the verdict holds on other traffic of the same kind (``traces/variants.py``).
+``--variants`` asks whether the verdict holds on other traffic of the same kind (``traces/variants.py``), ``--mixes``
+whether it holds where two kinds share a server (``traces/mixes.py``).
 
 Written into DIR: ``cells.jsonl``, ``losses.txt``, ``compare.html`` with its figures. A run that was cut off goes on
 with the same command. Cells that are there are not run again, even if the code of a policy has changed since.
@@ -50,6 +51,7 @@ from eval.simulate.rows import CELLS, Rows, note_command
 from eval.terminal import show
 from eval.timing_arguments import add_timing_arguments, timing_of
 from eval.trace_arguments import add_reading_arguments, say_too_long
+from eval.traces.mixes import MIXES
 from eval.traces.variants import VARIANTS
 
 ALL = "all"
@@ -81,6 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     made = "also halves of its sessions, sessions at each other's times, four times as slow, first turns alone"
     add("--variants", action="store_true", help=f"of each trace {made}: {', '.join(VARIANTS)}")
+    both = "also one after the other, one from the middle of the other on, one stretched to the time of the other"
+    add("--mixes", action="store_true", help=f"of each two traces {both}: {', '.join(MIXES)}")
     add_reading_arguments(parser)
     shares, quick = " ".join(SHARES), " ".join(QUICK_SHARES)
     add(
@@ -179,7 +183,7 @@ def _say_nothing_repeats(trace: str, settings: Sequence[Setting]) -> None:
 
 def _say_too_little(trace: Survey) -> None:
     """Say on standard error what a trace is too small for, or does not tell; of what is made of one, nothing."""
-    if trace.source.variant is not None:
+    if trace.source.is_made:
         return
     if trace.sessions < FEWEST_SESSIONS:
         few = f"sessions: {trace.sessions:,}, fewer than {FEWEST_SESSIONS}"

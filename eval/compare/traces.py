@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from eval.simulate.rows import digest_of
 from eval.trace_arguments import TraceSource, say_missing
 from eval.traces import TraceError, generator_of
 from eval.traces.drawn import drawn
+from eval.traces.mixes import MIXES, SYMMETRIC
 from eval.traces.variants import FIRST_TURNS, VARIANTS, sessions_of
 from eval.traces.working_set import working_set
 
@@ -75,7 +77,20 @@ def sources(args: argparse.Namespace) -> list[TraceSource]:
         raise ValueError(f"{flag}: none of the traces is generated without a seed of its own")
     named_ones = TraceSource.several(list(dict.fromkeys(name for each in seeded for name in each)), args)
     made = (None, *VARIANTS) if args.variants else (None,)
-    return [replace(source, variant=variant) for source in named_ones for variant in made]
+    varied = [replace(source, variant=variant) for source in named_ones for variant in made]
+    return [*varied, *(_mixes(named_ones) if args.mixes else ())]
+
+
+def _mixes(named: Sequence[TraceSource]) -> list[TraceSource]:
+    """What can be made of each two traces, either way round where that is another one.
+
+    Raises:
+        ValueError: there are no two.
+    """
+    if len(named) < 2:
+        raise ValueError(f"--mixes: needs two traces or more; {named[0].source} is one")
+    ways = {how: itertools.combinations if how == SYMMETRIC else itertools.permutations for how in MIXES}
+    return [replace(first, mix=(how, second)) for how, pairs in ways.items() for first, second in pairs(named, 2)]
 
 
 def _entries(folder: Path) -> list[str]:
@@ -116,7 +131,7 @@ def survey_all(wanted: Sequence[TraceSource], *, jobs: int, folder: str | None) 
     calls = [(source, folder is not None and Path(source.source).parent == Path(folder)) for source in wanted]
     for source, surveyed in zip(wanted, in_parallel(_survey, calls, jobs=jobs, title="traces read"), strict=True):
         if isinstance(surveyed, str):
-            if source.source not in left_out:
+            if source.source not in left_out and source.mix is None:  # of which each trace is surveyed itself
                 print(f"left out: {surveyed}", file=sys.stderr)
             left_out.add(source.source)
             continue
@@ -135,7 +150,7 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
     try:
         trace = trace_of(source)
     except TraceError as error:
-        if may_fail or source.variant is not None:
+        if may_fail or source.is_made:
             return str(error)
         raise
     # Of first turns alone next to nothing comes again: their caches are those of the trace that they are of.
@@ -144,5 +159,5 @@ def _survey(source: TraceSource, may_fail: bool) -> Survey | str:
     longest = max(request.prompt_tokens for request in trace.requests)
     sessions = len(set(sessions_of(trace.requests)))
     duration_s = trace.requests[-1].arrival_s - trace.requests[0].arrival_s
-    missing = trace.missing() if source.variant is None else []
+    missing = [] if source.is_made else trace.missing()
     return Survey(source, trace.name, *known, longest, sessions, duration_s, tuple(missing))

@@ -11,6 +11,7 @@
 | `arrivals.py` | when conversations start, for data without times | births, waits → arrivals |
 | `sessions.py` | for live replay: what each request waits for | requests → starts |
 | `variants.py` | other traffic made of a trace: halves, other starts, slower, first turns | trace → trace |
+| `mixes.py` | two traces in one server: one after the other, or at once | traces → trace |
 | `drawn.py` | generated traces whose parameters are drawn | name, seed → name |
 | `facts.py`, `working_set.py`, `command.py` | `eval trace`: what is in a trace | trace → figures |
 

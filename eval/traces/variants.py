@@ -69,6 +69,24 @@ def sessions_of(requests: Sequence[Request]) -> list[int]:
     return found
 
 
+def at_other_times(requests: Sequence[Request], *, slower: float = 1.0, later_s: float = 0.0) -> list[Request]:
+    """All requests, where everything takes so many times as long, and begins so many seconds later."""
+
+    def longer(seconds: float | None) -> float | None:
+        return None if seconds is None else slower * seconds
+
+    return [
+        replace(
+            request,
+            arrival_s=slower * request.arrival_s + later_s,
+            answer_s=longer(request.answer_s),
+            wait_s=longer(request.wait_s),
+            return_rate=None if request.return_rate is None else request.return_rate / slower,
+        )
+        for request in requests
+    ]
+
+
 def _half(second: bool, requests: Sequence[Request]) -> list[Request]:
     """Requests of half of the sessions; the second half has one more if they are odd."""
     session_of = sessions_of(requests)
@@ -101,22 +119,6 @@ def _later(requests: Sequence[Request], session_of: Sequence[int], later: Sequen
     ]
 
 
-def _slow(requests: Sequence[Request]) -> list[Request]:
-    def longer(seconds: float | None) -> float | None:
-        return None if seconds is None else SLOWER * seconds
-
-    return [
-        replace(
-            request,
-            arrival_s=SLOWER * request.arrival_s,
-            answer_s=longer(request.answer_s),
-            wait_s=longer(request.wait_s),
-            return_rate=None if request.return_rate is None else request.return_rate / SLOWER,
-        )
-        for request in requests
-    ]
-
-
 def _first_turns(requests: Sequence[Request]) -> list[Request]:
     first: dict[int, Request] = {}  # by conversation
     for request, conversation in zip(requests, facts(requests).conversation_of, strict=True):
@@ -129,7 +131,7 @@ VARIANTS: dict[str, Callable[[Sequence[Request]], list[Request]]] = {
     "half-2": partial(_half, True),
     "moved-1": partial(_moved, 1),
     "moved-2": partial(_moved, 2),
-    "slow": _slow,
+    "slow": partial(at_other_times, slower=SLOWER),
     FIRST_TURNS: _first_turns,
 }
 """What makes each variant of requests in order of arrival. What it returns need not be in order."""

@@ -246,6 +246,29 @@ def test_what_is_no_trace_is_left_out_once_with_its_variants(
     assert len({row["trace"] for row in rows(tmp_path / "out")}) == 7
 
 
+def test_mixes_are_of_each_two_traces_and_have_the_figures_of_blocks_counted_by_hand(
+    tmp_path: Path, trace: Path, prompts: list[list[int]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = block_lists(seed=12, requests=90)
+    other = str(write_blocks(tmp_path / "other.jsonl", others))
+    assert compare(tmp_path / "out", trace, "--trace", other, "--mixes", "--policy", "lru") == 0
+    found = {row["trace"]: row for row in rows(tmp_path / "out") if row["policy"] == "lru"}
+    mixes = ["small then other", "other then small", "small amid other", "other amid small", "small with other"]
+    assert list(found) == ["small", "other", *mixes]
+    above = 10**6  # of other blocks
+    other_prompts = [[above + block for block in each] for each in others]
+    half = len(prompts) // 2
+    pairs = zip(other_prompts, prompts[half : half + len(others)], strict=False)  # both begin in the same second
+    amid = [*prompts[:half], *(each for pair in pairs for each in pair), *other_prompts[len(prompts) - half :]]
+    by_hand = {"small then other": [*prompts, *other_prompts], "other amid small": amid}
+    for name, both in by_hand.items():
+        assert found[name]["prefilled"] == sum(uncached_under_lru(both, CAPACITY)), name
+    assert {found[name]["requests"] for name in mixes} == {len(prompts) + len(others)}
+    assert messages(capsys) == []
+    assert compare(tmp_path / "one", trace, "--mixes") == 2
+    assert messages(capsys)[-1].endswith(f"--mixes: needs two traces or more; {trace} is one")
+
+
 def test_a_threshold_follows_from_an_objective_and_a_line_of_ttft(
     tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
