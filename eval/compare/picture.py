@@ -16,9 +16,11 @@ from eval.compare.changes import METRICS, NAMES, TOLERATED
 from eval.compare.settings import BASELINE
 from eval.compare.verdict import Row, Verdict
 from eval.render.looks import heat_map, ink, percent
+from eval.traces.mixes import parts_of
 
 _ACROSS = 3  # maps side by side
 _LINE, _COLUMN = 0.26, 0.62  # inches
+_LONGEST = 33  # characters of a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +33,19 @@ class _Spot:
 
 def kinds(rows: Sequence[Row]) -> dict[str, str]:
     """A short name for each trace: without its seed, and without parameters where no other trace has the same start."""
-    names = {row["trace"]: _without_seed(row["trace"]) for row in rows}
+    names = {row["trace"]: [_without_seed(part) for part in parts_of(row["trace"])] for row in rows}
     heads: dict[str, set[str]] = {}
-    for name in names.values():
+    for name in {part for parts in names.values() for part in parts}:
         heads.setdefault(name.partition(":")[0], set()).add(name)
-    shown = {name: _shown(name, len(heads[name.partition(":")[0]]) == 1) for name in set(names.values())}
-    alike = Counter(shown.values())
-    return {trace: shown[name] if alike[shown[name]] == 1 else name for trace, name in names.items()}
+
+    def shown(parts: Sequence[str]) -> str:
+        longest = _LONGEST if len(parts) == 1 else _LONGEST // 2
+        return " ".join(_shown(name, len(heads[name.partition(":")[0]]) == 1, longest) for name in parts)
+
+    whole = {" ".join(parts): shown(parts) for parts in names.values()}
+    alike = Counter(whole.values())
+    found = {trace: " ".join(parts) for trace, parts in names.items()}
+    return {trace: whole[name] if alike[whole[name]] == 1 else name for trace, name in found.items()}
 
 
 def _without_seed(trace: str) -> str:
@@ -46,10 +54,13 @@ def _without_seed(trace: str) -> str:
     return head + colon + ",".join(kept) if colon and kept != [""] else head
 
 
-def _shown(name: str, is_only_one: bool) -> str:
+def _shown(name: str, is_only_one: bool, longest: int) -> str:
     if is_only_one:
-        return name.partition(":")[0]
-    return name if len(name) < 34 else f"{name[:15]}…{name[-17:]}"  # the end tells parameters and variants apart
+        name = name.partition(":")[0]
+    elif len(name) > longest:
+        begin = longest // 2 - 1  # the end tells parameters and variants apart
+        name = f"{name[:begin]}…{name[begin + 1 - longest :]}"
+    return name
 
 
 def worst_figures(found: Sequence[Verdict]) -> Figure:

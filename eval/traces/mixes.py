@@ -13,6 +13,7 @@ The two have nothing in common: no prefix, no conversation, no session.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -36,6 +37,11 @@ def mix_of(first: Trace, second: Trace, how: str) -> Trace:
     own, other = MIXES[how](_from_0(first.requests), _from_0(second.requests))
     requests = in_order([*_named(own, "1"), *_named(_apart(other, own), "2")])
     return Trace(f"{first.name} {how} {second.name}", "mix", requests)
+
+
+def parts_of(name: str) -> list[str]:
+    """The names of the two traces of a mix, and between them how they are mixed; of another trace its own name."""
+    return re.split(f" ({'|'.join(MIXES)}) ", name)
 
 
 def _from_0(requests: Sequence[Request]) -> list[Request]:

@@ -33,6 +33,25 @@ def test_variants_of_a_trace_with_a_long_name_have_lines_of_their_own() -> None:
     assert max(map(len, found)) < 34
 
 
+def test_mixes_are_named_by_both_traces_and_how_they_are_mixed() -> None:
+    agents, others = (
+        ["agents:runs=9,seed=0", "agents:runs=9,seed=1"],
+        ["day:seed=3", "conversations_of_a_whole_year_2026"],
+    )
+    mixes = [f"{first} {how} {second}" for how in ("then", "amid") for first in agents for second in others]
+    found = short(*agents, *others, *mixes)
+    assert found[:4] == ["agents", "agents", "day", others[1]]
+    shown = [f"agents {how} {second}" for how in ("then", "amid") for second in ("day", others[1])]
+    assert found[4:] == [*shown[:2], *shown[:2], *shown[2:], *shown[2:]]
+
+
+def test_traces_of_a_mix_have_their_parameters_where_two_begin_alike() -> None:
+    long = "synthetic:conversations=1000,turns=2,turn_rate_sigma=1"
+    assert short("day", "day:sessions=9", f"day:sessions=9,seed=1 with {long}", f"{long} then day") == [
+        *("day", "day:sessions=9", "day:sessions=9 with synthetic", "synthetic then day"),
+    ]
+
+
 def test_long_names_that_differ_in_the_middle_alone_are_whole() -> None:
     names = [f"synthetic:conversations=1000,turns={turns},turn_rate_sigma=1" for turns in (2, 3)]
     assert short(*names) == names
