@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import zlib
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal, get_args
@@ -278,6 +279,11 @@ class Config:
         if self.threshold is not None:
             return self.threshold
         return max(START_THRESHOLD, self.next_prompt + 1)
+
+    @property
+    def digest(self) -> int:
+        """32 bits that differ where ranks would evict differently; files may have other names on other nodes."""
+        return zlib.crc32(repr(replace(self, state=None, warm=None, explain=False)).encode())
 
     def __str__(self) -> str:
         if self.policy == "lru":

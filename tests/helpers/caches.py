@@ -21,10 +21,13 @@ def our_cache(capacity: int, page_size: int = 1, core: Core | None = None, **con
     return build_cache(cache_params(capacity, page_size, core), Config(**config))
 
 
-def our_cache_with_state(params: CacheInitParams, file: StateFile, *, saves: bool) -> TailRadixCache:
-    """The same under ``etlru``, beginning with what a file says, and saving to it if asked to."""
-    config = Config("etlru", threshold=600, next_prompt_estimate=20, state=str(file.path))
-    return build_cache(params, config, state=StateKeeper(file, saves=saves))
+def our_cache_with_state(
+    params: CacheInitParams, file: StateFile | None, *, saves: bool, **fields: Any
+) -> TailRadixCache:
+    """The same under ``etlru``, beginning with what a file says, if there is one, and saving to it if asked to."""
+    path = None if file is None else str(file.path)
+    usual = {"policy": "etlru", "threshold": 600, "next_prompt_estimate": 20, "state": path}
+    return build_cache(params, Config(**usual | fields), state=None if file is None else StateKeeper(file, saves=saves))
 
 
 class Driver(OfflineCache):

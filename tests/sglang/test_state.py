@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,17 +18,17 @@ from radix_tlru.policy.models import Leaf
 from radix_tlru.sglang.cache.radix_cache import TailRadixCache
 from radix_tlru.sglang.offline import cache_params
 from radix_tlru.sglang.state import SAVE_EVERY
-from tests.helpers import state_rank
+from tests.helpers import starting_rank
 from tests.helpers.caches import Driver, our_cache_with_state
 from tests.helpers.runs import Run
 from tests.helpers.turns import conversation
 
-POOL, PAGE, NOW = state_rank.POOL, state_rank.PAGE, "2026-11-25 10:00:00+00:00"
+POOL, PAGE, NOW = starting_rank.POOL, starting_rank.PAGE, "2026-11-25 10:00:00+00:00"
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> StateFile:
-    file = StateFile(tmp_path / "state.npz", Origin(state_rank.MODEL, PAGE))
+    file = StateFile(tmp_path / "state.npz", Origin(starting_rank.MODEL, PAGE))
     file.check(NOW)
     return file
 
@@ -181,29 +183,56 @@ def test_a_save_that_cannot_begin_leaves_the_policy_as_on_ranks_that_do_not_save
     assert saving.tail.counts["lru"] > POOL
 
 
-def ranks(tmp_path: Path, *files: Sequence[Path]) -> list[list[str]]:
-    """What each of two real ranks says that begins with one of its files after the other."""
+def ranks(tmp_path: Path, *configs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """What each of two real ranks says that begins with one of its configurations after the other."""
+    words = ["-m", "tests.helpers.starting_rank"]
     both = [
-        Run(tmp_path / str(number), "-m", "tests.helpers.state_rank", str(number), str(tmp_path / "meet"), *of_rank)
-        for number, of_rank in enumerate(list(map(str, of_rank)) for of_rank in files)
+        Run(tmp_path / str(number), *words, str(number), str(tmp_path / "meet"), *map(json.dumps, of_rank))
+        for number, of_rank in enumerate(configs)
     ]
     said = []
-    for (status, printed), of_rank in zip([one.wait() for one in both], files, strict=True):
+    for (status, printed), of_rank in zip([one.wait() for one in both], configs, strict=True):
         assert status == 0, printed
         said.append(printed.strip().splitlines()[-len(of_rank) :])
     return said
 
 
-def test_ranks_that_read_one_file_begin_alike_and_those_that_read_two_refuse(file: StateFile, tmp_path: Path) -> None:
+def test_ranks_that_begin_with_one_file_and_the_same_flags_begin_alike_and_others_refuse(
+    file: StateFile, tmp_path: Path
+) -> None:
     cache = started(file)
     serve(cache, 50)
     cache.release_host_resources()
     kept = len(file.load().turns)
     assert kept > 10
-    other = StateFile(tmp_path / "other.npz", file.origin)
-    other.save(LearnedState(), NOW)
+    other, copy = tmp_path / "other.npz", tmp_path / "copy.npz"
+    StateFile(other, file.origin).save(LearnedState(), NOW)
+    copy.write_bytes(file.path.read_bytes())
+    path = str(file.path)
+    first: list[dict[str, Any]] = [
+        {"state": path},
+        {"state": path},
+        {"state": path},
+        {"threshold": 700},
+        {},
+        {"explain": True},
+    ]
+    second: list[dict[str, Any]] = [
+        {"state": path},
+        {"state": str(copy)},
+        {"state": str(other)},
+        {},
+        {"policy": "tlru"},
+        {},
+    ]
     refusal = "--tlru-state {}: must be the same file on every rank, and is not"
-    assert ranks(tmp_path, (file.path, file.path), (file.path, other.path)) == [
-        [f"{kept}", refusal.format(file.path)],
-        [f"{kept}", refusal.format(other.path)],
+
+    def others(policy: str, threshold: int, weight: str) -> str:
+        config = f"threshold={threshold} tokens, next_prompt_estimate=20 tokens, median_weight={weight}, trim_chunk="
+        return f"--radix-eviction {policy} ({config}81 tokens): must be the same on every rank, and is not"
+
+    etlru = others("etlru", 600, "chosen")
+    assert ranks(tmp_path, first, second) == [
+        [f"{kept}", f"{kept}", refusal.format(path), others("etlru", 700, "chosen"), etlru, "0"],
+        [f"{kept}", f"{kept}", refusal.format(other), etlru, others("tlru", 600, "0"), "0"],
     ]

@@ -51,7 +51,7 @@ class LearningCache(UnifiedRadixCache):
         if not self.tail.config.is_pinned:
             self.live_threshold = LiveThreshold(self, self.tail.config, self.tail.page_size, self.pp_size)
         self.tail.learns_when_idle = self.pp_size == 1
-        self._agree_on_state()
+        self._agree_on_start()
         if self.metrics_collector is not None:
             labels = dict(self.metrics_collector.labels)
             if (replica := get_parallel().dp_rank) is not None:
@@ -130,17 +130,17 @@ class LearningCache(UnifiedRadixCache):
             passed_on = values.clone()
             self._sent = torch.distributed.isend(passed_on, group_dst=self.pp_rank + 1, group=self.pp_group, tag=_TAG)
 
-    def _agree_on_state(self) -> None:
-        """Raise ConfigError unless all ranks begin with the same state: else they would soon evict differently."""
-        if self.tail.state is None:
-            return
-        own = self.tail.state.digest
-        agreed = torch.tensor([own, -own], dtype=torch.float64)  # 32 bits, exactly
+    def _agree_on_start(self) -> None:
+        """Raise ConfigError unless all ranks begin alike, also those of other nodes: else they evict differently."""
+        config, state = self.tail.config, self.tail.state
+        own = [config.digest, 0 if state is None else state.digest]
+        agreed = torch.tensor([own, [-each for each in own]], dtype=torch.float64)  # 32 bits, exactly
         self.agree_on_maximum(agreed)
-        if agreed.tolist() != [own, -own]:
-            raise ConfigError(
-                f"{FLAGS['state']} {self.tail.config.state}: must be the same file on every rank, and is not"
-            )
+        is_same = [(high, low) == (each, -each) for each, high, low in zip(own, *agreed.tolist(), strict=True)]
+        if not is_same[0]:
+            raise ConfigError(f"{FLAGS['policy']} {config}: must be the same on every rank, and is not")
+        if not is_same[1]:
+            raise ConfigError(f"{FLAGS['state']} {config.state}: must be the same file on every rank, and is not")
 
     def release_host_resources(self) -> None:
         """The server shuts down."""

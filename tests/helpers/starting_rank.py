@@ -1,11 +1,13 @@
-"""One rank of two that begin with what a former run learned.
+"""One rank of two that make their caches.
 
-Run as ``python -m tests.helpers.state_rank RANK MEETING_POINT FILE…`` in a process of its own. For each file it prints
-the turns that a learner begins with, or the refusal.
+Run as ``python -m tests.helpers.starting_rank RANK MEETING_POINT CONFIG…`` in a process of its own. A CONFIG is a JSON
+object of fields that differ from those of ``our_cache_with_state``. For each the rank prints the turns that its learner
+begins with, or the refusal.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -19,13 +21,15 @@ from tests.helpers.caches import our_cache_with_state
 MODEL, POOL, PAGE = "demo", 8_192, 16
 
 
-def main(rank: int, meeting_point: str, *paths: str) -> None:
+def main(rank: int, meeting_point: str, *configs: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=2)
-    for path in paths:
+    for config in map(json.loads, configs):
         params = cache_params(POOL, PAGE)
         params.tp_cache_group = dist.group.WORLD
+        path = config.pop("state", None)
+        file = None if path is None else StateFile(Path(path), Origin(MODEL, PAGE))
         try:
-            cache = our_cache_with_state(params, StateFile(Path(path), Origin(MODEL, PAGE)), saves=rank == 0)
+            cache = our_cache_with_state(params, file, saves=rank == 0, **config)
         except ConfigError as error:
             print(error)
         else:
