@@ -24,7 +24,7 @@ from radix_tlru.learning.learner import Learner
 from radix_tlru.learning.state import LearnedState
 
 WEIGHTS = (1.0, None)
-"""w: the learned rates at once; and as a server starts, where a candidate has to be seen to be better first."""
+"""w: the learned rates at once; and as a server starts: with nothing by lru, with a state by what was in force."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,6 +26,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from radix_tlru.learning.records import Verdict
+
 __all__ = ["NUMBERED_REASONS", "REASONS", "Guard"]
 
 _WINDOW = 2_000  # turns of the shadows that are judged, the newest
@@ -77,6 +79,21 @@ class Guard:
         self._seen += 1
         if self._seen >= _FIRST and self._seen % _EVERY == 0:
             self._look(threshold)
+
+    def snapshot(self) -> Verdict:
+        """What it says, and of which turns, for another run to begin with."""
+        newest = np.arange(max(self._seen - _WINDOW, 0), self._seen) % _WINDOW
+        judged = np.vstack([self._prompt_len[newest], self._uncached[:, newest]])
+        return Verdict(tuple(self._names), self.preferred, judged)
+
+    def restore(self, verdict: Verdict) -> None:
+        """Begin where another run ended, if it had the same candidates."""
+        if verdict.candidates != tuple(self._names):
+            return
+        judged = verdict.judged[:, -_WINDOW:]
+        self._seen = judged.shape[1]
+        self._prompt_len[: self._seen], self._uncached[:, : self._seen] = judged[0], judged[1:]
+        self.preferred = verdict.preferred
 
     def _look(self, threshold: int) -> None:
         turns = min(self._seen, _WINDOW)

@@ -25,7 +25,7 @@ from radix_tlru.learning.guard import Guard
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.least_tel import LeastTel
 from radix_tlru.learning.prompt_lengths import NextPrompts, PromptLengths
-from radix_tlru.learning.records import Conversation, Turn
+from radix_tlru.learning.records import Conversation, Turn, Verdict
 from radix_tlru.learning.refits import Refits
 from radix_tlru.learning.reliability import ReturnsByAge
 from radix_tlru.learning.return_model import LearnedReturns
@@ -86,8 +86,7 @@ class Learner:
         capacity: of the cache, tokens.
         page_size: tokens.
         watched: whether anybody looks at what other policies would have cost. Where one has to be chosen, all do.
-        learned: by a former run. Rates and lengths of prompts begin with it. Which candidate is in force does not: the
-            shadows have to see it first.
+        learned: by a former run. Rates, lengths of prompts and the candidate in force begin with it.
 
     Raises:
         ConfigError: the return model of the configuration cannot be made.
@@ -270,6 +269,7 @@ class Learner:
                 before.conversations + self._conversations.begun,
                 before.returns + self._log.returns,
             ),
+            self.rule.snapshot() if isinstance(self.rule, Guard) else Verdict(),
         )
 
     # ---- learning ----
@@ -286,6 +286,9 @@ class Learner:
             self._returns.use_model(learned.model)
         if self._learns_prompts:
             self._follow_lengths()
+        if isinstance(self.rule, Guard):
+            self.rule.restore(learned.verdict)
+            self.in_force = self.rule.preferred
 
     def _take_hints(self, turn: Turn, conversation: Conversation, is_leaf: bool) -> None:
         """Believe what fits of the hints of a turn. One without hints ends what the last one claimed."""

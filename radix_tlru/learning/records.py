@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from radix_tlru.hints.schema import Hints
 from radix_tlru.learning.prefix_index import Fingerprint
@@ -25,6 +28,7 @@ __all__ = [
     "SharedPrefix",
     "Supersession",
     "Turn",
+    "Verdict",
     "is_known",
     "is_later",
     "session_key",
@@ -54,6 +58,16 @@ class Turn(NamedTuple):
     def without_tokens(self) -> Turn:
         """What is left to learn from once it is known whose turn it was: what waits for that holds no long prompts."""
         return self._replace(fingerprint=_forgotten, prompt_ids=(), answer_ids=())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Verdict:
+    """Which candidate was in force, and the turns by which that was judged; none, by default."""
+
+    candidates: tuple[str, ...] = ()
+    preferred: str = ""
+    judged: NDArray[np.int64] = field(default_factory=lambda: np.empty((1, 0), np.int64))
+    """By turn, the oldest first: tokens of its prompt, and below those that were uncached under each candidate."""
 
 
 def _forgotten(_start: int, _end: int, _above: int) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from radix_tlru.learning.age_bands import BANDS, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.prompt_lengths import KINDS
+from radix_tlru.learning.records import Verdict
 from radix_tlru.learning.reuse import AnswerShares
 from radix_tlru.learning.turn_features import SIZES
 from radix_tlru.learning.turn_log import TURN
@@ -46,13 +47,16 @@ class LearnedState:
     lengths: tuple[tuple[int, int], ...] = ()
     """Tokens that prompts added, and the kind of conversation; the oldest first."""
     seen: Seen = field(default_factory=Seen)
+    verdict: Verdict = field(default_factory=Verdict)
+    """The candidate in force, and why."""
 
     @property
     def digest(self) -> int:
         """A number of 32 bits, the same for the same state: by it ranks make sure that they have loaded one state."""
-        arrays = (self.turns, self.model.base, *self.model.effects)
-        told = repr((self.endings, self.answers, self.lengths, self.seen)).encode()
-        return zlib.crc32(b"".join([*(array.tobytes() for array in arrays), told]))
+        verdict = self.verdict
+        arrays = (self.turns, self.model.base, *self.model.effects, verdict.judged)
+        told = (self.endings, self.answers, self.lengths, self.seen, verdict.candidates, verdict.preferred)
+        return zlib.crc32(b"".join([*(array.tobytes() for array in arrays), repr(told).encode()]))
 
 
 def state_shape() -> dict[str, list[float]]:

@@ -8,6 +8,7 @@ A NumPy archive (``.npz``) of numbers and text, read without pickle, so that not
 ``base``     log factors of the age bands
 ``effects``  log factors of all categories of all features, by span of ages
 ``lengths``  tokens that prompts added, and the kind of conversation
+``judged``   the turns by which the candidate in force was judged (``records.Verdict``)
 ===========  ==================================================================================
 
 It is written beside the old one, which it then replaces in one step: a server that dies while it writes loses nothing.
@@ -32,6 +33,7 @@ from radix_tlru.config import FLAGS, ConfigError
 from radix_tlru.learning.age_bands import BANDS, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.prompt_lengths import KINDS
+from radix_tlru.learning.records import Verdict
 from radix_tlru.learning.reuse import AnswerShares
 from radix_tlru.learning.state import LearnedState, Seen, state_shape
 from radix_tlru.learning.turn_features import SIZES
@@ -137,6 +139,8 @@ class StateFile:
             "endings": state.endings,
             "answers": state.answers._asdict(),
             "seen": state.seen._asdict(),
+            "candidates": state.verdict.candidates,
+            "in_force": state.verdict.preferred,
         }
         target = self._target
         handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -149,6 +153,7 @@ class StateFile:
                     base=state.model.base,
                     effects=np.concatenate(state.model.effects),
                     lengths=np.array(state.lengths, np.int64).reshape(-1, 2),
+                    judged=state.verdict.judged,
                 )
                 file.flush()
                 os.fsync(file.fileno())
@@ -176,7 +181,8 @@ def read_state(path: Path) -> SavedState:
             with np.load(file, allow_pickle=False) as archive:
                 header = json.loads(str(archive["header"]))
                 _check_header(path, header)
-                return _saved(header, {name: archive[name] for name in ("turns", "base", "effects", "lengths")})
+                arrays = {name: archive[name] for name in ("turns", "base", "effects", "lengths")}
+                return _saved(header, arrays, archive.get("judged"))
     except ConfigError:
         raise
     except OSError as error:
@@ -194,8 +200,8 @@ def _check_header(path: Path, header: Mapping[str, Any]) -> None:
             raise _refused(path, f"was learned with other {name}, by another radix-tlru; must be a new file")
 
 
-def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> SavedState:
-    """Raises ValueError, TypeError or KeyError for what cannot have been saved."""
+def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], judged: NDArray[Any] | None) -> SavedState:
+    """Raises ValueError, TypeError or KeyError for what cannot have been saved. Files of before have no ``judged``."""
     _check_arrays(arrays)
     state = LearnedState(
         arrays["turns"],
@@ -204,6 +210,7 @@ def _saved(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Sav
         _answers(header["answers"]),
         tuple((int(tokens), int(kind)) for tokens, kind in arrays["lengths"].tolist()),
         Seen(**header["seen"]),
+        Verdict() if judged is None else _verdict(header, judged),
     )
     return SavedState(Origin(**header["origin"]), str(header["saved_at"]), state)
 
@@ -243,6 +250,18 @@ def _answers(saved: Mapping[str, Any]) -> AnswerShares:
     if not all(0.0 <= share <= 1.0 for share in shares):
         raise ValueError("answers holds what cannot be")
     return answers._replace(by_ending=by_ending)
+
+
+def _verdict(header: Mapping[str, Any], judged: NDArray[Any]) -> Verdict:
+    """Raises ValueError for a verdict that no learner has saved."""
+    candidates, preferred = tuple(map(str, header["candidates"])), str(header["in_force"])
+    if judged.dtype != np.int64 or judged.ndim != 2 or len(judged) != 1 + len(candidates):
+        raise ValueError(f"judged has {judged.dtype} of shape {judged.shape}")
+    if (judged < 0).any() or (judged[1:] > judged[0]).any():
+        raise ValueError("judged holds what cannot be")
+    if preferred not in (candidates or ("",)):
+        raise ValueError(f"{preferred} is in force and no candidate")
+    return Verdict(candidates, preferred, judged)
 
 
 def _reason(error: Exception) -> str:

@@ -29,3 +29,5 @@ def state_lines(path: Path) -> Iterator[str]:
     yield f"kept      the last {len(state.turns):,} turns, and {len(state.lengths):,} lengths of prompts"
     yield f"answers   {repeated:,} came back as they were cached, {not_repeated:,} did not"
     yield f"endings   {len(state.endings)} that are frequent"
+    if state.verdict.preferred:
+        yield f"in force  {state.verdict.preferred}, judged by the last {state.verdict.judged.shape[1]:,} sampled turns"

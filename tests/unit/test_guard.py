@@ -245,6 +245,35 @@ def test_it_takes_half_a_standard_error_in_p99_to_enter(gains: int, losses: int,
     assert (guard.preferred, guard.refused) == ("lru", refused)
 
 
+@pytest.mark.parametrize("turns", [0, 150, 400, 2_000, 5_350])
+def test_a_guard_that_begins_where_another_ended_goes_on_as_that_one(turns: int) -> None:
+    guard, again = Guard(["a", "b", "lru"]), Guard(["a", "b", "lru"])
+    shown(guard, turns_of(same, better), turns)
+    again.restore(guard.snapshot())
+    assert again.preferred == guard.preferred == ("b" if turns >= 200 else "lru")
+    for change in (worse, same, better):
+        following = turns_of(better, change, seed=1), turns_of(better, change, seed=1)
+        for _ in range(30):
+            assert shown(guard, following[0], 50) == shown(again, following[1], 50)
+            assert guard.refused == again.refused
+
+
+def test_what_was_in_force_goes_as_soon_as_it_is_worse() -> None:
+    guard, again = Guard(["etlru", "lru"]), Guard(["etlru", "lru"])
+    shown(guard, turns_of(better), 2_000)
+    again.restore(guard.snapshot())
+    assert again.preferred == "etlru"
+    assert shown(again, turns_of(worse), 2_000) == "lru"
+
+
+def test_a_guard_of_other_candidates_begins_with_nothing() -> None:
+    guard, other = Guard(["etlru", "lru"]), Guard(["etlru", "tail", "lru"])
+    shown(guard, turns_of(better), 2_000)
+    other.restore(guard.snapshot())
+    assert other.preferred == "lru"
+    assert shown(other, turns_of(better, better), 199) == "lru", "it has to see 200 turns"
+
+
 def trade_in_mean(gains: int, losses: int) -> Turns:
     """2,000 turns; of 625 that lru prefills 1,000 tokens for ``gains`` are 800 less, and ``losses`` 800 more.
 

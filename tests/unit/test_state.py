@@ -8,6 +8,7 @@ import os
 import pickle
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -138,18 +139,26 @@ def test_two_learners_that_begin_with_one_file_and_are_told_the_same_decide_alik
     assert one.group(leaf, 100.0) == other.group(leaf, 100.0) != anew.group(leaf, 100.0)
 
 
-def test_lru_is_in_force_until_the_shadows_have_seen_what_was_learned(
-    requests: list[Request], loaded: LearnedState
+def test_what_was_in_force_is_so_from_the_first_turn_on(
+    requests: list[Request], taught: Learner, loaded: LearnedState
 ) -> None:
     cache = cache_of(new_learner(loaded))
     lru = simulated_cache("lru", CAPACITY, threshold=XI, page_size=PAGE)
     assert cache.learner is not None
-    assert cache.learner.in_force == "lru"
-    for request in requests[:300]:
-        if cache.learner.in_force != "lru":
-            break
-        assert cache.request(request) == lru.request(request)
+    assert cache.learner.in_force == taught.in_force != "lru"
+    following = requests[len(requests) // 2 :][:150]  # before a guard that had seen nothing would look
+    assert [cache.request(request) for request in following] != [lru.request(request) for request in following]
     assert lru.evicted["lru"] > 0
+
+
+def test_it_is_not_where_w_is_given(loaded: LearnedState) -> None:
+    learner = Learner(Config("etlru", XI, median_weight=1.0), CAPACITY, PAGE, learned=replace_in_force(loaded, "lru"))
+    assert learner.in_force == "etlru"
+    assert new_learner(replace_in_force(loaded, "lru")).in_force == "lru"
+
+
+def replace_in_force(state: LearnedState, name: str) -> LearnedState:
+    return replace(state, verdict=replace(state.verdict, preferred=name))
 
 
 def test_returns_of_a_former_run_are_not_counted_as_predicted_or_seen_in_this_one(loaded: LearnedState) -> None:
@@ -283,6 +292,16 @@ def test_a_state_that_says_nothing_by_ending_is_one_of_before(loaded: LearnedSta
 
     changed(file, before_shares_by_ending)
     assert file.load().answers == loaded.answers._replace(by_ending=(), chains=0.0)
+
+
+def test_a_state_that_says_nothing_of_what_is_in_force_is_one_of_before(loaded: LearnedState, file: StateFile) -> None:
+    def before_verdicts(values: Values) -> None:
+        del values["judged"], values["header"]["candidates"], values["header"]["in_force"]
+
+    changed(file, before_verdicts)
+    found = file.load()
+    assert replace(found, verdict=loaded.verdict).digest == loaded.digest
+    assert new_learner(found).in_force == "lru"
 
 
 def assert_refused(file: StateFile, message: str) -> None:

@@ -16,7 +16,7 @@ from radix_tlru import ConfigError
 from radix_tlru.learning.age_bands import BANDS, SPANS
 from radix_tlru.learning.hazard_model import HazardModel
 from radix_tlru.learning.prompt_lengths import KINDS
-from radix_tlru.learning.records import Supersession
+from radix_tlru.learning.records import Supersession, Verdict
 from radix_tlru.learning.reuse import AnswerShares
 from radix_tlru.learning.state import LearnedState, Seen
 from radix_tlru.learning.state_file import Origin, StateFile
@@ -35,7 +35,14 @@ def saved_state() -> LearnedState:
     log.write_end(log.write_turn(NOTHING_KNOWN, 30.0))
     log.write_supersession(first, Supersession.LATE)
     log.write_return(first, 50.0)
-    return LearnedState(log.snapshot(), endings=((1, 2), (3,)), lengths=((700, 3), (80, 0)), seen=Seen(3, 3, 1))
+    judged = np.array([[9, 9, 7], [4, 9, 0], [5, 9, 7]])
+    return LearnedState(
+        log.snapshot(),
+        endings=((1, 2), (3,)),
+        lengths=((700, 3), (80, 0)),
+        seen=Seen(3, 3, 1),
+        verdict=Verdict(("etlru", "lru"), "etlru", judged),
+    )
 
 
 @pytest.fixture
@@ -78,6 +85,8 @@ def refused_with(file: StateFile, change: Callable[[Values], None]) -> str:
         ("lengths", (0, 0), -1),
         ("lengths", (0, 1), KINDS),
         ("lengths", (0, 1), -1),
+        ("judged", (1, 0), -1),
+        ("judged", (2, 2), 8),  # of a prompt of 7 tokens
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_its_array(
@@ -112,6 +121,9 @@ def test_a_share_that_cannot_be_is_refused(share: str, value: float, file: State
         ("effects", lambda effects: effects[:, 1:], f"float64 of shape ({sum(SIZES)}, {len(SPANS) - 1})"),
         ("lengths", lambda lengths: lengths[:, :1], "int64 of shape (2, 1)"),
         ("lengths", lambda lengths: lengths.astype(float), "float64 of shape (2, 2)"),
+        ("judged", lambda judged: judged[1:], "int64 of shape (2, 3)"),
+        ("judged", lambda judged: judged[0], "int64 of shape (3,)"),
+        ("judged", lambda judged: judged.astype(float), "float64 of shape (3, 3)"),
     ],
 )
 def test_an_array_of_another_kind_or_shape_is_refused(
@@ -122,6 +134,15 @@ def test_an_array_of_another_kind_or_shape_is_refused(
 
     assert refused_with(file, change) == (
         f"is no state that radix-tlru has saved, or is damaged (ValueError: {name} has {found})"
+    )
+
+
+def test_a_policy_that_was_in_force_and_no_candidate_is_refused(file: StateFile) -> None:
+    def change(values: Values) -> None:
+        values["header"]["in_force"] = "belady"
+
+    assert refused_with(file, change) == (
+        "is no state that radix-tlru has saved, or is damaged (ValueError: belady is in force and no candidate)"
     )
 
 
@@ -154,6 +175,7 @@ CHANGES: dict[str, Callable[[LearnedState], Any]] = {
     "answers": lambda state: AnswerShares(rewritten=0.5),
     "lengths": lambda state: state.lengths[::-1],
     "seen": lambda state: Seen(3, 3, 2),
+    "verdict": lambda state: replace(state.verdict, preferred="lru"),
 }
 
 
@@ -162,6 +184,12 @@ def test_states_that_differ_in_anything_have_two_digests(name: str) -> None:
     state = saved_state()
     assert state.digest == saved_state().digest
     assert replace(state, **{name: CHANGES[name](state)}).digest != state.digest
+
+
+def test_states_in_which_other_turns_were_judged_have_other_digests() -> None:
+    state = saved_state()
+    for change in ({"judged": state.verdict.judged + 1}, {"candidates": ("etlru", "tlru")}):
+        assert replace(state, verdict=replace(state.verdict, **change)).digest != state.digest
 
 
 def test_states_with_other_hazards_have_other_digests() -> None:
