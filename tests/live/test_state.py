@@ -64,8 +64,10 @@ def taught(path: Path) -> int:
 def test_a_server_begins_with_what_its_file_holds_and_adds_to_it(tmp_path: Path) -> None:
     file = tmp_path / "state.npz"
     turns = taught(file)
+    in_force = read_state(file).state.verdict.preferred
     log = served(file, "test-state", 1)
     assert f"begins with what {turns} turns taught" in log
+    assert f"radix_tlru: evicting by {in_force} as before" in log
     assert read_state(file).state.seen.turns == turns + CONVERSATIONS * TURNS
 
 

@@ -69,6 +69,8 @@ class LearningComponent(FullComponent):
             learned = None if self.state is None else self.state.load()
             watched = params.enable_metrics or self.config.dry_run
             self.learner = Learner(self.config, pool, self.page_size, watched, learned)
+            if learned is not None:
+                self._say_in_force(self.learner.in_force, "as before")
         self.explainer = Explainer(self.config, pool, self.page_size) if self.config.explain else None
         """Told of evictions and turns, if any is to be explained."""
         self.policy = policy_for(self.config)
@@ -347,8 +349,7 @@ class LearningComponent(FullComponent):
         try:
             turns = self.learner.learn(a_slice=a_slice)
             if self.learner.in_force != before:
-                doing = "dry run: would evict" if self.config.dry_run else "evicting"
-                logger.info("radix_tlru: %s by %s from now on", doing, self.learner.in_force)
+                self._say_in_force(self.learner.in_force, "from now on")
             self._put_in_force(self.learner.policy)
             if not turns:
                 return
@@ -357,6 +358,10 @@ class LearningComponent(FullComponent):
                 self.state.count_turns(self.learner, turns)
         except Exception as error:
             self.breaker.trip("to learn from a turn", error)
+
+    def _say_in_force(self, name: str, since: str) -> None:
+        doing = "dry run: would evict" if self.config.dry_run else "evicting"
+        logger.info("radix_tlru: %s by %s %s", doing, name, since)
 
     def save_state(self) -> None:
         """The server shuts down: save what was learned, if it is kept, unless it may be broken."""
