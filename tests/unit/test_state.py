@@ -383,6 +383,7 @@ def test_the_console_script_says_what_is_in_a_file(
         f"{seen.conversations:,}",
         f"{seen.returns:,}",
         f"{len(loaded.turns):,}",
+        f"in force  {loaded.verdict.preferred}, judged by the last 2,000 sampled turns",
     ):
         assert part in said
     assert len(said.splitlines()) <= 8
