@@ -119,9 +119,11 @@ def modelled(rows: Sequence[Row], engine: Engine) -> Batched:
 
 
 def _parts(folder: Folder) -> dict[str, list[Row]]:
-    """The requests that succeeded, by part: its arm and repeat."""
+    """The requests that succeeded, by part: its arm and repeat. They are in the order in which they were sent."""
     parts = {
-        f"{part.arm} #{part.repeat + 1}": [row for row in folder.rows(part.arm, part.repeat) if row.error is None]
+        f"{part.arm} #{part.repeat + 1}": sorted(
+            (row for row in folder.rows(part.arm, part.repeat) if row.error is None), key=lambda row: row.sent_s
+        )
         for part in folder.parts
     }
     found = {name: rows for name, rows in parts.items() if rows}

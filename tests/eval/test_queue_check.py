@@ -95,6 +95,21 @@ def test_the_command_has_a_row_for_each_part(tmp_path: Path, capsys: pytest.Capt
     assert {cells["slow"][place] for place in (6, 8, 10)} <= {"+0%", "-0%"}
 
 
+def test_requests_are_served_in_the_order_in_which_they_were_sent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A conversation whose turns wait for each other may send its later ones after those of a request behind it."""
+    rows = rows_of(ENGINE, 60)
+    backwards = [msgspec.structs.replace(one, number=len(rows) - one.number) for one in rows]
+    tables = []
+    for name, found in (("in-order", rows), ("backwards", backwards)):
+        played(Folder(tmp_path / name, ONE), "stock lru", 0, found)
+        assert main(["queue-check", str(tmp_path / name), "--calibrate", str(tmp_path / "in-order")]) == 0
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "#1" in line)
+        tables.append(line.split()[1:])
+    assert tables[0] == tables[1]
+
+
 def test_answers_of_one_token_have_no_itl_and_no_error_of_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
