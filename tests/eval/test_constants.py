@@ -140,6 +140,7 @@ def test_another_estimate_makes_a_difference(words: list[str], tmp_path: Path) -
         (["--load", "0.5"], "--load: needs --measure; the list of constants takes --only alone"),
         (["--measure", "--trace", *SMALL, "--capacity", "1k", "2k", "3k"], "--capacity 1000 2000 3000: must be one"),
         (["--measure", "--trace", SMALL[0], "--capacity", "8"], "--capacity 8: must be at least one page"),
+        (["--measure", "--trace", SMALL[0], "--capacity", "0"], "--capacity 0: must be at least one page"),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(

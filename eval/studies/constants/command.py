@@ -137,14 +137,17 @@ def settings_of(args: argparse.Namespace) -> list[Setting]:
     for index, source in enumerate(TraceSource.several(args.trace, args)):
         trace = trace_of(source)
         say_missing(trace.missing())
-        capacity = _value(args.capacity, index) or facts(trace.requests).distinct_tokens // SHARE_CACHED
+        if args.capacity is None:
+            capacity = facts(trace.requests).distinct_tokens // SHARE_CACHED
+        else:
+            capacity = _value(args.capacity, index)
         settings.append(Setting(source, capacity, _value(args.threshold, index), args.page_size, args.load))
     check_page_sizes([args.page_size], [setting.capacity for setting in settings])
     return settings
 
 
-def _value(values: Sequence[int] | None, index: int) -> int:
-    return 0 if values is None else values[index % len(values)]
+def _value(values: Sequence[int], index: int) -> int:
+    return values[index % len(values)]
 
 
 def fill(settings: Sequence[Setting], rows: Sequence[Rows], chosen: Sequence[Constant], jobs: int) -> None:
