@@ -161,9 +161,9 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
         _say_too_little(trace)
         say_too_long(trace.name, trace.longest, (each.capacity for each in own))
     ran = fill(rows, wanted, args.jobs)
-    names = [cell.name for _, cells in wanted for cell in cells]
-    rows.sort(names)
-    shown = [rows[name] for name in names]
+    rows.sort(cell.name for _, cells in wanted for cell in cells)
+    # A cell may be there from a run that asked for the same tokens by another name.
+    shown = [{**rows[cell.name], "capacity_asked": setting.size.text} for setting, cells in wanted for cell in cells]
     found = verdicts(shown)
     (folder / LOSSES).write_text("".join(f"{line}\n" for line in _lines(found)))
     write_page(folder, found, shown, args.command_line or "", LOSSES)

@@ -97,6 +97,21 @@ def test_the_page_has_the_verdicts_the_pictures_and_the_figures(done: Path) -> N
     assert "python -m eval compare --out" in page
 
 
+def test_a_cell_that_is_there_is_shown_as_it_is_asked_for_now(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--threshold", str(THRESHOLD), "--page-size", str(BLOCK), "--policy", "lru", "--jobs", "1"]
+    words = ["compare", "--trace", str(trace), *flags, "--out", str(tmp_path / "out")]
+    assert main([*words, "--capacity", "50%"]) == 0
+    assert "50 % (" in capsys.readouterr().out
+    capacity = rows(tmp_path / "out")[0]["capacity"]
+    assert main([*words, "--capacity", str(capacity)]) == 0
+    told = capsys.readouterr().out
+    assert told.rstrip().splitlines()[-1].startswith("0 cells run now")
+    assert "50 %" not in told
+    assert "50 %" not in (tmp_path / "out" / "compare.html").read_text()
+
+
 def test_where_everything_fits_no_policy_is_worse(
     tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
