@@ -10,6 +10,7 @@ The best case is shown: the server is idle at once, after every answer. Conversa
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import NamedTuple
@@ -61,13 +62,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the table."""
     check_page_sizes([args.page_size], [args.capacity])
-    requests = trace_source(args).open().requests
-    show(compare(requests, args))
+    trace = trace_source(args).open()
+    if not any(each.conversation is not None and has_answer(each) for each in trace.requests):
+        missing = "has no answers, or does not tell conversations apart: nothing is known of what a next prompt repeats"
+        print(f"{trace.name}: {missing}", file=sys.stderr)
+    show(compare(trace.requests, args))
     return 0
 
 
 def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
     """For each request what the next prompt of its conversation will have for sure; None: nothing that is not cached.
+
+    For sure are whole units within as many tokens as the last prompt and its answer without thoughts: what is behind
+    them is new. Where the trace has no answers, they are cached all the same, and nothing can be said.
 
     Where there is no next one, an answer that was thought over would be prefilled all the same: as units of its own.
     """
@@ -80,15 +87,21 @@ def next_beginnings(requests: Sequence[Request]) -> Iterator[Path | None]:
     own = count(1 + max((unit for request in requests for unit in request.context.ids), default=0))
     for request, later in zip(requests, reversed(after), strict=True):
         answer = request.output_tokens - request.thought_tokens
-        if later is not None and not later.prompt.ids:
-            yield None  # less than a block, of which nothing is cached
+        if not has_answer(request):
+            yield None
         elif later is not None:
-            beginning = later.prompt.first(len(later.prompt.ids) - 1)  # the last unit is what is new
+            known = later.prompt.unit_at(request.prompt_tokens + answer)
+            beginning = later.prompt.first(max(min(known, len(later.prompt.ids) - 1), 0))  # the last unit is new
             yield beginning if beginning.common(request.context) < len(beginning) else None
         elif request.thought_tokens and answer > 0 and request.stop != "tool_calls":
             yield request.prompt.plus(answer, next(own))
         else:
             yield None
+
+
+def has_answer(request: Request) -> bool:
+    """Whether the trace tells what is cached of the answer."""
+    return len(request.context) > len(request.prompt)
 
 
 def serve(requests: Sequence[Request], policy: str, way: Way, capacity: int, threshold: int, page_size: int) -> Served:

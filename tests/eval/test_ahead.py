@@ -88,6 +88,32 @@ def test_a_trace_without_a_token_has_no_change(tmp_path: FilePath, capsys: pytes
     assert "would hold 0.0% of all prompt tokens" in capsys.readouterr().out
 
 
+def test_nobody_prefills_ahead_what_is_said_later() -> None:
+    # Of two new messages, results of tools and what a user says, only the answer before them is known.
+    asked, results = Path((1,), (ASKED,)), ASKED + ANSWER + 400
+    answered = asked.plus(THOUGHT + ANSWER, 2)
+    later = Path((1, 3, 4, 5), (ASKED, ASKED + ANSWER, results, results + 70))
+    first = Request(0.0, "a", asked, answered, ASKED, THOUGHT + ANSWER, thought_tokens=THOUGHT)
+    second = Request(9.0, "a", later, later.plus(ANSWER, 6), len(later), ANSWER)
+    assert list(next_beginnings([first, second])) == [Path((1, 3), (ASKED, ASKED + ANSWER)), None]
+
+
+def test_of_a_trace_without_answers_nothing_is_prefilled_ahead(
+    tmp_path: FilePath, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Three blocks and an answer of two, which a server has cached; the next prompt has eight blocks.
+    rows: list[dict[str, object]] = [
+        {"timestamp": at_ms, "input_length": 512 * blocks, "output_length": 1024, "hash_ids": list(range(blocks)),
+         "session": "s", "agent": 0}
+        for at_ms, blocks in ((0, 3), (9_000, 8))
+    ]  # fmt: skip
+    source = write_lines(tmp_path / "t.jsonl", *rows)
+    assert main(["ahead", "--trace", source, "--capacity", "9k", "--threshold", "500", "--page-size", "512"]) == 0
+    told = capsys.readouterr()
+    assert "2 requests; after 0 of them" in told.out
+    assert told.err.startswith("t: has no answers, or does not tell conversations apart")
+
+
 def test_nothing_can_be_prefilled_of_a_prompt_of_less_than_a_block() -> None:
     nothing = Path((), ())
     short = [Request(float(at_s), "a", nothing, nothing, 100, 1) for at_s in range(2)]
