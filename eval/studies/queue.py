@@ -191,7 +191,9 @@ def _figures(served: Queued | Batched, threshold: int) -> tuple[float, ...]:
 def _value(value: float, unit: str) -> str:
     if np.isnan(value):
         return "–"
-    return f"{value:.4g} {unit}" if unit == "ms" else f"{value:.2f} s" if unit else f"{value:,.0f}"
+    if unit == "ms":
+        return f"{value:,.0f} ms" if value >= 1000 else f"{value:.4g} ms"
+    return f"{value:.2f} s" if unit else f"{value:,.0f}"
 
 
 def _change(after: NDArray[np.float64], before: NDArray[np.float64], unit: str) -> str:

@@ -129,6 +129,13 @@ def test_the_command_has_ttft_itl_and_tokens_a_second_of_each_policy(capsys: pyt
     assert [row[1] if row[0] == "0.5" else row[0] for row in rows] == ["lru", "tlru", "etlru"]
 
 
+def test_long_times_between_tokens_are_printed_in_whole_ms(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--trace", "synthetic:conversations=10", "--capacity", "20k", "--threshold", "1024", "--policy", "lru"]
+    assert main(["queue", *sizes, "--itl", "123456", "--alpha", "1e-9", "--beta", "0"]) == 0
+    (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if " lru " in line)
+    assert row[-5:-1] == ["123,456", "ms", "123,456", "ms"]
+
+
 def test_where_no_answer_has_two_tokens_there_is_no_itl(
     tmp_path: FilePath, capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
 ) -> None:
