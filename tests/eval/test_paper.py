@@ -230,6 +230,23 @@ def test_an_objective_below_the_next_prompt_makes_tlru_lru(source: Source, tmp_p
     assert results.fewer("lru", 10_000, 200.0) == 0
 
 
+def test_a_trace_on_which_tlru_is_lru_is_named(tmp_path: Path) -> None:
+    long = f"{SMALL},prompt_mean=4000,seed=7"  # ξ is 1,024 and 2,048 tokens
+    assert paper(tmp_path, "--limit", "40", "--sharegpt", long) == 0
+    assert (
+        f"- ξ_s = 100 ms, 200 ms: ξ is not above the Q̂ of {long}, so that T-LRU is LRU there.\n"
+        in (tmp_path / "paper.md").read_text()
+    )
+
+
+def test_where_the_optimum_has_more_tel_than_lru_there_is_no_gap_to_close(source: Source, tmp_path: Path) -> None:
+    study, cells = Study(source, ASSUMED, (10_000,), (100.0,), 200), Rows(tmp_path / "cells.jsonl")
+    for policy, tel in (("lru", 1_000), ("tlru", 900), ("tail-belady", 1_100)):
+        cells.append({"cell": study.cell(policy, 10_000, 100.0).name, "tel": tel})
+    assert Results(study, cells).tel_saved("tlru", 10_000, 100.0) == pytest.approx(0.1)
+    assert Results(study, cells).gap_closed("tlru", 10_000, 100.0) is None
+
+
 def test_prompt_lengths_are_what_each_turn_adds() -> None:
     turns = [("A", 0, 600), ("B", 0, 50), ("A", 600, 700)]
     requests = [conversation_turn(number, *turn) for number, turn in enumerate(turns)]

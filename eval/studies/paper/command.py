@@ -232,13 +232,11 @@ def _preface(studies: Sequence[Study], timing: Timing) -> list[str]:
     )
     if unmet := [f"{ms:g} ms" for ms in THRESHOLDS_MS if ms < timing.ms(0)]:
         lines.append(f"ξ_s = {', '.join(unmet)}: left out, a request without uncached tokens takes longer.")
-    useless = [
-        f"{ms:g} ms"
-        for ms in studies[0].thresholds_ms
-        if timing.tokens(ms) <= min(study.next_prompt_estimate for study in studies)
-    ]
-    if useless:
-        lines.append(f"ξ_s = {', '.join(useless)}: ξ is not above Q̂, so that T-LRU is LRU there.")
+    for study in studies:
+        useless = [f"{ms:g} ms" for ms in study.thresholds_ms if timing.tokens(ms) <= study.next_prompt_estimate]
+        if useless:
+            of = study.source.label
+            lines.append(f"ξ_s = {', '.join(useless)}: ξ is not above the Q̂ of {of}, so that T-LRU is LRU there.")
     return lines
 
 

@@ -163,7 +163,7 @@ class Results:
         return improvement(lru["tel"], own["tel"])
 
     def gap_closed(self, policy: str, capacity: int, threshold_ms: float, weight: float = 0.0) -> float | None:
-        """Share of the TEL between LRU and Tail-Optimized Belady that is gone; None where the two are equal."""
+        """Share of the TEL between LRU and Tail-Optimized Belady that is gone; None where the second has no less."""
         possible = self.tel_saved("tail-belady", capacity, threshold_ms)
         saved = self.tel_saved(policy, capacity, threshold_ms, weight)
-        return None if not possible or saved is None else saved / possible
+        return None if possible is None or possible <= 0 or saved is None else saved / possible
