@@ -127,7 +127,7 @@ def compact(tokens: float) -> str:
     """A number of tokens: 2 M, 64 k, 8,192; short where that loses nothing."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(tokens) >= factor and round(tokens / factor, 1) * factor == tokens:
-            return f"{tokens / factor:g}\N{NO-BREAK SPACE}{unit}"
+            return f"{tokens / factor:.10g}\N{NO-BREAK SPACE}{unit}"
     return f"{tokens:,.10g}" if tokens == int(tokens) else f"{tokens:,.1f}"
 
 

@@ -56,6 +56,11 @@ def shown(share: float, form: str = "{:+.1%}") -> str:
     return "–" if math.isnan(share) else form.format(share)
 
 
+def four_digits(value: float) -> str:
+    """A figure with four digits, or all those before the point: 4.25, 123.4, 12,345; an en dash for nan."""
+    return shown(value, "{:,.0f}" if abs(value) >= 1000 else "{:.4g}")
+
+
 def figures(requests: Sequence[Request], cached: Sequence[int], threshold: int, first: int = 0) -> Figures:
     """The figures of the requests from number ``first`` on.
 

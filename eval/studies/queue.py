@@ -52,7 +52,7 @@ from eval.simulate.evaluate import cache_for, knowledge_of, trace_of
 from eval.simulate.grid import LEARNING, NAMED_CACHES, check_weights, settings_in_force
 from eval.simulate.timing import Timing
 from eval.studies.batching import Batched, Engine, HoldingCache, serve_batches
-from eval.studies.figures import half_interval
+from eval.studies.figures import four_digits, half_interval
 from eval.studies.queue_model import QueueAware, Queued, line_for, serve, span_s
 from eval.terminal import show, table, track
 from eval.trace_arguments import TraceSource, add_trace_arguments, say_missing, trace_source
@@ -192,7 +192,7 @@ def _value(value: float, unit: str) -> str:
     if np.isnan(value):
         return "–"
     if unit == "ms":
-        return f"{value:,.0f} ms" if value >= 1000 else f"{value:.4g} ms"
+        return f"{four_digits(value)} ms"
     return f"{value:.2f} s" if unit else f"{value:,.0f}"
 
 

@@ -21,7 +21,7 @@ from eval.live.replay.predict import fitted_line
 from eval.live.replay.rows import Folder, FolderError, Row
 from eval.simulate.timing import Point
 from eval.studies.batching import Batched, Engine, serve_batches
-from eval.studies.figures import change, shown
+from eval.studies.figures import change, four_digits, shown
 from eval.terminal import show, table
 from eval.traces.request import Path as Units
 from eval.traces.request import Request
@@ -143,7 +143,7 @@ def _table(folders: Sequence[Folder], engine: Engine) -> Table:
         for name, rows in _parts(folder).items():
             served = modelled(rows, engine)
             pairs = zip(_live(rows), _figures(served), strict=True)
-            texts = [text for live, model in pairs for text in (shown(live, "{:,.4g}"), _held_against(model, live))]
+            texts = [text for live, model in pairs for text in (four_digits(live), _held_against(model, live))]
             result.add_row(folder.path.name, name, f"{served.busy:.0%}", *texts)
         result.add_section()
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eval.__main__ import main
-from eval.studies.figures import Figures, shown
+from eval.studies.figures import Figures, four_digits, shown
 
 SMALL = ["--trace", "synthetic:conversations=40", "--capacity", "5k", "--threshold", "600"]
 
@@ -49,3 +49,8 @@ def test_a_change_from_nothing_is_not_told_as_none() -> None:
         "+0.0%",
         "–",
     ]
+
+
+def test_a_large_figure_is_no_power_of_ten() -> None:
+    values = (float("nan"), 0.0, 4.2512, 999.96, 1_000.4, 24_681.2)
+    assert [four_digits(each) for each in values] == ["–", "0", "4.251", "1000", "1,000", "24,681"]

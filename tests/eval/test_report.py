@@ -356,6 +356,7 @@ def test_numbers_are_short_where_that_loses_nothing() -> None:
     assert [compact(tokens).replace("\N{NO-BREAK SPACE}", " ") for tokens in (0, 512, 8192, 64_000, 2_500_000)] == [
         *("0", "512", "8,192", "64 k", "2.5 M")
     ]
+    assert compact(123_456_700).replace("\N{NO-BREAK SPACE}", " ") == "123456.7 k"
     assert [percent(share).replace("\N{NARROW NO-BREAK SPACE}", " ") for share in (0.0824, -12.5, -0.0001)] == [
         *("8.2 %", "−1,250.0 %", "0.0 %")
     ]

@@ -335,6 +335,13 @@ def test_the_table_says_what_changes_are_against(
     assert "changes against" not in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_capacity_next_to_a_round_one_is_no_power_of_ten(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert simulate(trace, tmp_path, "--capacity", "9999999", "--threshold", "1024", "--policy", "lru") == 0
+    assert capsys.readouterr().out.startswith("10000 k tokens of cache")
+
+
 def test_a_folder_whose_cells_are_none_is_refused_and_left_as_it_is(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
