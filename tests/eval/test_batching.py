@@ -77,6 +77,60 @@ def test_an_answer_that_is_not_decoded_leaves_the_queue_alone() -> None:
     assert batched.ttft_s.tolist() == pytest.approx(alone.ttft_s.tolist())
 
 
+def one_step_after_the_other(requests: list[Request], engine: Engine, capacity: int) -> list[tuple[float, float]]:
+    """By request the times of its first and its last token (s): each step is taken, none is worked out ahead."""
+    now, coming, queue, begun = 0.0, list(requests), list[Request](), list[list[float]]()  # [number, tokens left]
+    decoding: dict[int, int] = {}  # by number, tokens left
+    found: dict[int, tuple[float, float]] = {}
+    while coming or queue or begun or decoding:
+        if not (queue or begun or decoding):
+            now = max(now, coming[0].arrival_s)
+        while coming and coming[0].arrival_s <= now:
+            queue.append(coming.pop(0))
+        budget, done = engine.chunk, list[int]()
+        while budget and (begun or queue):
+            running = [*decoding, *done]
+            if not begun:
+                held = sum(len(requests[number].context) for number in running)
+                full = len(running) >= engine.most_running or held + len(queue[0].context) > capacity
+                if running and full:
+                    break
+                begun.append([requests.index(queue[0]), len(queue.pop(0).prompt)])
+            taken = min(budget, int(begun[0][1]))
+            budget, begun[0][1] = budget - taken, begun[0][1] - taken
+            if not begun[0][1]:
+                done.append(int(begun.pop()[0]))
+        if budget < engine.chunk:
+            now += engine.line.ms(engine.chunk - budget) / 1000
+        else:
+            now += (engine.itl_ms + engine.slope_ms * (len(decoding) - 1)) / 1000
+            decoding = {number: left - 1 for number, left in decoding.items()}
+        decoding |= {number: requests[number].output_tokens - 1 for number in done}
+        found |= dict.fromkeys(done, (now, now))
+        found |= {number: (found[number][0], now) for number in decoding}
+        decoding = {number: left for number, left in decoding.items() if left}
+    return [found[number] for number in range(len(requests))]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_steps_that_are_taken_at_once_are_as_long_as_one_after_the_other(seed: int) -> None:
+    rng, arrival_s, requests = random.Random(seed), 0.0, list[Request]()
+    for number in range(40):
+        arrival_s += rng.random() * rng.choice([0.01, 0.1, 2.0])
+        requests.append(request(arrival_s, number, rng.choice([1, 10, 50, 300]), rng.choice([1, 2, 5, 20])))
+    line = Timing(rng.choice([0.1, 1.0, 3.0]), rng.choice([1.0, 40.0]), "a test", floor=rng.choice([0.0, 60.0]))
+    steps = rng.choice([1.0, 30.0]), rng.choice([0.0, 2.0]), rng.choice([7, 64, 1_000]), rng.choice([1, 2, 5, 256])
+    engine, capacity = Engine(line, *steps), rng.choice([320, 700, 10_000])
+    served = serve_batches(cache(capacity), requests, engine)
+    times = one_step_after_the_other(requests, engine, capacity)
+    first, last = np.array(times).T
+    more = np.array([one.output_tokens - 1 for one in requests])
+    assert served.ttft_s.tolist() == pytest.approx((first - [one.arrival_s for one in requests]).tolist())
+    assert served.itl_s[more > 0].tolist() == pytest.approx(((last - first)[more > 0] / more[more > 0]).tolist())
+    seconds = last.max() - requests[0].arrival_s
+    assert served.tokens_per_s == pytest.approx(sum(one.output_tokens for one in requests) / seconds)
+
+
 def test_what_is_held_is_not_evicted_and_what_is_released_is() -> None:
     held = cache(1_000)
     first, second, third = (request(0.0, name, 400, 0) for name in (1, 2, 3))
