@@ -1,7 +1,7 @@
 """The requests of a cell on the disk: one Parquet file a cell, one row a request.
 
 Columns: ``arrival_s``; ``prompt_tokens``, ``cached_tokens``, ``uncached_tokens``; ``evicted_tel_safe`` and
-``evicted_lru``, the tokens that each phase evicted while the request was served.
+``evicted_lru``, the tokens that each phase evicted while the request was served; 0 where the cache does not count them.
 """
 
 from __future__ import annotations
