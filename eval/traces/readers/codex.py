@@ -23,7 +23,7 @@ from eval.traces.reading.files import Source
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Record, count_in, decode
+from eval.traces.reading.records import Record, bad_field, count_in, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
 from eval.traces.request import Path, Request, TraceError
@@ -115,7 +115,11 @@ class _Session:
         elif line.type == "compacted":
             yield from self.end()
             self._compacted(payload)
-        elif line.type == "response_item" and line.timestamp is not None:
+            if line.timestamp is not None:
+                self._start_s = iso_seconds(record, "timestamp", line.timestamp)
+        elif line.type == "response_item":
+            if line.timestamp is None:
+                raise bad_field(record, "timestamp", "missing: when an item was written")
             yield from self._item(payload, iso_seconds(record, "timestamp", line.timestamp))
         elif line.type == "event_msg" and payload.get("type") == "user_message":
             self._turns.append(len(self._states) - 1 + bool(self._answer))
@@ -128,7 +132,13 @@ class _Session:
                 yield from self._count_of(_counts(record, info.get("last_token_usage")), at_s, info)
 
     def _count_of(self, usage: Mapping[str, int | None], at_s: float, info: Mapping[str, Any]) -> Iterator[Request]:
-        """A count: of the answer before it, or of the next one where there is none, or its results are written."""
+        """A count: of the answer before it, or of the next one where there is none, or its results are written.
+
+        One without a prompt is of no call: Codex estimates the tokens of a history that it compacted, or that is full.
+        """
+        if usage["input_tokens"] == 0 and not usage["output_tokens"]:
+            self._counted = info.get("total_token_usage")
+            return
         is_next = not self._answer or self._early is not None or (self._is_early and bool(self._later))
         if is_next:
             yield from self.end()
@@ -215,7 +225,7 @@ class _Session:
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
-            usage.get("input_tokens"),
+            usage.get("input_tokens") or None,
             usage.get("output_tokens"),
             usage.get("cached_input_tokens") or 0,
             self._start_s,

@@ -25,11 +25,13 @@ _BINARY = (
     *("computer_screenshot", "image_generation_call"),
 )
 
-_TOOL_CALL_TYPES = {
-    *("tool_use", "server_tool_use", "mcp_tool_use", "function_call", "custom_tool_call", "local_shell_call"),
-    *("tool_search_call", "web_search_call", "tool_call", "toolCall", "computer_call", "shell_call"),
-    "apply_patch_call",
+_CLIENT_CALL_TYPES = {
+    *("tool_use", "function_call", "custom_tool_call", "local_shell_call", "tool_search_call", "tool_call", "toolCall"),
+    *("computer_call", "shell_call", "apply_patch_call"),
 }
+_SERVER_CALL_TYPES = {"server_tool_use", "mcp_tool_use", "web_search_call"}
+"""Of tools that the API runs itself while it answers: the answer goes on behind them."""
+_TOOL_CALL_TYPES = _CLIENT_CALL_TYPES | _SERVER_CALL_TYPES
 _TOOL_RESULT_TYPES = {
     *("tool_result", "function_call_output", "custom_tool_call_output", "local_shell_call_output"),
     *("computer_call_output", "shell_call_output", "apply_patch_call_output", "tool_search_output"),
@@ -113,10 +115,11 @@ def block_types(content: Any) -> set[str]:
 
 
 def calls_tool(message: Mapping[str, Any]) -> bool:
-    """Whether an answer calls a tool, in any of the shapes of a message."""
+    """Whether an answer calls a tool of the client, in any of the shapes of a message."""
     if message.get("tool_calls") or message.get("function_call"):
         return True
-    return bool(block_types(message.get("content")) & _TOOL_CALL_TYPES) or str(message.get("type")) in _TOOL_CALL_TYPES
+    types = {*block_types(message.get("content")), str(message.get("type"))}
+    return not types.isdisjoint(_CLIENT_CALL_TYPES)
 
 
 def is_item(row: Mapping[str, Any]) -> bool:

@@ -75,6 +75,37 @@ def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:
     assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
 
 
+def test_an_estimate_of_a_compacted_history_is_the_count_of_no_call(tmp_path: Path) -> None:
+    """The turn goes on behind the compaction, so that no message comes between the estimate and the next answer."""
+    more = [
+        *(counted(20, 40_000, 13_400, 13_300, 700), line(20, "compacted", message="summary " * 20)),
+        *(counted(20.1, 44_000, 0, 0, 0), message(24, "assistant", "yes"), counted(24.1, 52_909, 12_900, 9_600, 9)),
+    ]
+    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more))
+    assert [(each.prompt_tokens, each.output_tokens) for each in trace.requests] == [
+        *((12_880, 328), (13_320, 52), (12_900, 9))
+    ]
+    # The first call is asked at 1 s, the last one when the history was compacted, at 20.
+    assert [request.arrival_s for request in trace.requests] == [0.0, 8.0, 19.0]
+
+
+def test_a_search_that_the_api_runs_itself_does_not_end_an_answer(tmp_path: Path) -> None:
+    lines = [
+        *rollout()[:4],
+        line(4, "response_item", type="web_search_call", action={"type": "search", "query": "x"}),
+        *(message(6, "assistant", "found"), counted(6.1, 13_208, 12_880, 9_600, 328)),
+    ]
+    trace = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *lines))
+    assert [request.stop for request in trace.requests] == ["stop"]
+
+
+def test_an_item_of_codex_without_a_time_is_named(tmp_path: Path) -> None:
+    lines = rollout()
+    del lines[8]["timestamp"]
+    source = write_lines(tmp_path / "rollout-1.jsonl", *lines)
+    assert refusal(source) == "rollout-1.jsonl:9: timestamp: missing: when an item was written"
+
+
 def test_turns_of_codex_that_a_user_takes_back_are_not_in_the_next_prompt(tmp_path: Path) -> None:
     def turn(seconds: float, text: str) -> list[dict[str, Any]]:
         return [message(seconds, "user", text), line(seconds, "event_msg", type="user_message", message=text)]

@@ -142,3 +142,20 @@ def test_tools_of_a_table_have_no_fields_of_each_other(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([asked(QUESTION, tools=tools)]), tmp_path / "t.parquet")
     (request,) = open_trace(str(tmp_path / "t.parquet")).requests
     assert request.prompt_tokens == wanted.prompt_tokens
+
+
+@pytest.mark.parametrize(
+    ("call", "stop"),
+    [
+        ({"type": "server_tool_use", "id": "1", "name": "web_search", "input": {"query": "x"}}, "stop"),
+        ({"type": "mcp_tool_use", "id": "1", "name": "search", "server_name": "s", "input": {"query": "x"}}, "stop"),
+        ({"type": "tool_use", "id": "1", "name": "search", "input": {"query": "x"}}, "tool_calls"),
+    ],
+)
+def test_a_tool_that_the_api_runs_itself_does_not_end_an_answer(
+    tmp_path: Path, call: dict[str, Any], stop: str
+) -> None:
+    content = [call, {"type": "text", "text": "found"}]
+    response = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
+    (request,) = read(tmp_path, asked(QUESTION) | {"response": response})
+    assert request.stop == stop
