@@ -6,6 +6,7 @@ messages are fitted so that every prompt has the tokens that were counted for it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -46,7 +47,7 @@ class Repairs:
     """How often histories were not what the log lets expect; said in the notes of the trace."""
 
     def __init__(self, notes: Notes) -> None:
-        self.dropped = self.cut = self.compacted = self.rewound = 0
+        self.dropped = self.cut = self.compacted = self.rewound = self.early = 0
         notes.add("rebuilt", self._said)
 
     def _said(self) -> str:
@@ -56,6 +57,8 @@ class Repairs:
             "history what the provider had cached of it": self.cut,
             "histories were replaced by a summary": self.compacted,
             "conversations went back to an earlier message": self.rewound,
+            "calls were logged before the end of the answer before them, as where a clock is set back: they start at "
+            "that end": self.early,
         }
         return "; ".join(f"{times:,} {what}" for what, times in found.items() if times)
 
@@ -79,6 +82,7 @@ class AgentLog:
         self._prompt = Path((), ())  # of the last call
         self._context = Path((), ())
         self._end_s: float | None = None
+        self._free_s = -math.inf  # when its own last answer ended: before that it makes no call
 
     def state(self) -> tuple[Path, Path]:
         """What ``back_to`` needs to go back to this moment."""
@@ -99,6 +103,8 @@ class AgentLog:
 
     def call(self, call: Logged) -> Request:
         """The request of the next call."""
+        start_s = max(call.start_s, self._free_s)
+        self._repairs.early += start_s > call.start_s
         total = call.prompt_tokens
         estimate = sum(each.tokens for each in call.added)
         if not self._context.ids:
@@ -111,10 +117,11 @@ class AgentLog:
             prompt = self._next(call, total, estimate)
         self._repairs.compacted += call.anew
         context = self._and(prompt, (call.answer,), max(call.output_tokens or call.answer.tokens, 1))
-        waited_s = None if self._end_s is None else max(call.start_s - self._end_s, 0.0)
-        self._prompt, self._context, self._end_s = prompt, context, call.end_s
+        waited_s = None if self._end_s is None else max(start_s - self._end_s, 0.0)
+        self._prompt, self._context = prompt, context
+        self._end_s = self._free_s = max(call.end_s, start_s)
         return Request(
-            call.start_s,
+            start_s,
             self.conversation,
             prompt,
             context,
@@ -125,7 +132,7 @@ class AgentLog:
             session=self._session,
             parent=self._parent,
             model=call.model,
-            answer_s=max(call.end_s - call.start_s, 0.0),
+            answer_s=self._end_s - start_s,
             wait_s=waited_s,
         )
 

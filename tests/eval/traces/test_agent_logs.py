@@ -254,6 +254,18 @@ def test_results_of_parallel_tools_are_one_prompt(tmp_path: Path) -> None:
     assert len(second.prompt.ids) == len(first.context.ids) + 2
 
 
+def test_a_call_starts_when_the_answer_before_it_has_ended_though_a_clock_is_set_back(tmp_path: Path) -> None:
+    session = worked()
+    session.user(5, "go on")
+    session.answer(7, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    # The second answer ended at 10 s by the clock before.
+    assert [request.arrival_s for request in trace.requests] == [0.0, 8.0, 10.0]
+    assert [request.answer_s for request in trace.requests] == [3.0, 2.0, 0.0]
+    assert trace.requests[2].continues(trace.requests[1])
+    assert "1 calls were logged before the end of the answer before them" in said(trace, "rebuilt")
+
+
 def test_errors_that_the_client_shows_are_no_calls(tmp_path: Path) -> None:
     session = worked()
     session.answer(20, "e1", (0, 0, 0, 0), "stop_sequence", TEXT)
