@@ -2,7 +2,8 @@
 
 Source: sglang 0.5.23, ``srt/utils/request_logger.py`` and ``srt/observability/request_metrics_exporter.py``. With
 ``--log-requests-level 3`` a finished request has its token ids and those of the answer: all is real. At lower levels
-there are lengths alone, and what prompts share is known of named sessions only.
+there are lengths alone, and what prompts share is known of named sessions only. A request with ``session_params`` has
+what it adds to its session. An answer that is streamed in increments is in the log with its last one alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import count
 from typing import Any
 
@@ -18,12 +20,14 @@ from eval.traces.reading.content import stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.fitted import Fitted
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
-from eval.traces.reading.log_line import LogLine, is_of_vllm, logged_line
+from eval.traces.reading.log_line import LogLine, is_of_vllm, line_seconds, logged_line
+from eval.traces.reading.names import first_time
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import BLOCK_TOKENS, Blocks, TextPrompts, token_prompt
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, count_in, fields_of
+from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import compared, counted
 from eval.traces.request import Path, Request, StopReason, TraceError
 
@@ -34,6 +38,8 @@ _NOT_READ = (
     "or results of vllm bench serve --save-result --save-detailed (--format bench-serving)"
 )
 _LEVEL = "--log-requests-level 3 logs the prompts"
+_NAMESPACE = ("extra_key", "cache_salt", "lora_id", "lora_path")
+"""Fields that SGLang looks a prompt up with: equal tokens with others of them share nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,9 @@ def _detects(record: Mapping[str, Any]) -> bool:
 
 def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     log = _Log(options)
-    for record in whole_lines(source.records()):
+    # A log that is rotated goes on in a file whose name may come first.
+    first_s = {path: first_time(source.only(path), _time_of) for path in source.files}
+    for record in whole_lines(source.only(*sorted(source.files, key=first_s.__getitem__)).records()):
         try:
             line = _line(record)
             if line is not None:
@@ -68,6 +76,20 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         except TraceError as error:
             notes.bad(error)
     yield from log.requests(notes)
+
+
+def _time_of(record: Record) -> float:
+    """When a line was written, of any line that tells.
+
+    Raises:
+        TraceError: it does not.
+    """
+    fields = fields_of(record)
+    line, told = line_of(fields), fields.get("timestamp")
+    time_s = None if line is None else line_seconds(line)
+    if time_s is None:
+        return iso_seconds(record, "timestamp", str(told))
+    return time_s
 
 
 def _line(record: Record) -> LogLine | None:
@@ -100,6 +122,8 @@ class _Log:
         self._served: list[_Served] = []
         self._fitted = Fitted()
         self._measured: list[tuple[int, int]] = []  # of prompts that are texts: tokens as read, and as counted
+        self._begun: set[str] = set()  # sessions whose requests have what they add, once the first of each has ended
+        self._untold = 0  # answers to known prompts that are not in the log as a whole
         self._unended = 0
         self._unknown: list[str] = []  # rows of requests that did not end and whose prompts nobody knows
         self._shift_s = 0.0  # from the clock of the lines, in a zone of their own, to that of the requests
@@ -134,10 +158,11 @@ class _Log:
             notes.add("real", f"times, prompts, answers, lengths of {len(known):,} requests{how}")
             notes.add("rebuilt", self._fitted.said())
             notes.add("assumed", compared(self._measured))
+        if self._untold:
+            notes.add("assumed", f"{self._untold:,} answers are not in the log, or only in part: they are not cached")
         for each in known:
-            path, context = each.path or Path((), ()), each.context or each.path or Path((), ())
-            yield _request(each, path, context)
-        yield from _of_lengths([each for each in self._served if each.path is None], notes)
+            yield _request(each, *_paths(each))
+        yield from _of_lengths(self._served, notes)
 
     def _finished(self, record: Record, line: LogLine, received_s: float | None) -> bool:
         """Take a request; False where it is left out."""
@@ -180,23 +205,53 @@ class _Log:
     def _prompt(self, line: LogLine, tokens: int | None, output: int | None) -> tuple[Blocks | None, Path | None]:
         """The prompt and the whole context, if the log has them uncut; of texts as long as the server counted."""
         ids, text = line.request.get("input_ids"), line.request.get("text")
-        if isinstance(ids, list) and _are_tokens(ids):
-            answer = line.answer.get("output_ids")
-            whole = token_prompt([*ids, *(answer if isinstance(answer, list) and _are_tokens(answer) else ())])
-            return Blocks(whole.path.first(len(ids) // BLOCK_TOKENS), len(ids)), whole.path
-        if not isinstance(text, str) or not text or (len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT):
+        if self._adds(line, ids, tokens):
             return None, None
+        said, answer = line.answer.get("text"), line.answer.get("output_ids")
+        answer = answer if isinstance(answer, list) else []
+        is_part = 0 < len(answer) < (output or 0)
+        if isinstance(ids, list) and _are_tokens(ids):
+            answer = answer if _are_tokens(answer) and not is_part else []
+            self._untold += bool(output) and not answer
+            context = _named(token_prompt([*ids, *answer]).path, line)
+            return Blocks(context.first(len(ids) // BLOCK_TOKENS), len(ids)), context
+        if not isinstance(text, str) or not text or _is_cut(text):
+            return None, None
+        said = said if isinstance(said, str) and not is_part and not _is_cut(said) else ""
+        self._untold += bool(output) and not said
         self._texts = self._texts or TextPrompts(self._options)
-        blocks, said = self._texts.blocks(text), line.answer.get("text")
-        whole = self._texts.blocks(text + (said if isinstance(said, str) else ""))
+        blocks, whole = self._texts.blocks(text), self._texts.blocks(text + said)
         if tokens:
             self._measured.append((blocks.tokens, tokens))
-        path = self._fitted.prompt(blocks.path, blocks.tokens, tokens or None)
+        path = self._fitted.prompt(_named(blocks.path, line), blocks.tokens, tokens or None)
         length = blocks.tokens if tokens is None else tokens
         answered = None if tokens is None or output is None else tokens + output
-        context = self._fitted.context(whole.path, whole.tokens, answered)
+        context = self._fitted.context(_named(whole.path, line), whole.tokens, answered)
         # A text of fewer tokens than blocks, or than the prefix that it shares, has no place for its last ones.
         return Blocks(path.first(path.unit_at(length)), length), context
+
+    def _adds(self, line: LogLine, ids: Any, tokens: int | None) -> bool:
+        """Whether a request has what it adds to the prompt and the answer before it in its session."""
+        session = _in_session(line.request)
+        if session is None:
+            return False
+        adds = session in self._begun or (isinstance(ids, list) and tokens is not None and tokens > len(ids))
+        self._begun.add(session)
+        return adds
+
+
+def _is_cut(text: str) -> bool:
+    """Whether level 2 took the middle out of a text; in the form of text it is no literal then."""
+    return len(text) == 2048 + len(_CUT) and text[1024:1027] == _CUT
+
+
+def _named(path: Path, line: LogLine) -> Path:
+    """A path, with other units than those of the same tokens in another namespace of the cache."""
+    namespace = [line.request.get(name) for name in _NAMESPACE]
+    if not any(namespace):
+        return path
+    digest = int.from_bytes(blake2b(repr(namespace).encode(), digest_size=8).digest())
+    return Path(tuple(each ^ digest for each in path.ids), path.ends)
 
 
 def _each(line: LogLine) -> Iterator[LogLine]:
@@ -210,12 +265,14 @@ def _each(line: LogLine) -> Iterator[LogLine]:
     if isinstance(first, Mapping) and first.get("n", 1) != 1:
         return  # several answers to one prompt: they end under other names
     for number, name in enumerate(names):
-        own = {each: _item(line.request.get(each), number) for each in ("input_ids", "text")}
+        own = {each: _item(line.request.get(each), number) for each in ("input_ids", "text", *_NAMESPACE)}
         yield replace(line, request={**line.request, **own, "rid": name})
 
 
 def _item(values: Any, number: int) -> Any:
-    return values[number] if isinstance(values, list) and number < len(values) else None
+    if not isinstance(values, list):
+        return values  # of all of them
+    return values[number] if number < len(values) else None
 
 
 def _request(each: _Served, path: Path, context: Path) -> Request:
@@ -223,7 +280,7 @@ def _request(each: _Served, path: Path, context: Path) -> Request:
         each.start_s,
         each.session,
         path,
-        context if len(context) >= len(path) else path,
+        context,
         each.prompt_tokens,
         each.output_tokens,
         stop=each.stop,
@@ -232,30 +289,54 @@ def _request(each: _Served, path: Path, context: Path) -> Request:
     )
 
 
+def _paths(each: _Served) -> tuple[Path, Path]:
+    """The prompt and the context of a request whose prompt was logged."""
+    path = each.path or Path((), ())
+    context = each.context or path
+    return path, context if len(context) >= len(path) else path
+
+
 def _of_lengths(served: Sequence[_Served], notes: Notes) -> Iterator[Request]:
-    """Requests whose prompts were not logged."""
-    if not served:
-        return
-    sessions: dict[str | int, list[Call]] = {}
+    """Requests whose prompts were not logged; one goes on with its session, where a prompt before it was logged."""
+    sessions: dict[str | int, list[_Served]] = {}
     for number, each in enumerate(sorted(served, key=lambda each: each.start_s)):
-        call = Call(each.start_s, each.prompt_tokens, each.output_tokens, each.stop, answer_s=each.answer_s)
-        sessions.setdefault(number if each.session is None else each.session, []).append(call)
+        sessions.setdefault(number if each.session is None else each.session, []).append(each)
+    sessions = {name: calls for name, calls in sessions.items() if any(each.path is None for each in calls)}
+    if not sessions:
+        return
     nameless = sum(isinstance(name, int) for name in sessions)
     if nameless:
         notes.add("rebuilt", f"{nameless:,} requests have neither a prompt nor a session: nothing is reused; {_LEVEL}")
     if nameless < len(sessions):
         notes.add("rebuilt", f"contexts of {len(sessions) - nameless:,} sessions, from their lengths; {_LEVEL}")
     units = count(1 << 66)
-    whole = holds_history(list(sessions.values()))
+    whole = holds_history([[_call(each) for each in calls] for calls in sessions.values()])
     for name, calls in sessions.items():
-        yield from rebuilt(None if isinstance(name, int) else name, calls, units, whole)
+        context = Path((), ())
+        for each in calls:
+            if each.path is not None:
+                context = _paths(each)[1]
+                continue
+            (request,) = rebuilt(None if isinstance(name, int) else name, [_call(each)], units, whole, context)
+            context = request.context
+            yield request
+
+
+def _call(each: _Served) -> Call:
+    return Call(each.start_s, each.prompt_tokens, each.output_tokens, each.stop, answer_s=each.answer_s)
 
 
 def _session(request: Mapping[str, Any]) -> str | None:
-    parameters = request.get("session_params")
-    inner = parameters.get("id") if isinstance(parameters, Mapping) else None
-    found = next(filter(None, (request.get("session_id"), inner, request.get("conversation_id"))), None)
+    names = request.get("session_id"), _in_session(request), request.get("conversation_id")
+    found = next(filter(None, names), None)
     return None if found is None else str(found)
+
+
+def _in_session(request: Mapping[str, Any]) -> str | None:
+    """The session of the server that a request goes on with; None where it has its whole prompt."""
+    parameters = request.get("session_params")
+    found = parameters.get("id") if isinstance(parameters, Mapping) else None
+    return str(found) if found else None
 
 
 def _are_tokens(values: list[Any]) -> bool:

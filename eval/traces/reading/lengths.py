@@ -13,6 +13,8 @@ from eval.traces.request import Path, Request, StopReason
 
 _MOST = 0.9  # of the turns of sessions: so many must be longer than the context before them to hold it
 
+_EMPTY = Path((), ())
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -38,7 +40,9 @@ def holds_history(sessions: Sequence[Sequence[Call]]) -> bool:
     return longer >= _MOST * len(pairs)
 
 
-def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], whole: bool) -> list[Request]:
+def rebuilt(
+    conversation: str | None, calls: Sequence[Call], units: count[int], whole: bool, context: Path = _EMPTY
+) -> list[Request]:
     """The requests of one session, in its order.
 
     Args:
@@ -46,14 +50,14 @@ def rebuilt(conversation: str | None, calls: Sequence[Call], units: count[int], 
         calls: of the session.
         units: numbers for texts that no other prompt has.
         whole: input lengths are those of whole prompts. One that is shorter than the context before it starts anew.
+        context: of the session before the first of them.
     """
     made: list[Request] = []
-    context = Path((), ())
     for call in calls:
         known = len(context)
         added = call.input_tokens - known if whole else call.input_tokens
         if added < 0:
-            context, added = Path((), ()), call.input_tokens
+            context, added = _EMPTY, call.input_tokens
         prompt = _and(context, added, units)
         context = _and(prompt, call.output_tokens, units)
         made.append(

@@ -61,6 +61,12 @@ def logged_line(line: str) -> LogLine | None:
     return LogLine(_EVENTS[found[1]], time_s, request, answer)
 
 
+def line_seconds(line: str) -> float | None:
+    """When any line of a log was written, since 1970; None where it does not tell."""
+    head = _PREFIX.match(_COLOUR.sub("", line))
+    return _seconds(head[1]) if head else None
+
+
 def is_of_vllm(line: str) -> bool:
     """Whether a server of vLLM wrote a line."""
     return _VLLM.search(line[:300]) is not None

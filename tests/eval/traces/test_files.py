@@ -193,6 +193,12 @@ def test_a_folder_is_read_in_all_forms_of_files_and_the_others_are_named(tmp_pat
     )
 
 
+@pytest.mark.parametrize("name", ["s.log.1", "s.log.2.gz", "s.log-20251125", "s.log.2025-11-25_10"])
+def test_a_log_that_was_rotated_is_a_file_of_its_folder(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(RAW, mtime=0) if name.endswith(".gz") else RAW)
+    assert len(open_trace(str(tmp_path)).requests) == 2
+
+
 def test_a_pipe_is_refused_with_what_to_do(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

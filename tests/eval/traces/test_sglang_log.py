@@ -326,6 +326,62 @@ def test_a_request_without_a_time_of_the_server_is_on_the_clock_of_the_others(tm
     assert [request.arrival_s for request in open_trace(str(path)).requests] == [0.0, 10.0]
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_part_of_an_answer_is_not_taken_for_all_of_it(tmp_path: Path, form: str) -> None:
+    """With --incremental-streaming-output a streamed answer ends with its last tokens, here 3 of 8."""
+    trace = logged(tmp_path, form, 3, (request(1, input_ids=list(range(46))), answer(1, 46, output_ids=ANSWER[-3:])))
+    # Blocks of 16 tokens: with the 3 there would be one more.
+    assert [len(request.context) for request in trace.requests] == [32]
+    assert "1 answers are not in the log, or only in part" in said(trace, "assumed")
+
+
+def test_a_text_of_an_answer_that_level_two_cuts_is_not_taken_for_whole(tmp_path: Path) -> None:
+    trace = logged(tmp_path, "json", 2, (request(1, text="x" * 640), answer(1, 160, text="y" * 4_000)))
+    assert [(len(request.prompt), len(request.context)) for request in trace.requests] == [(160, 160)]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_request_of_a_session_of_the_server_goes_on_with_it(tmp_path: Path, form: str) -> None:
+    """With session_params a request has what it adds: 30 tokens to the 40 of the first one and the 8 of its answer."""
+    session = {"id": "s", "rid": None}
+    first = request(1, input_ids=FIRST, session_params=session), answer(1, 40, 1_000.0)
+    more = request(2, input_ids=SECOND[48:], session_params=session | {"rid": "r1"}), answer(2, 78, 1_010.0)
+    one, other = logged(tmp_path, form, 3, first, more).requests
+    assert (one.session, other.session, other.prompt_tokens) == ("s", "s", 78)
+    assert other.prompt.common(one.context) == len(one.context) == 48
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_prompt_that_level_two_cuts_goes_on_with_its_session(tmp_path: Path, form: str) -> None:
+    long = [*SECOND, *range(3_000)]
+    cut = request(2, input_ids=long, session_id="s"), answer(2, len(long), 1_010.0)
+    one, other = logged(tmp_path, form, 2, TURNS[0], cut).requests
+    assert other.prompt_tokens == len(other.prompt) == 3_078
+    assert other.prompt.common(one.context) == len(one.context) == 48
+
+
+@pytest.mark.parametrize("name", ["extra_key", "cache_salt", "lora_path"])
+def test_equal_tokens_share_nothing_in_another_namespace_of_the_cache(tmp_path: Path, name: str) -> None:
+    keys: list[dict[str, Any]] = [{}, {name: "a"}, {name: "b"}, {name: "a"}]
+    asked = [(request(n, input_ids=FIRST, **key), answer(n, 40, 1_000.0 + n)) for n, key in enumerate(keys)]
+    plain, one, other, again = logged(tmp_path, "json", 3, *asked).requests
+    assert (plain.prompt.common(one.prompt), one.prompt.common(other.prompt)) == (0, 0)
+    assert one.context.common(again.context) == len(one.context) == 48
+
+
+def test_a_log_goes_on_where_it_was_rotated(tmp_path: Path) -> None:
+    """SGLang starts a file an hour; the one that is written has no date, and comes first by name."""
+    trace = logged(tmp_path, "text", 3, *TURNS)
+    (path,) = tmp_path.glob("*.log")
+    lines = [line.partition("] ")[2] for line in path.read_text().splitlines()[1:-1]]
+    hours = {f"{path.name}.2026-11-25_11": ("11:59:59", lines[:3]), path.name: ("12:00:00", lines[3:])}
+    for name, (time, part) in hours.items():
+        (tmp_path / name).write_text("".join(f"[2026-11-25 {time}] {line}\n" for line in part))
+    again = open_trace(str(tmp_path))
+    assert (again.requests, again.skipped) == (trace.requests, 0)
+    assert not said(again, "assumed")
+
+
 def test_texts_that_are_far_longer_than_the_server_counted_are_noted(tmp_path: Path) -> None:
     served = [(request(n, text="x" * 4_000), answer(n, 100, 1_000.0 + n)) for n in (1, 2)]
     trace = logged(tmp_path, "text", 3, *served)
