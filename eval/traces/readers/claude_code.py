@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, piece
+from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, State, piece
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import block_types, message_of, stop_reason
 from eval.traces.reading.files import Source
@@ -27,7 +27,7 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Count, Record, bad_field, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
-from eval.traces.request import Path, Request, TraceError
+from eval.traces.request import Request, TraceError
 
 _MAIN = "0"
 _MESSAGES = ("user", "assistant")
@@ -81,7 +81,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     yield from log.end()
 
 
-def _in_order(source: Source) -> list[FilePath]:
+def _in_order(source: Source) -> list[Path]:
     """The files of a source: a session before those that go on with it, and all before subagents that repeat its calls.
 
     Files are named by random ids. One that repeats all of another has the same first time, and may come before it.
@@ -178,7 +178,7 @@ class _Agent:
         self._anew = False
         self._answer: _Answer | None = None
         self._calls = 0
-        self._states: list[tuple[Path, Path]] = [log.state()]  # before the first call and after each
+        self._states: list[State] = [log.state()]  # before the first call and after each
         self._place: dict[str, int] = {}  # by line, how many calls there were by then
 
     @property

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, piece
+from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, State, piece
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import message_of
 from eval.traces.reading.files import Source
@@ -26,7 +26,7 @@ from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, count_in, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
-from eval.traces.request import Path, Request, TraceError
+from eval.traces.request import Request, TraceError
 
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens")
 
@@ -95,7 +95,7 @@ class _Session:
         self._digest = blake2b(digest_size=16)  # of the items of the answer, which have ids that are unique
         self._start_s = self._later_s = self._end_s = 0.0
         self._anew = False
-        self._states = [(Path((), ()), Path((), ()))]  # of the log, before the first call and after each
+        self._states = [State()]  # of the log, before the first call and after each
         self._turns: list[int] = []  # how many calls there were before each message of the user
         self._counted: Any = None  # the totals of the last count: events repeat them
         self._early: _Count | None = None  # of the answer that is read, or comes next

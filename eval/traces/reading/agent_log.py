@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from typing import NamedTuple
 
 from eval.traces.reading.chats import Message
 from eval.traces.reading.notes import Notes
@@ -41,6 +42,14 @@ class Logged:
     model: str | None
     anew: bool = False  # the history was replaced by a summary, which is the first of what was added
     name: str = ""  # the same in every log that repeats the call; empty: no other does
+
+
+class State(NamedTuple):
+    """A conversation behind a call, or before the first one."""
+
+    prompt: Path = Path((), ())  # of the call
+    context: Path = Path((), ())
+    end_s: float | None = None  # of its answer
 
 
 class Repairs:
@@ -84,21 +93,22 @@ class AgentLog:
         self._end_s: float | None = None
         self._free_s = -math.inf  # when its own last answer ended: before that it makes no call
 
-    def state(self) -> tuple[Path, Path]:
+    def state(self) -> State:
         """What ``back_to`` needs to go back to this moment."""
-        return self._prompt, self._context
+        return State(self._prompt, self._context, self._end_s)
 
-    def back_to(self, state: tuple[Path, Path]) -> None:
+    def back_to(self, state: State) -> None:
         """The user went back to an earlier message."""
-        self._repairs.rewound += state[1] is not self._context
+        self._repairs.rewound += state.context is not self._context
         # Before the first message there was the system prompt.
-        self._prompt, self._context = state if state[1].ids else (self._system, self._system)
+        self._prompt = state.prompt if state.context.ids else self._system
+        self._context = state.context if state.context.ids else self._system
 
-    def go_on_with(self, other: AgentLog, state: tuple[Path, Path]) -> None:
+    def go_on_with(self, other: AgentLog, state: State) -> None:
         """Begin as another conversation was at a moment."""
         self._own, self._system = other._own, other._system
-        self._prompt, self._context, self._end_s = other._prompt, other._context, other._end_s
-        if state[1] is not self._context:
+        self._prompt, self._context, self._end_s = other._prompt, other._context, state.end_s
+        if state.context is not self._context:
             self.back_to(state)
 
     def call(self, call: Logged) -> Request:

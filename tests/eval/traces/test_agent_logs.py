@@ -157,6 +157,19 @@ def test_a_resumed_session_goes_on_behind_lines_that_keep_their_session(
     assert "went back" not in said(trace, "rebuilt")
 
 
+def test_a_fork_waits_for_the_answer_that_it_goes_on_with_and_for_no_later_one(tmp_path: Path) -> None:
+    old, fork = worked(), Session("t")
+    fork.user(40, "another way", parentUuid=old.lines[-1]["uuid"])
+    fork.answer(43, "t1", (10, 50, 20_400, 30), "end_turn", TEXT)
+    old.user(60, "one way")
+    old.answer(63, "m3", (10, 60, 20_400, 30), "end_turn", TEXT)
+    write_lines(tmp_path / "a.jsonl", *old.lines)
+    write_lines(tmp_path / "b.jsonl", *fork.lines)
+    forked = next(request for request in open_trace(str(tmp_path)).requests if request.session == "t")
+    # The answer ended at 10 s, the one that only the other session has at 63.
+    assert (forked.arrival_s, forked.wait_s) == (40.0, 30.0)
+
+
 @pytest.mark.parametrize("place", ["agent-c.jsonl", "f/subagents/agent-c.jsonl"])
 def test_calls_that_a_subagent_repeats_are_those_of_its_session(tmp_path: Path, place: str) -> None:
     write_lines(tmp_path / "f.jsonl", *worked("f").lines)
