@@ -27,6 +27,7 @@ class _Run(msgspec.Struct):
     input_lens: list[Count] | None = None
     output_lens: list[Count] | None = None
     start_times: list[Number] | None = None  # s; later releases and vLLM's write them
+    errors: Any = None  # a text for each request, empty unless it failed
     model_id: str | None = None
 
 
@@ -51,7 +52,12 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
             starts_s = (begin_s + np.sort(rng.uniform(0.0, max(run.duration, 1e-3), len(inputs)))).tolist()
             seed = options.arrivals.seed
             notes.add("drawn", f"arrivals, evenly over the run, seed {seed} (--arrivals seed=N changes them)")
-        for start_s, tokens, answer in zip(starts_s, inputs, outputs, strict=True):
+        errors = run.errors if isinstance(run.errors, list) else []
+        failed = {number for number, error in enumerate(errors) if error}
+        for number, (start_s, tokens, answer) in enumerate(zip(starts_s, inputs, outputs, strict=True)):
+            if number in failed:
+                notes.left_out(f"{record.where}: errors[{number}]: the request failed")
+                continue
             yield from rebuilt(None, [Call(start_s, tokens, answer, model=run.model_id)], units, True)
         begin_s += max(run.duration, 1e-3)
 

@@ -174,7 +174,11 @@ class _Log:
         start_s = received_s if told_s is None else told_s
         if start_s is None:
             if line.time_s is None:
-                raise bad_field(record, "request_received_ts", "missing: no line tells when the request came")
+                raise bad_field(
+                    record,
+                    "request_received_ts",
+                    "missing: no line tells when the request came; --enable-metrics writes it",
+                )
             start_s = line.time_s - (answer_s or 0.0)
         tokens, output = (count_in(record, name, meta.get(name)) for name in ("prompt_tokens", "completion_tokens"))
         prompt, context = self._prompt(line, tokens, output)

@@ -133,6 +133,13 @@ def test_results_of_bench_serving_are_lengths_with_drawn_arrivals(tmp_path: Path
     assert [request.arrival_s for request in timed.requests] == [0.0, 0.5, 2.0]
 
 
+def test_requests_of_bench_serving_that_failed_are_left_out(tmp_path: Path) -> None:
+    details = {"input_lens": [10, 20, 30], "output_lens": [1, 0, 3], "errors": ["", "Bad Gateway", None]}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", RUN | details))
+    assert sorted(request.prompt_tokens for request in trace.requests) == [10, 30]
+    assert trace.skip_reasons == ("t.jsonl:1: errors[1]: the request failed",)
+
+
 def test_results_without_details_are_refused_with_what_to_do(tmp_path: Path) -> None:
     assert refusal(write_lines(tmp_path / "t.jsonl", RUN)) == (
         "t.jsonl:1: input_lens: missing: --output-details writes them, of vllm --save-detailed"
