@@ -180,6 +180,7 @@ class _Agent:
         self._calls = 0
         self._states: list[State] = [log.state()]  # before the first call and after each
         self._place: dict[str, int] = {}  # by line, how many calls there were by then
+        self._summed: dict[str, tuple[Piece, ...]] = {}  # by line before the next call, what begins with a summary
 
     @property
     def is_new(self) -> bool:
@@ -208,7 +209,8 @@ class _Agent:
         if not result and place < self._calls and not line.is_compact_summary:
             yield from self.end()
             self._log.back_to(self._states[place])
-            self._added = []
+            self._added = [*self._summed.get(line.parent_uuid or "", ())]
+            self._anew = bool(self._added)
         if line.is_compact_summary:
             self._anew, self._added = True, []
         said = message_of({"role": "user", "content": message.content}) or Message("user", "")
@@ -243,6 +245,8 @@ class _Agent:
         """Where a line stands: later lines name it as their parent."""
         if line.uuid is not None:
             self._place[line.uuid] = self._calls if line.type == "assistant" else self._place_of(line)
+            if self._anew:
+                self._summed[line.uuid] = tuple(self._added)
 
     def _place_of(self, line: _Line) -> int:
         """How many calls there were by the parent of a line; all of them where it is not known."""

@@ -195,6 +195,21 @@ def test_a_compacted_history_is_its_summary(tmp_path: Path) -> None:
     assert "1 histories were replaced by a summary" in said(trace, "rebuilt")
 
 
+def test_a_user_who_edits_the_message_behind_a_summary_goes_back_to_the_summary(tmp_path: Path) -> None:
+    session = worked()
+    summary = session.user(100, "This session continues: " + "s" * 400, isCompactSummary=True)
+    session.user(110, "one way")
+    session.answer(113, "m3", (10, 6_000, 15_000, 40), "end_turn", TEXT)
+    session.user(120, "another way", parentUuid=summary)
+    session.answer(123, "m4", (10, 6_100, 15_000, 40), "end_turn", TEXT)
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    first, before, one, other = trace.requests
+    # The system prompt is what the first prompt has beside its text, of eight tokens.
+    system = first.prompt_tokens - len(SECRET) // 4
+    assert (one.prompt_tokens, other.prompt_tokens) == (21_010, 21_110)
+    assert [each.prompt.common(before.context) for each in (one, other)] == [system, system]
+
+
 def test_a_history_that_was_cut_keeps_what_the_provider_had_cached(tmp_path: Path) -> None:
     session = worked()
     session.result(20, "x" * 40_000)
