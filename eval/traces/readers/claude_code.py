@@ -137,6 +137,8 @@ class _Log:
                 yield from agent.answer(line, line.message, at_s)
             else:
                 yield from agent.say(line, line.message, at_s)
+        elif line.type == "attachment" and line.timestamp is not None:
+            agent.attach(_seconds(record, line))
         agent.seen(line)
 
     def end(self) -> Iterator[Request]:
@@ -174,7 +176,7 @@ class _Agent:
     def __init__(self, log: AgentLog, count: TokenCount, answered: set[str]) -> None:
         self._log, self._count, self._answered = log, count, answered
         self._added: list[Piece] = []
-        self._added_s: float | None = None  # when the last of them was said
+        self._added_s: float | None = None  # when the last of them was said, or attached
         self._anew = False
         self._answer: _Answer | None = None
         self._calls = 0
@@ -217,6 +219,10 @@ class _Agent:
         self._added.append(piece(said, self._count, "tool" if result else "user"))
         self._added_s = at_s
 
+    def attach(self, at_s: float) -> None:
+        """What the client adds to a prompt, such as a text that was typed while an answer was written."""
+        self._added_s = at_s
+
     def answer(self, line: _Line, message: _Message, at_s: float) -> Iterator[Request]:
         """A line of an answer."""
         if message.model == "<synthetic>":
@@ -227,7 +233,7 @@ class _Agent:
             self._calls += 1
             start_s = at_s if self._added_s is None else min(self._added_s, at_s)
             self._answer = _Answer(key, tuple(self._added), start_s, self._anew)
-            self._added, self._anew = [], False
+            self._added, self._added_s, self._anew = [], None, False
         self._answer.add(message, at_s)
 
     def end(self) -> Iterator[Request]:

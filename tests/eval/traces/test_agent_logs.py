@@ -294,6 +294,19 @@ def test_a_call_starts_when_the_answer_before_it_has_ended_though_a_clock_is_set
     assert "1 calls were logged before the end of the answer before them" in said(trace, "rebuilt")
 
 
+@pytest.mark.parametrize(("attached", "start_s"), [(True, 60.0), (False, 63.0)])
+def test_a_call_without_a_message_starts_with_what_was_attached(tmp_path: Path, attached: bool, start_s: float) -> None:
+    session = worked()
+    session.answer(63, "m3", (10, 50, 20_400, 30), "end_turn", TEXT)
+    typed = session.lines[-1] | {"type": "attachment", "uuid": "typed", "timestamp": at(60)}
+    del typed["message"]
+    session.lines[-1:] = [*([typed] if attached else []), session.lines[-1]]
+    trace = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines))
+    # The answer before it ended at 10 s.
+    assert [request.arrival_s for request in trace.requests] == [0.0, 8.0, start_s]
+    assert (trace.requests[2].wait_s, trace.requests[2].answer_s) == (start_s - 10, 63 - start_s)
+
+
 def test_errors_that_the_client_shows_are_no_calls(tmp_path: Path) -> None:
     session = worked()
     session.answer(20, "e1", (0, 0, 0, 0), "stop_sequence", TEXT)
