@@ -125,33 +125,52 @@ def series(name: str, values: str, **labels: str) -> dict[str, str]:
     return {"series": f"{name}{{{written}}}", "values": values}
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's package prometheus is not installed")
-def test_a_rule_fires_where_the_policy_in_force_is_worse_than_lru_and_nowhere_else(tmp_path: Path) -> None:
-    """In two hours lru has 100 tokens of TEL a minute; the policy in force 110 at ``worse``, 102 at ``even``.
+def two_hours(
+    instance: str, tokens: int, *, slow_s: float, ranks: int = 1, requests: int = 5, dry_run: int = 0, fallen: int = 0
+) -> list[dict[str, str]]:
+    """A server, by the minute: each rank has ``tokens`` of TEL where lru has 100, and samples so many requests.
 
-    Evictions take a fifth of the time at ``worse``, and a 25th of that of each of the eight replicas at ``even``.
+    Evictions of all ranks, in one series as those of replicas, are 600 a minute of ``slow_s`` each for each of them.
     """
     found = []
-    for instance, tokens in (("worse", 110), ("even", 102)):
+    for rank in map(str, range(ranks)):
+        labels = {"instance": instance, "dp_rank": rank}
         for policy, in_force, grows in (("etlru", 1, tokens), ("lru", 0, 100)):
-            labels = {"instance": instance, "policy": policy}
-            found.append(series("sglang:tlru_policy", f"{in_force}x120", **labels))
-            found.append(series("sglang_tlru_shadow_excess_tokens_total", f"0+{grows}x120", **labels))
-        found.append(series("sglang_tlru_shadow_requests_total", "0+5x120", instance=instance))
-        slow = {"worse": 0.02, "even": 0.004}[instance]  # s, by buckets: none is at most 5 ms at `worse`, all at `even`
-        for le in ("0.005", "0.05", "+Inf"):
-            grows = 60 if slow < float(le) else 0
-            found.append(series("sglang:eviction_duration_seconds_bucket", f"0+{grows}x120", instance=instance, le=le))
-        replicas = {"worse": 1, "even": 8}[instance]
-        took_s = 600 * slow * replicas
-        found.append(series("sglang:eviction_duration_seconds_sum", f"0+{took_s}x120", instance=instance))
-        for rank in map(str, range(replicas)):
-            found.append(series("sglang:tlru_dry_run", "0x120", instance=instance, dp_rank=rank))
-            fallen = int(instance == "worse")
-            found.append(series("sglang:tlru_fallen_back", f"{fallen}x120", instance=instance, dp_rank=rank))
+            found.append(series("sglang:tlru_policy", f"{in_force}x120", **labels, policy=policy))
+            counted = "sglang_tlru_shadow_excess_tokens_total"
+            found.append(series(counted, f"0+{grows}x120", **labels, policy=policy))
+        found.append(series("sglang_tlru_shadow_requests_total", f"0+{requests}x120", **labels))
+        found.append(series("sglang:tlru_dry_run", f"{dry_run}x120", **labels))
+        found.append(series("sglang:tlru_fallen_back", f"{fallen}x120", **labels))
+    return found + evictions(instance, slow_s, 600 * ranks)
+
+
+def evictions(instance: str, slow_s: float, calls: int) -> list[dict[str, str]]:
+    """So many calls a minute that take as long, as SGLang counts them."""
+    found = [series("sglang:eviction_duration_seconds_sum", f"0+{calls * slow_s}x120", instance=instance)]
+    for le in ("0.005", "0.05", "+Inf"):
+        grows = calls if slow_s < float(le) else 0
+        found.append(series("sglang:eviction_duration_seconds_bucket", f"0+{grows}x120", instance=instance, le=le))
+    return found
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Debian's package prometheus is not installed")
+def test_a_rule_fires_where_the_policy_in_force_is_worse_than_lru_and_nowhere_else(tmp_path: Path) -> None:
+    """Evictions take a fifth of the time at ``worse``, and a 25th of that of each of the eight replicas at ``even``.
+
+    At ``few`` eight ranks each sampled 60 requests in an hour, all of them the same; at ``watched`` lru evicts, as what
+    is worse is only watched; ``stock`` is none of ours.
+    """
+    found = [
+        *two_hours("worse", 110, slow_s=0.02, fallen=1),
+        *two_hours("even", 102, slow_s=0.004, ranks=8),
+        *two_hours("few", 110, slow_s=0.004, ranks=8, requests=1),
+        *two_hours("watched", 110, slow_s=0.004, dry_run=1),
+        *evictions("stock", slow_s=0.02, calls=600),
+    ]
     firing = [
-        {"labels": f'{{__name__="ALERTS",alertname="{name}",alertstate="firing",instance="worse",severity="warning"}}'}
-        for name in ("TlruEvictionShare", "TlruEvictionSlow", "TlruFellBack", "TlruWorseThanLru")
+        {"labels": f'{{__name__="ALERTS",alertstate="firing",instance="worse",severity="warning",alertname={name}}}'}
+        for name in ('"TlruEvictionShare"', '"TlruEvictionSlow"', '"TlruFellBack"', '"TlruWorseThanLru",dp_rank="0"')
     ]
     expected = {"expr": "ALERTS", "eval_time": "110m", "exp_samples": [{**each, "value": 1} for each in firing]}
     case = {"interval": "1m", "input_series": found, "promql_expr_test": [expected]}
