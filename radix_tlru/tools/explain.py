@@ -32,7 +32,7 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
 
 def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
     where = f"{base}{ROUTE}"
-    reply = request(base, ROUTE, params={"rid": rid}, headers=bearer(api_key))
+    reply = request(base, ROUTE, params={"rid": rid}, auth=bearer(api_key))
     if reply.status_code == requests.codes.unauthorized:
         raise ServerError(f"{where}: the server wants its key (its --admin-api-key, if it has one); give --api-key")
     try:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, request
+from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, request, without_password
 
 __all__ = ["Ahead", "Rank", "Snapshot", "WarmPrompt", "read", "scrape"]
 
@@ -89,7 +89,7 @@ class Ahead(NamedTuple):
 class Snapshot:
     """A server at one moment."""
 
-    url: str  # of the server, with http:// and without /metrics
+    url: str  # of the server, with http:// and without /metrics or a password
     at: float  # of ``time.monotonic``, s
     model: str
     hit_ratio: float | None  # cached by all prompt tokens, 0 to 1, since the start; None before the first
@@ -116,7 +116,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
         raise ServerError(f"{base}/metrics: wants a key; give --api-key")
     if not reply.ok:
         raise ServerError(f"{base}/metrics: HTTP {reply.status_code} {reply.reason}")
-    return read(reply.text, base)
+    return read(reply.text, without_password(base))
 
 
 def read(text: str, url: str) -> Snapshot:

@@ -73,7 +73,7 @@ class Warmer:
         self._patience_s = _PATIENCE_S
         self._session = requests.Session()
         self._verify = verify  # given with each request, or an environment that has REQUESTS_CA_BUNDLE has its own way
-        self._session.headers.update(bearer(api_key))
+        self._session.auth = bearer(api_key)
         asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
         told = self._ask("server_info", lambda info: [int(info[field]) for field in asked] + [_attention_groups(info)])
         self.pool, longest, replicas, self._page_size, groups = told

@@ -29,6 +29,8 @@ def answering(
 ) -> Iterator[str]:
     """The URL of a server that answers a path by a status and a text, after a while, and any other by 404 and HTML.
 
+    With a status of 3xx the text is where the path is to be found.
+
     Args:
         begins: until then it takes no connections.
         key: a request without it is answered by 401.
@@ -46,6 +48,8 @@ def answering(
                 heard.append((self.path, body))
             time.sleep(takes_s)
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("Location", text)
             self.end_headers()
             self.wfile.write(text.encode())
 

@@ -260,7 +260,7 @@ def served(snapshots: tuple[Watched, Snapshot, Snapshot]) -> Iterator[str]:
         thread.join()
 
 
-@pytest.mark.parametrize("url", ["{}", "http://{}", "http://{}/", "http://{}/metrics"])
+@pytest.mark.parametrize("url", ["{}", "http://{}", "http://{}/", "http://{}/metrics", "http://me:secret@{}"])
 def test_a_server_is_asked_by_any_way_to_write_its_url(served: str, url: str) -> None:
     snapshot = scrape(url.format(served))
     assert snapshot.url == f"http://{served}"

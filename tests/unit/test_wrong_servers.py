@@ -144,7 +144,11 @@ def test_each_command_takes_a_url_as_the_others_do(command: tuple[str, ...], pat
 @EACH_COMMAND
 @pytest.mark.usefixtures("prompts")
 @pytest.mark.parametrize(
-    "url", ["", "http://", "https:///metrics", "ftp://a:1", "a b", "http://a:99999", "http://a:0", "http://[1"]
+    "url",
+    [
+        *("", "http://", "https:///metrics", "ftp://a:1", "a b", "http://a:99999", "http://a:0", "http://[1"),
+        *("http://a:1/?token=b", "a:1#b"),
+    ],
 )
 def test_each_command_refuses_what_is_no_url_of_a_server(
     url: str, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -262,6 +266,87 @@ def test_a_server_whose_certificate_is_not_trusted_is_not_said_to_be_missing(
         monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate[0]))
         assert main([name, url, *others]) == 2
         assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
+
+
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
+def test_who_asks_with_tls_where_there_is_none_or_without_where_there_is_is_told_so(
+    command: tuple[str, ...], certificate: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *others = command
+    with answering({}) as url:
+        assert main([name, url.replace("http:", "https:"), *others]) == 2
+    plain = capsys.readouterr().err
+    assert plain.endswith("; of a server without TLS, give http://\n")
+    assert "REQUESTS_CA_BUNDLE" not in plain
+    with answering({}, certificate=certificate) as url:
+        url = url.replace("https:", "http:")
+        assert main([name, url, *others]) == 2
+    said = f"no server answers at {url}: the connection is closed; of a server with TLS, give https://"
+    assert capsys.readouterr().err == f"radix-tlru: error: {said}\n"
+
+
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
+def test_a_proxy_that_passes_nothing_on_is_not_said_to_be_a_missing_server(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *others = command
+    for variable in ("http_proxy", "HTTP_PROXY"):
+        monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    with answering({}) as url:
+        assert main([name, url, *others]) == 2
+        told = "a proxy of the environment does not pass this on; NO_PROXY names hosts that are asked without it\n"
+        error = capsys.readouterr().err
+        assert error.startswith(f"radix-tlru: error: {url}: ")
+        assert error.endswith(told)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert main([name, url, *others]) == 2
+        assert re.search("not found|HTTP 404", capsys.readouterr().err), "it has answered"
+
+
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
+def test_a_key_is_sent_whatever_a_netrc_or_the_url_has(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, *others = command
+    (tmp_path / "netrc").write_text("default login me password secret\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with answering({}, key="sesame") as url:
+        for given in (url, url.replace("://", "://me:secret@")):
+            assert main([name, given, *others, "--api-key", "sesame"]) == 2
+            assert re.search("not found|HTTP 404", capsys.readouterr().err), "it takes the key"
+
+
+@EACH_COMMAND
+@pytest.mark.usefixtures("prompts")
+def test_no_message_has_the_password_of_a_url(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    name, *others = command
+    with answering({}) as url:
+        host = url.removeprefix("http://")
+        for written in (f"http://me:secret@{host}", f"me:secret@{host}", "me:secret@127.0.0.1:9"):
+            assert main([name, written, *others]) == 2
+            error = capsys.readouterr().err
+            assert "secret" not in error
+            assert "me" not in error.split("http://")[1].split("/")[0]
+
+
+def test_a_server_that_sends_prompts_on_is_not_asked_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As what is before a server does that wants TLS. A POST that is sent on is a GET there."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    heard: list[tuple[str, bytes]] = []
+    answers = {"/server_info": (200, json.dumps(INFO)), "/v1/tokenize": (301, "/elsewhere")}
+    with answering(answers, heard=heard) as url:
+        assert main(["warm", url, str(file)]) == 2
+    said = f"{url}/v1/tokenize: is sent on to /elsewhere; give the URL that is meant"
+    assert capsys.readouterr().err == f"radix-tlru: error: {said}\n"
+    assert [path for path, _ in heard] == ["/server_info", "/v1/tokenize"]
 
 
 def test_a_server_warms_itself_by_its_own_certificate(

@@ -40,7 +40,7 @@ def watch(
     console = console or Console()
     session = requests.Session()
     try:
-        session.headers.update(bearer(api_key))
+        session.auth = bearer(api_key)
         before = scrape(url, session)
         if once or not console.is_terminal:
             console.print(frame(before, None, console.width))
