@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from radix_tlru.config import FLAGS
@@ -24,7 +25,7 @@ from radix_tlru.sglang.hooks import hook
 from radix_tlru.sglang.releases import ANSWERS_QUESTIONS
 from radix_tlru.tools.explanation import ROUTE
 
-__all__ = ["HOOKED", "add_route", "answer_question", "install", "room_for_decode", "room_for_prefill"]
+__all__ = ["HOOKED", "add_route", "answer_question", "install", "newest", "room_for_decode", "room_for_prefill"]
 
 _BATCH = "sglang.srt.managers.schedule_batch.ScheduleBatch"
 _STATE = f"{ANSWERS_QUESTIONS}.SchedulerInternalStateController"
@@ -89,6 +90,11 @@ def answer_question(original: Callable[..., Any], controller: Any, asked: Any) -
     return GetInternalStateReqOutput(internal_state={} if explained is None else asdict(explained))
 
 
+def newest(explanations: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """What is told of an id that replicas know: of the request that was done last, as each of them keeps it, too."""
+    return max(explanations, key=itemgetter("finished_at"), default=None)
+
+
 def add_route() -> None:
     """Have this process's HTTP server take questions, if it runs one; once."""
     from sglang.srt.entrypoints import http_server
@@ -109,10 +115,10 @@ async def _explain(rid: str) -> Any:
     until = time.monotonic() + _PATIENCE_S
     while True:
         answers = await manager.get_internal_state_communicator(GetInternalStateReq(rid=_QUESTION + rid))
-        found = [answer.internal_state for answer in answers if answer.internal_state]
-        if not found:
+        found = newest([answer.internal_state for answer in answers if answer.internal_state])
+        if found is None:
             error = f"request {rid}: is not among the last {MOST_REQUESTS:,} that were answered and cached"
             return JSONResponse({"error": error}, status_code=404)
-        if found[0]["lru_cached"] is not None or time.monotonic() > until:
-            return JSONResponse(found[0])
+        if found["lru_cached"] is not None or time.monotonic() > until:
+            return JSONResponse(found)
         await asyncio.sleep(_ASK_EVERY_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from sglang.srt.utils.auth import _get_auth_level_from_app_and_scope, decide_req
 
 from radix_tlru import Config, ConfigError
 from radix_tlru.sglang import explainer
-from radix_tlru.sglang.explain_hooks import add_route, room_for_decode, room_for_prefill
+from radix_tlru.sglang.explain_hooks import add_route, newest, room_for_decode, room_for_prefill
 from radix_tlru.sglang.explainer import Explainer
 from radix_tlru.sglang.scheduler.batches import batch_processed, server_idle
 from radix_tlru.tools.explanation import ROUTE, Explanation, lines
@@ -354,6 +355,16 @@ def test_a_question_is_the_operators_as_an_answer_names_requests_of_others(
     for given in (None, "client", "operator"):
         header = given and f"Bearer {given}"
         assert decide_request_auth(**asked, **keys, authorization_header=header).allowed == (given in allowed)
+
+
+def test_of_replicas_that_know_an_id_the_one_that_served_it_last_answers() -> None:
+    told = []
+    for tokens in (500, 700):
+        replica = Explained()
+        replica.turn("A", tokens, "same")
+        told.append(asdict(replica.explanation("same")))
+    assert newest(told) == newest(told[::-1]) == told[1]
+    assert newest([]) is None
 
 
 def test_a_fault_ends_explanations_and_nothing_else(
