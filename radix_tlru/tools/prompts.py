@@ -7,7 +7,7 @@ Hidden names (``.git``, the ``..data`` of a volume that Kubernetes mounts) are s
 field           is
 ==============  =========================================================================================
 ``text``        a prompt as it is
-``messages``    of a chat, through the model's own chat template; ``tools`` may come with them
+``messages``    of a chat of text, through the model's own chat template; ``tools`` may come with them
 ``input_ids``   token ids
 ``name``        what it is called in tables and metrics; by default its file, or its file and row
 ``lora_path``   the LoRA adapter that it is for, by the server's name
@@ -33,6 +33,7 @@ MOST_PROMPTS = 1_000
 
 _SAID_BY = ("text", "messages", "input_ids")
 _FIELDS = (*_SAID_BY, "tools", "name", "lora_path", "cache_salt")
+_SEEN = ("image_url", "input_image", "video_url", "audio_url", "input_audio")  # parts of a message, by their type
 
 
 class Prompt(NamedTuple):
@@ -96,8 +97,23 @@ def _read(file: Path) -> str:
 
 
 def _parsed(text: str, where: str) -> Any:
+    def refused(constant: str) -> None:
+        raise ValueError(constant)
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in fields if names.count(name) > 1)
+            raise ConfigError(f"{where}: {shown(twice)}: must be there once")
+        return fields
+
     try:
-        return json.loads(text)
+        return json.loads(
+            text, parse_constant=refused, object_pairs_hook=once
+        )  # of NaN and Infinity, which no body has
+    except ConfigError:
+        raise
     except (ValueError, RecursionError):
         raise ConfigError(f"{where}: {shown(text.strip())}: must be JSON") from None
 
@@ -117,7 +133,10 @@ def _prompt(given: Any, where: str, name: str) -> Prompt:
             raise _error(where, field, value, allowed)
     if "tools" in given and "messages" not in given:
         raise _error(where, "tools", given["tools"], "left out without messages")
-    return Prompt(where, **{"name": name, **given})
+    named = {"name": name, **given}
+    if not _is_name(named["name"]):  # of a file, which may have any
+        raise _error(where, "name", named["name"], _CHECKS["name"][1])
+    return Prompt(where, **named)
 
 
 def _is_ids(value: Any) -> bool:
@@ -129,7 +148,14 @@ def _is_objects(value: Any) -> bool:
 
 
 def _is_messages(value: Any) -> bool:
-    return _is_objects(value) and all(isinstance(each.get("role"), str) for each in value)
+    return _is_objects(value) and all(isinstance(each.get("role"), str) and not _sees(each) for each in value)
+
+
+def _sees(message: Mapping[str, Any]) -> bool:
+    """Whether it has an image, a video or a sound: what is cached of these is no token of a text."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return any(isinstance(part, Mapping) and part.get("type") in _SEEN for part in parts)
 
 
 def _is_text(value: Any) -> bool:
@@ -143,7 +169,7 @@ def _is_name(value: Any) -> bool:
 _TEXT = _is_text, "a text that is not empty"
 _CHECKS = {
     "text": _TEXT,
-    "messages": (_is_messages, "a list of one or more objects with a role, as of a chat completion"),
+    "messages": (_is_messages, "a list of one or more objects with a role, as of a chat completion of text"),
     "input_ids": (_is_ids, "a list of one or more token ids, 0 or more"),
     "tools": (_is_objects, "a list of one or more objects, as of a chat completion"),
     "name": (_is_name, "a text that is not empty, of one line"),

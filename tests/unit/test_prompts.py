@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,11 @@ WRONG = [
     ({"input_ids": [True]}, "input_ids [true]: must be"),
     ({"messages": "Hi"}, 'messages "Hi": must be a list of one or more objects with a role'),
     ({"messages": [{"content": "Hi"}]}, 'messages [{"content": "Hi"}]: must be'),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]},
+        'messages [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "dat...: must be '
+        "a list of one or more objects with a role, as of a chat completion of text",
+    ),
     ({"text": "a", "tools": TOOLS}, "tools ["),
     ({"text": "a", "name": "b\nc"}, 'name "b\\nc": must be a text that is not empty, of one line'),
     ({"text": "a", "name": "\x1b[2J"}, 'name "\\u001b[2J": must be a text that is not empty, of one line'),
@@ -112,6 +118,31 @@ def test_a_wrong_row_is_named_with_its_field_and_what_is_allowed(row: Any, messa
     with pytest.raises(ConfigError) as error:
         read_prompts(file)
     assert str(error.value).startswith(f"{file}, row 2: {message}")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"text": "a", "text": "b"}', '"text": must be there once'),
+        ('{"messages": [{"role": "user", "content": "a", "content": "b"}]}', '"content": must be there once'),
+        ('{"messages": [{"role": "user", "content": NaN}]}', r".*: must be JSON"),
+        ('{"messages": [{"role": "user", "content": -Infinity}]}', r".*: must be JSON"),
+    ],
+)
+def test_a_row_that_a_server_would_be_asked_for_otherwise_is_refused(row: str, said: str, tmp_path: Path) -> None:
+    """Of two fields with one name JSON keeps the last, and a body has no number that is none."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(f'{{"text": "a"}}\n{row}\n')
+    with pytest.raises(ConfigError, match=f"^{file}, row 2: {said}$"):
+        read_prompts(file)
+
+
+@pytest.mark.parametrize("name", [b"two\nlines.txt", b"clear\x1b[2J.txt", b"latin \xfc.txt"])
+def test_a_file_whose_name_no_table_and_no_metric_can_have_is_refused(name: bytes, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(name)).write_text("Once")
+    with pytest.raises(ConfigError, match=r"name .*: must be a text that is not empty, of one line$") as error:
+        read_prompts(tmp_path)
+    assert str(error.value).isprintable()
 
 
 def test_what_is_no_file_of_prompts_is_refused(tmp_path: Path) -> None:
