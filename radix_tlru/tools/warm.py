@@ -48,6 +48,16 @@ class _Ready(NamedTuple):
     tokens: int
 
 
+class _Server(NamedTuple):
+    """What a server says of itself that prompts have to fit; another one says something else."""
+
+    pool: int  # of each replica, tokens
+    longest: int  # request, tokens
+    page_size: int
+    replicas: int  # caches, each of which is to have the prompts
+    start: list[Any]  # of which model, and how long that took: no two starts take as long
+
+
 class Warmer:
     """Keeps prompts warm on a server.
 
@@ -74,22 +84,37 @@ class Warmer:
         self._session = requests.Session()
         self._verify = verify  # given with each request, or an environment that has REQUESTS_CA_BUNDLE has its own way
         self._session.auth = bearer(api_key)
-        asked = ("max_total_num_tokens", "max_req_input_len", "dp_size", "page_size")
-        told = self._ask("server_info", lambda info: [int(info[field]) for field in asked] + [_attention_groups(info)])
-        self.pool, longest, replicas, self._page_size, groups = told
-        self._replicas = replicas * groups
-        self._check_adapters(prompts)
+        self._prompts = prompts
+        self._server: _Server | None = None
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the prompts ready for the server that is there now, unless they are.
+
+        One that was started again may have another model. Of that the tokens of a prompt are others.
+
+        Raises:
+            ServerError: as the constructor does.
+        """
+        server = self._ask("server_info", _server_of)
+        if server == self._server:
+            return
+        self._server = None  # until all are ready
+        self.pool = server.pool
+        self._check_adapters(self._prompts)
         self._ready: list[_Ready] = []
         self.tokens = 0
-        for prompt in prompts:
+        for prompt in self._prompts:
             ready = _Ready(prompt.name, *self._body(prompt))
-            if ready.tokens > longest:
-                raise ServerError(f"{prompt.where}: {ready.tokens:,} tokens: must be at most {longest:,}")
+            if ready.tokens > server.longest:
+                raise ServerError(f"{prompt.where}: {ready.tokens:,} tokens: must be at most {server.longest:,}")
             self._ready.append(ready)
             self.tokens += ready.tokens
             if self.tokens > SHARE * self.pool:
                 allowed = f"must be at most {int(SHARE * self.pool):,}, {SHARE:.0%} of the pool"
                 raise ServerError(f"{prompt.where}: {self.tokens:,} tokens of prompts up to here: {allowed}")
+        self._replicas, self._page_size = server.replicas, server.page_size
+        self._server, self._patience_s = server, _PATIENCE_S
 
     def warm(self, is_over: Callable[[], bool] = lambda: False) -> list[Warmed]:
         """Ask for each prompt, one after the other, on each replica.
@@ -98,7 +123,7 @@ class Warmer:
             is_over: once it is true, no further prompt is asked for.
 
         Raises:
-            ServerError: the server does not answer as asked, within 600 s in the first round and 60 s in later ones.
+            ServerError: the server does not answer as asked, within 600 s in the first round of a server and 60 s in later ones.
         """
         wanted = takewhile(lambda _: not is_over(), self._ready)
         found = [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in wanted]
@@ -171,9 +196,15 @@ class Warmer:
             raise ServerError(f"{url}: is no SGLang server{OF_ROUTER}") from None
 
 
-def _attention_groups(info: Mapping[str, Any]) -> int:
-    """Groups of data-parallel attention, each with a cache of its own. SGLang counted them as replicas once."""
-    return int(info.get("attn_dp_size", 1))
+def _server_of(info: Mapping[str, Any]) -> _Server:
+    return _Server(
+        pool=int(info["max_total_num_tokens"]),
+        longest=int(info["max_req_input_len"]),
+        page_size=int(info["page_size"]),
+        # Groups of data-parallel attention have a cache each. SGLang counted them as replicas once.
+        replicas=int(info["dp_size"]) * int(info.get("attn_dp_size", 1)),
+        start=[info.get(field) for field in ("model_path", "tokenizer_path", "startup_time")],
+    )
 
 
 def _message_of(reply: requests.Response) -> str:
@@ -214,8 +245,9 @@ def warm(url: str, file: Path, *, every_s: float | None = None, api_key: str | N
 
 
 def _again(warmer: Warmer) -> str:
-    """What there is to say of a further round. A server that is restarted may answer the next one."""
+    """What there is to say of a further round. A server that is restarted, or another, may answer the next one."""
     try:
+        warmer.prepare()
         gone = warmer.gone(warmer.warm())
     except ServerError as error:
         return f"radix-tlru: error: {error}"

@@ -183,6 +183,40 @@ def test_rounds_go_on_though_one_fails(
     ]
 
 
+@pytest.mark.parametrize("change", [{"model_path": "b"}, {"startup_time": {"load_weight": 2.0}}, {"dp_size": 2}])
+def test_a_server_that_was_started_again_is_asked_what_it_makes_of_the_prompts(
+    change: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of another model the tokens are others, and one that knows fewer ids refuses the check of them."""
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"text": "Once"}\n')
+    began = {**INFO, "model_path": "a", "startup_time": {"load_weight": 1.0}}
+    answers, heard = {**ANSWERS, "/server_info": (200, json.dumps(began))}, list[tuple[str, bytes]]()
+    later = [
+        {"/server_info": (200, json.dumps({**began, **change})), "/v1/tokenize": (200, '{"tokens": [3, 4, 5]}')},
+        {},
+        {"/server_info": (200, json.dumps({**INFO, "max_req_input_len": 2}))},
+    ]
+
+    def wait(seconds: float) -> None:
+        if not seconds:  # the server has 0 s
+            return
+        if not later:
+            raise KeyboardInterrupt
+        answers.update(later.pop(0))
+
+    monkeypatch.setattr(time, "sleep", wait)
+    with answering(answers, heard=heard) as url:
+        assert main(["warm", url, str(file), "--every", "7"]) == 0
+    prompts = [each["input_ids"] for each in asked(heard, "/generate")]
+    assert prompts == [[1, 2]] + [[3, 4, 5]] * (2 * change.get("dp_size", 1))
+    assert len(asked(heard, "/v1/tokenize")) == 3
+    assert capsys.readouterr().out.splitlines()[-2:] == [
+        "3 of 3 tokens were gone and are prefilled again",
+        f"radix-tlru: error: {file}, row 1: 3 tokens: must be at most 2",
+    ]
+
+
 def test_a_server_with_a_key_is_given_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"text": "Once"}\n')
