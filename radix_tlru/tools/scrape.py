@@ -21,6 +21,9 @@ __all__ = ["Ahead", "Rank", "Snapshot", "WarmPrompt", "read", "scrape"]
 OURS = "sglang:tlru_"
 """What the names of our metrics begin with."""
 
+_ONE_OF_A_RANK = f"{OURS}threshold_tokens"
+"""A metric that each rank has, without a label that is not the rank's."""
+
 _WARM, _AHEAD = f"{OURS}warm_", f"{OURS}ahead_"  # of what is prefilled for no request, which is no rank's
 
 
@@ -106,7 +109,7 @@ def scrape(url: str, session: requests.Session | None = None) -> Snapshot:
         session: to ask through, for one that asks again and again; by default a connection is made and closed.
 
     Raises:
-        ServerError: nobody answers, the server has no metrics, or none of ours.
+        ServerError: nobody answers, the server has no metrics, or none of ours, or those of several servers.
     """
     base = base_url(url)
     reply = request(base, "/metrics", session)
@@ -127,7 +130,7 @@ def read(text: str, url: str) -> Snapshot:
         url: of the server, for the snapshot and for messages.
 
     Raises:
-        ServerError: the text is of another format, or of a server that evicts as stock does.
+        ServerError: the text is of another format, of a server that evicts as stock does, or of several servers.
     """
     try:
         families = list(text_string_to_metric_families(text))
@@ -142,6 +145,9 @@ def read(text: str, url: str) -> Snapshot:
     if not ranks:
         server = "stock eviction" if any(each.name.startswith("sglang:") for each in samples) else "no SGLang server"
         raise ServerError(f"{url}/metrics: {server}; start one with --radix-eviction etlru --enable-metrics")
+
+    if any(sum(each.name == _ONE_OF_A_RANK for each in of_rank) > 1 for of_rank in ranks.values()):
+        raise ServerError(f"{url}/metrics: several servers, that differ in no rank; give the URL of one")
 
     def total(name: str) -> float:
         return sum(sample.value for sample in samples if sample.name == f"sglang:{name}")

@@ -123,7 +123,7 @@ class Warmer:
             is_over: once it is true, no further prompt is asked for.
 
         Raises:
-            ServerError: the server does not answer as asked, within 600 s in the first round of a server and 60 s in later ones.
+            ServerError: the server does not answer as asked, within 600 s in its first round and 60 s in later ones.
         """
         wanted = takewhile(lambda _: not is_over(), self._ready)
         found = [Warmed(ready.name, ready.tokens, min(self._cached(ready.body))) for ready in wanted]

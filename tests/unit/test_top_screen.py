@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import re
+import signal
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from io import StringIO
@@ -15,10 +18,12 @@ from rich.text import Text
 
 from radix_tlru.config import PolicyName
 from radix_tlru.learning.guard import REASONS
+from radix_tlru.tools.http import ServerError
 from radix_tlru.tools.scrape import Snapshot, read
 from radix_tlru.tools.top import watch
 from radix_tlru.tools.top.returns import returns_table
 from radix_tlru.tools.top.victims import victim_table
+from tests.helpers.answering import answering
 from tests.helpers.watched import Watched, row, shown
 
 SERVER = "http://server"
@@ -75,6 +80,15 @@ def test_of_more_than_six_ranks_the_others_are_counted_and_looked_at_all_the_sam
 def test_ranks_are_in_the_order_of_their_numbers(tlru: str) -> None:
     ranks = look(*(of_rank(tlru, number) for number in reversed(range(12)))).ranks
     assert [rank.name for rank in ranks] == [f"tp {number}" for number in range(12)]
+
+
+def test_servers_whose_metrics_are_in_one_answer_are_not_mixed(tlru: str) -> None:
+    """As what collects metrics gives them: with a label of its own, in which ranks of ours do not differ."""
+    both = [re.sub(r"(sglang:\w+\{)", rf'\1worker_addr="{worker}",', tlru) for worker in ("a:1", "b:1")]
+    with pytest.raises(ServerError, match=r"^http://server/metrics: several servers, that differ in no rank; give the"):
+        look(*both)
+    assert shown(look(both[0])) == shown(look(tlru))
+    assert len(look(tlru, of_rank(both[0], 1)).ranks) == 2
 
 
 def test_ranks_that_weigh_tokens_differently_are_told_so(tlru: str) -> None:
@@ -288,6 +302,29 @@ def test_two_tables_are_beside_each_other_where_there_is_room(width: int, are_be
 
 
 # ---- one look after the other ----
+
+
+def test_a_terminal_that_cannot_draw_gets_one_frame(tlru: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(seconds: float) -> None:
+        assert not seconds, "there is no second look; the server has 0 s"
+
+    monkeypatch.setattr(time, "sleep", wait)
+    console = Console(file=StringIO(), force_terminal=True, width=120, height=60, _environ={"TERM": "dumb"})
+    with answering({"/metrics": (200, tlru)}) as url:
+        assert watch(url, 7.0, console=console) == 0
+    assert "Next to go" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_who_reads_the_screen_may_have_seen_enough(tlru: str) -> None:
+    """As with other commands: the status is that of one that a closed pipe has ended, and nothing is said."""
+    with answering({"/metrics": (200, tlru)}) as url:
+        command = [sys.executable, "-m", "radix_tlru.cli", "top", url, "--once"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as top:
+            assert top.stdout is not None
+            assert top.stderr is not None
+            top.stdout.close()
+            said = top.stderr.read()
+    assert (top.returncode, said) == (128 + signal.SIGPIPE, b"")
 
 
 def test_each_look_is_held_against_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ def watch(
 ) -> int:
     """Show a server until the user interrupts, or once; returns an exit status.
 
-    Where the output is no terminal it is shown once. The last screen stays while a server does not answer,
-    with the reason above it.
+    Where the output is no terminal, or one that cannot draw (``TERM=dumb``), it is shown once. The last screen stays
+    while a server does not answer, with the reason above it.
 
     Args:
         url: of the server, as :func:`~radix_tlru.tools.scrape.scrape` takes it.
@@ -37,12 +37,12 @@ def watch(
     Returns:
         0; or 2 if the first look found nothing to show, after one line on standard error that says why.
     """
-    console = console or Console()
+    console = console or _Console()
     session = requests.Session()
     try:
         session.auth = bearer(api_key)
         before = scrape(url, session)
-        if once or not console.is_terminal:
+        if once or not console.is_terminal or console.is_dumb_terminal:
             console.print(frame(before, None, console.width))
             return 0
         first = _fitted(frame(before, None, console.width), console)
@@ -63,6 +63,12 @@ def watch(
         return 2
     except KeyboardInterrupt:
         return 0
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Nobody reads any more: that is an error as where one prints. Rich would end the process with status 1."""
+        raise BrokenPipeError
 
 
 def _fitted(screen: RenderableType, console: Console) -> RenderableType:
