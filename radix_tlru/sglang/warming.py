@@ -113,9 +113,15 @@ class _WarmMetrics:
         def gauge(name: str, documentation: str) -> Any:
             return Gauge(f"sglang:tlru_warm_{name}", documentation, ["prompt"], multiprocess_mode="mostrecent")
 
+        fewest = "of several replicas, on the one that had fewest"
         self._tokens = gauge("tokens", "Tokens of a prompt that is kept warm.")
-        self._cached = gauge("cached_tokens", "Tokens of a warm prompt that were found cached in the last round.")
-        self._prefilled = Counter("sglang:tlru_warm_prefilled_tokens_total", "Tokens prefilled to keep prompts warm.")
+        self._cached = gauge(
+            "cached_tokens", f"Tokens of a warm prompt that were found cached in the last round; {fewest}."
+        )
+        self._prefilled = Counter(
+            "sglang:tlru_warm_prefilled_tokens_total",
+            f"Tokens prefilled to keep prompts warm, but for the last page of each; {fewest} of a prompt.",
+        )
 
     def report(self, found: Sequence[Warmed], prefilled: int) -> None:
         """A round is done."""
