@@ -7,7 +7,7 @@ import sys
 import requests
 
 from radix_tlru.config import FLAGS
-from radix_tlru.tools.explanation import ROUTE, Explanation, explanation_of, lines
+from radix_tlru.tools.explanation import ROUTE, explanation_of, lines
 from radix_tlru.tools.http import OF_ROUTER, ServerError, base_url, bearer, request
 
 __all__ = ["explain"]
@@ -22,7 +22,7 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
         api_key: of the server, if it asks for one.
     """
     try:
-        for line in lines(_ask(base_url(url), rid, api_key)):
+        for line in _ask(base_url(url), rid, api_key):
             print(line)
     except ServerError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
@@ -30,7 +30,7 @@ def explain(url: str, rid: str, api_key: str | None = None) -> int:
     return 0
 
 
-def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
+def _ask(base: str, rid: str, api_key: str | None) -> list[str]:
     where = f"{base}{ROUTE}"
     reply = request(base, ROUTE, params={"rid": rid}, auth=bearer(api_key))
     if reply.status_code == requests.codes.unauthorized:
@@ -44,6 +44,6 @@ def _ask(base: str, rid: str, api_key: str | None) -> Explanation:
         status = f"{where}: HTTP {reply.status_code}; start the server with {FLAGS['explain']}{OF_ROUTER}"
         raise ServerError(said if isinstance(said, str) else status)
     try:
-        return explanation_of(answer)
-    except (KeyError, TypeError):
+        return [*lines(explanation_of(answer))]
+    except (KeyError, TypeError, ValueError):
         raise ServerError(f"{where}: is no SGLang server that was started with {FLAGS['explain']}") from None

@@ -16,6 +16,8 @@ from prometheus_client import start_http_server
 from rich.console import Console
 from rich.text import Text
 
+from radix_tlru import __version__
+from radix_tlru.cli import main
 from radix_tlru.config import PolicyName
 from radix_tlru.learning.guard import REASONS
 from radix_tlru.tools.http import ServerError
@@ -313,6 +315,20 @@ def test_a_terminal_that_cannot_draw_gets_one_frame(tlru: str, monkeypatch: pyte
     with answering({"/metrics": (200, tlru)}) as url:
         assert watch(url, 7.0, console=console) == 0
     assert "Next to go" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("how", ["a metric is missing", "a reason is new"])
+def test_a_server_of_another_release_is_told_as_such(how: str, tlru: str, capsys: pytest.CaptureFixture[str]) -> None:
+    missing = "".join(line for line in tlru.splitlines(keepends=True) if "sglang:tlru_returns_total" not in line)
+    new = with_figure(tlru, "refused", len(REASONS) + 1, policy="tlru")
+    with answering({"/metrics": (200, {"a metric is missing": missing, "a reason is new": new}[how])}) as url:
+        assert main(["top", url, "--once"]) == 2
+    printed = capsys.readouterr()
+    told = (
+        f"radix-tlru: error: {url}/metrics: has other metrics than radix-tlru {__version__}; give the server and this "
+    )
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
+    assert printed.err.startswith(told)
 
 
 def test_who_reads_the_screen_may_have_seen_enough(tlru: str) -> None:

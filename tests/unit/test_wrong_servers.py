@@ -22,6 +22,7 @@ import trustme
 from radix_tlru.cli import main
 from radix_tlru.sglang import warming
 from radix_tlru.tools import warm
+from radix_tlru.tools.explanation import Explanation
 from radix_tlru.tools.http import OF_ROUTER, ServerError
 from radix_tlru.tools.prompts import Prompt
 from tests.helpers.answering import HTML, INFO, SERVED, TOKENS, answering
@@ -36,6 +37,7 @@ NO_EXPLANATION = "is no SGLang server that was started with --tlru-explain"
         (200, "[]", NO_EXPLANATION),
         (200, "null", NO_EXPLANATION),
         (200, '{"eviction": null, "rid": "r"}', NO_EXPLANATION),
+        (200, json.dumps(dict.fromkeys(Explanation.__slots__)), NO_EXPLANATION),
         (200, HTML, NO_EXPLANATION),
         (404, HTML, f"HTTP 404; start the server with --tlru-explain{OF_ROUTER}"),
         (500, HTML, f"HTTP 500; start the server with --tlru-explain{OF_ROUTER}"),

@@ -12,8 +12,9 @@ from rich.live import Live
 from rich.segment import Segment, Segments
 from rich.text import Text
 
+from radix_tlru import __version__
 from radix_tlru.tools.http import ServerError, bearer
-from radix_tlru.tools.scrape import scrape
+from radix_tlru.tools.scrape import Snapshot, scrape
 from radix_tlru.tools.top.screen import frame
 
 __all__ = ["watch"]
@@ -43,20 +44,21 @@ def watch(
         session.auth = bearer(api_key)
         before = scrape(url, session)
         if once or not console.is_terminal or console.is_dumb_terminal:
-            console.print(frame(before, None, console.width))
+            console.print(_frame(before, None, console.width))
             return 0
-        first = _fitted(frame(before, None, console.width), console)
+        first = _fitted(_frame(before, None, console.width), console)
         with Live(first, console=console, screen=True, auto_refresh=False) as live:
             while True:
                 time.sleep(interval_s)
                 try:
                     now = scrape(url, session)
+                    screen = _frame(now, before, console.width)
                 except ServerError as error:
                     silent = f"{error}; as of {time.monotonic() - before.at:.0f} s ago:"
                     last = Group(Text(silent, "bold red"), frame(before, None, console.width))
                     live.update(_fitted(last, console), refresh=True)
                     continue
-                live.update(_fitted(frame(now, before, console.width), console), refresh=True)
+                live.update(_fitted(screen, console), refresh=True)
                 before = now
     except ServerError as error:
         print(f"radix-tlru: error: {error}", file=sys.stderr)
@@ -69,6 +71,21 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Nobody reads any more: that is an error as where one prints. Rich would end the process with status 1."""
         raise BrokenPipeError
+
+
+def _frame(now: Snapshot, before: Snapshot | None, width: int) -> RenderableType:
+    """A screen.
+
+    Raises:
+        ServerError: metrics lack what belongs to others, or have what means nothing here: those of another release.
+    """
+    try:
+        return frame(now, before, width)
+    except (ArithmeticError, LookupError, ValueError) as error:
+        others = f"has other metrics than radix-tlru {__version__}"
+        raise ServerError(
+            f"{now.url}/metrics: {others}; give the server and this command the same: {error!r}"
+        ) from None
 
 
 def _fitted(screen: RenderableType, console: Console) -> RenderableType:
