@@ -358,13 +358,10 @@ def test_a_question_is_the_operators_as_an_answer_names_requests_of_others(
 
 
 def test_of_replicas_that_know_an_id_the_one_that_served_it_last_answers() -> None:
-    told = []
-    for tokens in (500, 700):
-        replica = Explained()
-        replica.turn("A", tokens, "same")
-        told.append(asdict(replica.explanation("same")))
-    assert newest(told) == newest(told[::-1]) == told[1]
-    assert newest([]) is None
+    replicas = Explained(), Explained()
+    assert [replica.turn("A", 500, "same") for replica in replicas] == [0, 0]
+    told = [asdict(replica.explanation("same")) for replica in replicas]
+    assert (newest(told), newest(told[::-1]), newest([])) == (told[1], told[1], None)
 
 
 def test_a_fault_ends_explanations_and_nothing_else(
