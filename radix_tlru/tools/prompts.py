@@ -98,7 +98,7 @@ def _read(file: Path) -> str:
 
 def _parsed(text: str, where: str) -> Any:
     def refused(constant: str) -> None:
-        raise ValueError(constant)
+        raise ValueError(constant)  # NaN or Infinity, which no body of a request has
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         fields = dict(pairs)
@@ -109,9 +109,7 @@ def _parsed(text: str, where: str) -> Any:
         return fields
 
     try:
-        return json.loads(
-            text, parse_constant=refused, object_pairs_hook=once
-        )  # of NaN and Infinity, which no body has
+        return json.loads(text, parse_constant=refused, object_pairs_hook=once)
     except ConfigError:
         raise
     except (ValueError, RecursionError):

@@ -32,9 +32,7 @@ from eval.traces.request import TraceError
 
 _SUFFIXES = (".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".csv", ".log", ".txt", ".traj")
 _PACKED = (".gz", ".zst", ".bz2", ".xz")
-_ROTATED = re.compile(
-    r"\.log[.-]\d[\d._-]*$", re.IGNORECASE
-)  # server.log.1, server.log-20251125, server.log.2025-11-25_10
+_ROTATED = re.compile(r"\.log[.-]\d[\d._-]*$", re.IGNORECASE)  # server.log.1, server.log.2025-11-25_10
 
 _GZIP, _ZSTD, _BZ2, _XZ, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"BZh", b"\xfd7zXZ\x00", b"PAR1"
 _TAR, _TAR_FROM, _TAR_TO = b"ustar", 257, 262  # in the first header of an archive of tar
