@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path as File
-
 import pytest
 
-from eval.traces import open_trace
 from eval.traces.mixes import MIXES, SYMMETRIC, mix_of
 from eval.traces.request import Request
 from eval.traces.trace import Trace
 from eval.traces.variants import sessions_of
-from tests.helpers.block_traces import block_lists, write_blocks
 
 Shape = tuple[int, int, int, int]
-
-
-@pytest.fixture(scope="module")
-def agents() -> Trace:
-    return open_trace("subagents:sessions=9,seed=2")
-
-
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """Blocks that name no conversation; their numbers are also units of the agents."""
-    folder: File = tmp_path_factory.mktemp("blocks")
-    return open_trace(str(write_blocks(folder / "chats.jsonl", block_lists(seed=5))))
 
 
 def times(requests: list[Request], begin_s: float = 0.0) -> list[float]:

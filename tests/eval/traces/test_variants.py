@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path as File
-
 import pytest
 
-from eval.traces import Path, Request, TraceError, open_trace
+from eval.traces import Path, Request, TraceError
 from eval.traces.trace import Trace
 from eval.traces.variants import VARIANTS, sessions_of, variant_of
-from tests.helpers.block_traces import block_lists, write_blocks
 
 NOTHING = Path((), ())
 
@@ -20,18 +17,6 @@ def request(at_s: float, conversation: str, parent: str | None = None, **more: o
 
 def parts(trace: Trace, name: str) -> list[tuple[float, str | None]]:
     return [(each.arrival_s, each.conversation) for each in variant_of(trace, name).requests]
-
-
-@pytest.fixture(scope="module")
-def agents() -> Trace:
-    return open_trace("subagents:sessions=9,seed=2")
-
-
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """Blocks that name no conversation."""
-    folder: File = tmp_path_factory.mktemp("blocks")
-    return open_trace(str(write_blocks(folder / "chats.jsonl", block_lists(seed=5))))
 
 
 def test_a_session_is_a_conversation_with_its_subagents_and_theirs_or_what_the_trace_names() -> None:
