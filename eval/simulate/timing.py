@@ -60,7 +60,7 @@ class Timing:
     @property
     def corner(self) -> float:
         """Uncached tokens from which on TTFT rises."""
-        return max(0.0, (self.floor - self.beta) / self.alpha) if self.floor else 0.0
+        return max(0.0, (self.floor - self.beta) / self.alpha)
 
     def ms(self, tokens: float) -> float:
         """TTFT in ms of a request with ``tokens`` uncached tokens."""
@@ -92,7 +92,7 @@ CORNERS = 8
 """Parts of equal size into which the lengths are divided, to look for the corner between them."""
 
 EXPLAINED = 0.8
-"""Share of the absolute error of a line without a corner that one with a corner may leave at most."""
+"""Share of the absolute error of a line without a corner: one with a corner has to leave less."""
 
 COUNTED = 0.75
 """Share of the points that count for these errors: those nearest to the line."""
@@ -113,7 +113,8 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
     tokens, ms = (np.asarray(column, dtype=np.float64) for column in zip(*points, strict=True))
 
     def error(line: _Line) -> float:
-        return float(np.sort(np.abs(ms - line.at(tokens)))[: math.ceil(COUNTED * len(ms))].sum())
+        least = np.sort(np.abs(ms - line.at(tokens)))[: math.ceil(COUNTED * len(ms))]
+        return round(float(least.sum()), 6)  # 0 of points on a line, of which no corner explains more
 
     best = _line(tokens, ms, 0.0)
     splits = {len(lengths) * part // CORNERS for part in range(CORNERS)}
@@ -124,7 +125,7 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
         for flat in [tokens < lengths[split]]
     ]
     bent = [line for line in bent if line.slope > 0 and line.floor > line.intercept]
-    if bent and error(least := min(bent, key=error)) <= EXPLAINED * error(best):
+    if bent and error(least := min(bent, key=error)) < EXPLAINED * error(best):
         best = least
     if best.slope <= 0:
         raise TimingError(
@@ -132,7 +133,7 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
             f"{best.slope:.3g} ms a token; does the server do anything else, or does the machine?"
         )
     left = ms - best.at(tokens)
-    r2 = 1 - float(left @ left) / float(np.square(ms - ms.mean()).sum() or 1.0)
+    r2 = 1 - float(left @ left) / float(np.square(ms - ms.mean()).sum())
     return Timing(best.slope, best.intercept, origin, r2, tuple(points), best.floor)
 
 
