@@ -177,8 +177,9 @@ class SimulatedCache:
         return self._tree.deepest(context).end
 
     def known_of(self, context: Path) -> Any:
-        """What is known of the last of these: a conversation, or the future."""
-        return self._tree.deepest(context).conversation
+        """What is known of the last of these: a conversation, or the future; None: nothing is cached."""
+        node = self._tree.deepest(context)
+        return None if node is self._tree.root else node.conversation
 
     def _fill(self, context: Path, end: int, last_access: float, known: Any) -> int:
         path = self._tree.match(context)

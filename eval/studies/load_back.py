@@ -2,7 +2,7 @@
 
 A hierarchical cache loads what a prompt has on the host when its request comes, and the request waits for it. An idle
 server could load earlier, for the conversations that it expects soonest. What is loaded takes the place of other tokens
-on the device, so it has to be worth more: here twice as much as what the order would evict next.
+on the device, so it has to be worth more: here more than twice as much as what the order would evict next.
 
 A kind case is shown: a server is idle at once, after every eighth request, and a load takes no time then. Under
 ``etlru`` (w = 1) the forecast is the learned index, under ``belady`` the true next use.
@@ -35,7 +35,7 @@ LOOKS_EVERY = 8
 """Requests between two looks at what could be loaded back."""
 
 TIMES_DEARER = 2.0
-"""What is loaded back is worth so many times what goes for it, or more."""
+"""What is loaded back is worth more than so many times what goes for it."""
 
 _NOTHING = Span(0, None)  # of a context is used again
 
@@ -112,7 +112,8 @@ def serve(requests: Sequence[Request], policy: str, loads_back: bool, args: argp
             end, known = next((span for span in reversed(knowledge.future(turn)) if span.known.at < math.inf), _NOTHING)
         if known is not None:
             key = known.number if knowledge is None else known.at
-            contexts[key] = _Context(request.context, end, turn + 1.0, known)
+            if knowledge is None or key not in contexts or contexts[key].end < end:  # not a prefix of what is used then
+                contexts[key] = _Context(request.context, end, turn + 1.0, known)
         if turn % LOOKS_EVERY == 0:
             ahead += _load_back(device, below, contexts)
     return served._replace(ahead=ahead)
