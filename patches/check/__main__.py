@@ -23,7 +23,7 @@ from pathlib import Path
 
 from patches.check.agreement import cells, compare
 from patches.check.series import PATCHES, Series, SeriesError, all_series
-from patches.check.tree import CommandError, Tree, cache_folder, fetch_wheel, run
+from patches.check.tree import CommandError, Tree, fetch_wheel, run
 
 REPOSITORY = PATCHES.parent
 TRACE = Path("mooncake_conversation_trace.jsonl")
@@ -81,7 +81,6 @@ class Check:
         self.series, self.tree = series, tree
         self.version = series.version
         self._live, self._trace = live, trace
-        self._path = [tree.python]
 
     def run(self) -> None:
         """All steps.
@@ -93,9 +92,6 @@ class Check:
             wheel = fetch_wheel(self.series.release)
             self.tree.lay_out_wheel(wheel)
             notes.append(wheel.name)
-        if self.series.requirements:
-            with step(self.version, f"install {', '.join(self.series.requirements)}"):
-                self._install()
         released = self.tree.tree_hash()
         for patch in self.series.patches:
             self._apply(patch, last=patch == self.series.patches[-1])
@@ -117,23 +113,15 @@ class Check:
         """Of everything that runs on the tree: the tree first, of plugins our CPU platform alone."""
         return {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(map(str, [*self._path, *path])),
+            "PYTHONPATH": os.pathsep.join(map(str, [self.tree.python, *path])),
             "PYTHONDONTWRITEBYTECODE": "",  # keep compiled modules: each run would compile SGLang anew
             "SGLANG_PLATFORM": "torch_cpu",
             "SGLANG_PLUGINS": "torch_cpu",  # a list of those allowed: `radix_tlru`, which has the flags, is not in it
             "MOONCAKE_TRACE": str(self._trace.resolve()),
-            **self.series.environment,
         }
 
     def _python(self, *arguments: str | Path, cwd: Path | None = None, path: Sequence[Path] = ()) -> str:
         return run([sys.executable, *arguments], cwd=cwd or self.tree.root, environment=self.environment(*path))
-
-    def _install(self) -> None:
-        target = cache_folder() / "requirements" / self.version
-        if not target.is_dir():
-            pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-            run([*pip, "--target", target, *self.series.requirements])
-        self._path.append(target)
 
     def _apply(self, patch: Path, *, last: bool) -> None:
         with step(self.version, f"apply {patch.name}"):
@@ -176,13 +164,10 @@ class Check:
                 continue
             with step(self.version, name) as notes:
                 # From our repository, whose tests these are: its folder has no `sglang` that could come first.
-                where = [
-                    str(self.series.folder / word) if word.endswith(".py") else f"tests/live/test_server.py::{word}"
-                    for word in tests.split()
-                ]
                 began = time.time()
                 options = ["-q", "-p", "no:cacheprovider"]
-                notes.append(summary(self._python("-m", "pytest", *options, *where, cwd=REPOSITORY)))
+                file = self.series.folder / tests
+                notes.append(summary(self._python("-m", "pytest", *options, file, cwd=REPOSITORY)))
                 logs = [log for log in (REPOSITORY / ".out/logs").glob("test-*.log") if log.stat().st_mtime >= began]
                 assert logs, "no server was started"
                 for log in logs:  # SGLang's own cache, where our plugin's would have registered its backend

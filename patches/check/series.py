@@ -2,24 +2,20 @@
 
 Keys of ``series.toml``; all but ``release`` may be left out, and a key that is not here is an error:
 
-``release``       the release that the patches apply to, as the package index names it: ``"0.5.23"``.
-``imports``       modules that must import from the tree after each patch; one that the series adds, once it is there.
-``tests``         paths in the tree of the test files that the series adds, run after the patch that brings or changes
-                  them, and with the whole series applied.
-``kits``          test files in this folder that drive the test kits shipped in the wheel, run in the same way; they
-                  may import ``tests`` of this repository.
-``live``          for each server to start, names of tests of ``tests/live/test_server.py`` (of this repo), separated
-                  by spaces, or test files in this folder; a server is started from the tree, without our plugin.
-``agreement``     whether the tree's ``tlru`` must find the same cached tokens as our plugin, request by request.
-``requirements``  pinned packages that the release needs in place of, or beside, the checker's environment; installed
-                  for it alone, without what they depend on, and found before the environment's own.
-``environment``   variables set for everything that runs on the tree.
+``release``    the release that the patches apply to, as the package index names it: ``"0.5.23"``.
+``imports``    modules that must import from the tree after each patch; one that the series adds, once it is there.
+``tests``      paths in the tree of the test files that the series adds, run after the patch that brings or changes
+               them, and with the whole series applied.
+``kits``       test files in this folder that drive the test kits shipped in the wheel, run in the same way; they
+               may import ``tests`` of this repository.
+``live``       test files in this folder that start servers from the tree, without our plugin.
+``agreement``  whether the tree's ``tlru`` must find the same cached tokens as our plugin, request by request.
 """
 
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +25,7 @@ PATCHES = Path(__file__).resolve().parents[1]
 """The folder that holds a folder for each release."""
 
 
-_KINDS = {"release": "a string", "agreement": "true or false", "environment": "a table of strings"}
+_KINDS = {"release": "a string", "agreement": "true or false"}
 
 
 class SeriesError(ValueError):
@@ -47,8 +43,6 @@ class Series:
     kits: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
     agreement: bool = False
-    requirements: tuple[str, ...] = ()
-    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def version(self) -> str:
@@ -88,8 +82,6 @@ class Series:
 def _checked(value: Any, kind: str, where: str) -> Any:
     if kind == "a list of strings" and isinstance(value, list) and all(isinstance(entry, str) for entry in value):
         return tuple(value)
-    if kind == "a table of strings" and isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
-        return value
     if (kind == "a string" and isinstance(value, str)) or (kind == "true or false" and isinstance(value, bool)):
         return value
     raise SeriesError(f"{where} = {value!r}: must be {kind}")
