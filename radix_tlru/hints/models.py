@@ -175,7 +175,7 @@ def _kind(leaf: Leaf, now: float) -> tuple[int, float]:
         if now < given_up:
             band = max(bisect_left(_LEFT_S, left) - 1, 0)
             expiry = conversation.stamp + hints.returns_in_s - _LEFT_S[band] if left > _LEFT_S[0] else given_up
-            return _RETURNS + band, max(expiry, math.nextafter(now, math.inf))
+            return _RETURNS + band, expiry
     for each in hints.retention:
         expiry = conversation.stamp + each.duration_s
         if each.start < leaf.end <= (leaf.end if each.end is None else each.end) and now < expiry:

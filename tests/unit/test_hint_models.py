@@ -22,6 +22,7 @@ def test_who_returns_soon_gets_a_new_price_each_time_that_half_as_much_time_is_l
         at = returns.group(leaf, at).expiry
         moves.append(at)
     assert moves == [*(100 - left for left in (64, 32, 16, 8, 4, 2, 1)), 200]
+    assert returns.group(leaf, at) == RecentTurns().group(leaf, at), "it is not coming, and nothing is said of it"
 
 
 @pytest.mark.parametrize("pace", [1.0, 2.0])  # turns a second

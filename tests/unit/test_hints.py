@@ -248,6 +248,11 @@ def test_behind_a_range_that_is_not_believed_no_other_speaks_of_its_tokens() -> 
     assert lines.evict(1_600) == (4, 800), "the first 800 tokens were to be kept, and what is behind them was not"
 
 
+def test_a_conversation_that_has_ended_goes_first_though_its_claim_is_refused() -> None:
+    lines = with_a_full_quota(conversation_ends=True, retention=[{"priority": 100, "duration_s": 60}])
+    assert lines.evict(1_600) == (4, 0)
+
+
 @pytest.mark.parametrize(
     "said",
     [
