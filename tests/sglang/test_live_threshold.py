@@ -188,6 +188,13 @@ def test_prefills_of_unknown_time_count_as_events_and_teach_nothing() -> None:
         prefill(driver, number, 50 * (number % 32 + 1), None)
     assert driver.cache.live_threshold.samples == 0
     assert driver.cache.tail.policy.threshold == 2_048
+    for number in range(
+        2 * EVERY
+    ):  # other ranks know the times of all: they agree after the 64th, and wait for this one
+        assert driver.cache.tail.policy.threshold == 2_048
+        tokens = 50 * (number % 32 + 1)
+        prefill(driver, number, tokens, None if number < 16 else 5.0 + 0.1 * tokens)
+    assert driver.cache.tail.policy.threshold == 950  # (100 - 5) / 0.1
 
 
 def test_an_objective_that_no_prefill_meets_leaves_the_least_threshold() -> None:
