@@ -110,6 +110,7 @@ def test_what_is_prefilled_before_several_answers_counts_with_the_first_of_them(
         serve(BOOT + other, 0, cached=0)
     assert serve(BOOT + 4.0, 8, cached=1_299) == 1_300, "two are remembered here"
     assert serve(BOOT + 6.0, 8, cached=1_299) == 2_000
+    assert serve(BOOT + 5.0, 8, cached=1_299) == 2_700
 
 
 def test_what_was_prefilled_is_no_less_than_nothing_and_of_a_request_with_a_stamp() -> None:
@@ -191,6 +192,7 @@ def test_a_request_that_is_refused_is_no_turn_and_one_that_is_cut_short_is(drive
     assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=FINISH_ABORT())) == before + 1
     late = FINISH_ABORT("Request running timeout reached.", HTTPStatus.SERVICE_UNAVAILABLE)
     assert turns_of(served(driver.fresh(TOKENS), [5], finished_reason=late)) == before + 2
+    assert turns_of(served(driver.fresh(1), [5], finished_reason=FINISH_ABORT())) == before + 3
 
 
 def test_what_two_went_on_from_is_of_the_later_one_though_it_was_looked_up_since(driver: Driver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from contextvars import copy_context
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,20 @@ def test_a_report_of_a_first_token_waits_for_a_request_that_no_scheduler_drops_a
             times.set_first_token_time(number + 0.25)
             times.set_response_sent_to_client_time(number + 0.25)
     assert told == [(), (), (FirstToken("a", 250.0),), (), (FirstToken("b", 250.0),)]
+
+
+def test_of_what_is_prefilled_ahead_nothing_is_said_not_even_what_an_operator_prefers() -> None:
+    asked = tokenized({"tlru": {"conversation_ends": True}, "mine": 1}, stream=True)
+
+    def make() -> None:
+        metadata.made_ahead.set(True)
+        metadata.add_metadata(asked, manager())
+
+    copy_context().run(make)
+    assert set(asked.sampling_params.custom_params) == {metadata.KEY}
+    told = metadata.metadata_of(asked)
+    assert (told.hints, told.is_made_ahead) == (None, True)
+    assert told.stamp is not None
 
 
 def test_parameters_that_are_no_object_are_refused_where_a_client_can_be_told() -> None:

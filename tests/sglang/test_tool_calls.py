@@ -86,3 +86,9 @@ def test_an_answer_with_that_token_is_a_call_wherever_it_stands() -> None:
     assert finish_of([9, 3, 3], FINISH_LENGTH(3), (9,)) == "length", "a call that was cut off is none"
     assert finish_of([3, 3], FINISH_ABORT(), (9,)) is None, "the client left"
     assert finish_of([3, 3, 9, 3, 7], stop, ()) is None, "nobody told which token it is"
+
+
+def test_of_an_answer_that_goes_on_after_its_stop_no_more_is_thought_than_there_is() -> None:
+    req = served(range(100), [3, 7, 4, 4], stop=7, reasoning_tokens=4)
+    turn = turn_of(req, RadixKey(array("q", range(100))), 0.0)
+    assert (turn.answer_len, turn.thought_len) == (2, 2)
