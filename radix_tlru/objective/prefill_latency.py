@@ -184,6 +184,7 @@ class _UsualTimes:
         self.below = self._chord(0, bisect_left(self.sizes, ratio * self.sizes[0]))
         self.above = self._chord(bisect_right(self.sizes, self.sizes[-1] / ratio) - 1, last)
         self._lines = [self.below, *(self._chord(number, number + 1) for number in range(last)), self.above]
+        self._ratios: dict[int, list[float]] = {}  # by group: a group is asked for with each of those beside it
 
     def ms(self, tokens: float) -> float:
         """The usual time of so many tokens, above 0."""
@@ -207,9 +208,15 @@ class _UsualTimes:
             first > 0 or last < len(self._groups)
         ):
             first, last = max(first - 1, 0), last + 1
-        ratios = [ms / self.ms(tokens) for group in self._groups[first:last] for tokens, ms in group.samples]
-        ratios = sorted(ratio for ratio in ratios if ratio <= _STALLED)
+        ratios = sorted(ratio for near in range(first, min(last, len(self._groups))) for ratio in self._ratios_of(near))
         return max(ratios[len(ratios) * 19 // 20], 1.0)
+
+    def _ratios_of(self, number: int) -> list[float]:
+        """The times of a group, stalled ones left out, in times what is usual for so many tokens."""
+        if number not in self._ratios:
+            ratios = [ms / self.ms(tokens) for tokens, ms in self._groups[number].samples]
+            self._ratios[number] = sorted(ratio for ratio in ratios if ratio <= _STALLED)
+        return self._ratios[number]
 
     def _chord(self, low: int, high: int) -> Line:
         alpha = (self.times[high] - self.times[low]) / (self.sizes[high] - self.sizes[low])
