@@ -67,7 +67,12 @@ class Calibration:
         overhead = self._overhead.ms() or 0.0
         left = time_for_prefill(objective_ms, overhead)
         near = self._times.near(left)
-        return None if near is None else Estimate(near.line.tokens(left / near.late), near.line, near.late, overhead)
+        if near is None:
+            return None
+        line, usual = near.line, left / near.late
+        if line.tokens(usual) > near.most:
+            line = Line(usual / near.most, 0.0)
+        return Estimate(line.tokens(usual), line, near.late, overhead)
 
 
 def time_for_prefill(objective_ms: float, overhead_ms: float) -> float:

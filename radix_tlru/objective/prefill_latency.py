@@ -46,6 +46,7 @@ class LocalFit(NamedTuple):
 
     line: Line
     late: float  # 1 or more: 19 of 20 take at most so many times what the line says
+    most: float = math.inf  # tokens: the line is not to be trusted beyond
 
 
 class Sample(NamedTuple):
@@ -91,6 +92,9 @@ class PrefillTimes:
     2. The usual time of a group is its median. Groups whose usual times do not rise with the size are joined.
     3. The p95 of a group is its usual time, and how late it and those beside it are, in times what is usual.
     4. Between groups times are interpolated. Beyond the last they go on as they did over two octaves.
+    5. How far beyond is bounded (``LocalFit.most``): to four times the largest prefills, or to as many tokens as the
+       time allows if it rises in proportion from there. Where all that was seen took as long as the weights to read,
+       the rise is noise, and lines through it reach anywhere.
     """
 
     WINDOW = 512
@@ -100,7 +104,8 @@ class PrefillTimes:
     """Samples needed for an answer."""
 
     SPREAD = 4.0
-    """The largest group of tokens must be so many times the smallest, or a slope would be a guess."""
+    """The largest group of tokens must be so many times the smallest, or a slope would be a guess. A slope holds up
+    to so many times the largest prefills."""
 
     _ONE_SIZE = 2**0.5  # from the smallest to the largest of a group
 
@@ -140,7 +145,10 @@ class PrefillTimes:
         if slow == 0:
             return LocalFit(usual.below, usual.late(0))
         if slow == len(groups):
-            return LocalFit(usual.above, usual.late(len(groups) - 1))
+            late = usual.late(len(groups) - 1)
+            # Three at least were so large. Groups that were joined have one usual time, up to their largest.
+            largest = max(self._by_size[-_GROUP_OF].tokens, groups[-1].tokens)
+            return LocalFit(usual.above, late, largest * max(self.SPREAD, ms / late / groups[-1].ms))
         low = usual.p95(slow - 1)
         share = (ms - low) / (high - low)
         tokens = usual.sizes[slow - 1] + share * (usual.sizes[slow] - usual.sizes[slow - 1])
