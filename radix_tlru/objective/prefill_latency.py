@@ -91,7 +91,8 @@ class PrefillTimes:
     1. Prefills are grouped by size, two groups an octave: a thousand short prompts do not outweigh the few long ones.
     2. The usual time of a group is its median. Groups whose usual times do not rise with the size are joined.
     3. The p95 of a group is its usual time, and how late it and those beside it are, in times what is usual.
-    4. Between groups times are interpolated. Beyond the last they go on as they did over two octaves.
+    4. Between groups times are interpolated. Beyond the last they go on as they did over two octaves, and so below the
+       first, where they fall no faster than the tokens: a line through two long prompts can be below 0 at a short one.
     5. How far beyond is bounded (``LocalFit.most``): to four times the largest prefills, or to as many tokens as the
        time allows if it rises in proportion from there. Where all that was seen took as long as the weights to read,
        the rise is noise, and lines through it reach anywhere.
@@ -181,7 +182,8 @@ class _UsualTimes:
     Args:
         groups: two or more, the largest at least ``ratio`` times as large as the smallest.
         ratio: the line below the smallest group goes through it and through the first group at least ``ratio`` times as
-            large; the line above the largest group goes through one at most 1 / ``ratio`` as large.
+            large, but no token of a shorter prompt takes longer; the line above the largest group goes through one at
+            most 1 / ``ratio`` as large.
     """
 
     def __init__(self, groups: Sequence[_Group], ratio: float) -> None:
@@ -189,15 +191,15 @@ class _UsualTimes:
         self.sizes = [group.tokens for group in groups]
         self.times = [group.ms for group in groups]
         last = len(groups) - 1
-        self.below = self._chord(0, bisect_left(self.sizes, ratio * self.sizes[0]))
+        below = self._chord(0, bisect_left(self.sizes, ratio * self.sizes[0]))
+        self.below = below if below.beta >= 0.0 else Line(self.times[0] / self.sizes[0], 0.0)
         self.above = self._chord(bisect_right(self.sizes, self.sizes[-1] / ratio) - 1, last)
         self._lines = [self.below, *(self._chord(number, number + 1) for number in range(last)), self.above]
         self._ratios: dict[int, list[float]] = {}  # by group: a group is asked for with each of those beside it
 
     def ms(self, tokens: float) -> float:
         """The usual time of so many tokens, above 0."""
-        line = self._lines[bisect_right(self.sizes, tokens)]
-        return max(line.ms(tokens), self.times[0] * min(tokens / self.sizes[0], 1.0))
+        return self._lines[bisect_right(self.sizes, tokens)].ms(tokens)
 
     def tangent(self, tokens: float) -> Line:
         """A line through the usual time of so many tokens, as steep as times are over the groups around it."""

@@ -273,8 +273,9 @@ def test_how_late_prefills_are_is_asked_of_32_at_least(beside: int, late: float)
 @pytest.mark.parametrize(
     ("groups", "ms", "tokens", "late"),
     [
-        # 100 and 400 tokens take 40 ms: one group of 250. Below it: 40 − 20 ms are 75 tokens of 360 ms / 1,350.
-        ([(100, 40, 40), (400, 40, 40), (1_600, 400, 40)], 20, 175, 1),
+        # 100 and 400 tokens take 40 ms: one group of 250. Half the time is half of them at most. By the line they are
+        # more: 40 − 20 ms are 75 tokens of 360 ms / 1,350.
+        ([(100, 40, 40), (400, 40, 40), (1_600, 400, 40)], 20, 125, 1),
         # Two octaves: 1 ms a token from 400 to 1,600, however steep the last of them is; so from 100 to 400 ...
         ([(100, 100, 40), (400, 400, 40), (800, 600, 40), (1_600, 1_600, 40)], 2_600, 2_600, 1),
         # ... however steep the first one is. Four times as many tokens are just enough.
@@ -285,7 +286,7 @@ def test_how_late_prefills_are_is_asked_of_32_at_least(beside: int, late: float)
         # 8 of 40 of 1,600 tokens are late, so 400 take up to 600 ms: 400 ms are 3 / 5 of the way there from 100.
         ([(100, 100, 40), (400, 400, 40), (1_600, 1_600, 32), (1_600, 2_400, 8)], 400, 280, 400 / 280),
         # The line from 480 to 120 tokens is below 0 at 100, which are as quick a token as 120: 10 ms, and these 15.
-        ([(100, 15, 10), (120, 12, 30), (480, 480, 40)], 0.3, 120 - (12 - 0.2) / 1.3, 1.5),
+        ([(100, 15, 10), (120, 12, 30), (480, 480, 40)], 0.3, 0.2 / 0.1, 1.5),
     ],
 )
 def test_how_many_tokens_a_time_is_follows_from_groups_of_a_size(
