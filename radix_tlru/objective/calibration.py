@@ -51,14 +51,14 @@ class Calibration:
         """Measured prefills that count: those not yet forgotten."""
         return len(self._times)
 
-    def count_batch(self, batch: PrefillBatch, ms: float | None) -> None:
-        """A prefill batch took ``ms``; None: not known."""
+    def count_batch(self, batch: PrefillBatch, ms: float | None, overlap_ms: float = 0.0) -> None:
+        """A prefill batch took ``ms``; None: not known. In ``overlap_ms`` of them the one before was not yet done."""
         # A batch of unknown time still is one of its prompt's. NaN spoils that sample, and it is left out.
         known = math.nan if ms is None else ms
-        sample = self._whole.add(batch.requests, batch.unfinished, batch.tokens, known)
+        sample = self._whole.add(batch.requests, batch.unfinished, batch.tokens, known, overlap_ms)
         if sample is not None:
             self._times.add(sample)
-        self._overhead.count_prefill(batch.requests, known)
+        self._overhead.count_prefill(batch.requests, known, overlap_ms)
         for first_token in batch.first_tokens:
             self._overhead.count_first_token(first_token)
 

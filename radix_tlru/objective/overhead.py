@@ -42,11 +42,11 @@ class Overhead:
         """Uncontended requests remembered."""
         return len(self._recent)
 
-    def count_prefill(self, requests: Collection[str], ms: float) -> None:
-        """A prefill batch with tokens of these requests took ``ms``."""
+    def count_prefill(self, requests: Collection[str], ms: float, overlap_ms: float = 0.0) -> None:
+        """A prefill batch with tokens of these requests took ``ms``, ``overlap_ms`` of it beside the one before."""
         for request in requests:
-            before = self._prefill_ms.pop(request, 0.0)
-            self._prefill_ms[request] = before + ms if len(requests) == 1 else math.nan
+            before = self._prefill_ms.pop(request, overlap_ms)
+            self._prefill_ms[request] = before + ms - overlap_ms if len(requests) == 1 else math.nan
         while len(self._prefill_ms) > self._UNREPORTED:
             del self._prefill_ms[next(iter(self._prefill_ms))]
 

@@ -68,16 +68,21 @@ class WholePrompts:
         self._unfinished: str | None = None
         self._begun = Sample(0, 0.0)  # what the unfinished prompt took so far
 
-    def add(self, requests: Collection[str], unfinished: str | None, tokens: int, ms: float) -> Sample | None:
+    def add(
+        self, requests: Collection[str], unfinished: str | None, tokens: int, ms: float, overlap_ms: float = 0.0
+    ) -> Sample | None:
         """One prefill batch; None unless the oldest prompt in it is finished with it.
 
         Args:
             requests: ids of those with prompt tokens in the batch.
             unfinished: of them, the one of which more is to come.
             tokens, ms: that the batch prefilled, and the time it took.
+            overlap_ms: of it, while the batch before was at work, too: with a prompt's chunks in several stages.
         """
         goes_on = self._unfinished in requests
-        whole = Sample(self._begun.tokens + tokens, self._begun.ms + ms) if goes_on else Sample(tokens, ms)
+        whole = Sample(tokens, ms)
+        if goes_on:
+            whole = Sample(self._begun.tokens + tokens, self._begun.ms + ms - overlap_ms)
         if goes_on and unfinished == self._unfinished:
             self._begun = whole
             return None

@@ -68,7 +68,7 @@ class LiveThreshold:
         """Every prefill batch in its turn, on every rank, with the time it took here (None: not known)."""
         if self.measures:
             try:
-                self._calibration.count_batch(batch, ms)
+                self._calibration.count_batch(batch, ms, self.stopwatch.overlap_ms)
             except Exception as error:
                 self.stop_measuring(error)
         self._batches += 1

@@ -5,7 +5,8 @@
   launch, or from when the batch before was done if that was later, until that returns. With overlap scheduling the next
   batch has been launched by then; it cannot have begun.
 - With pipeline parallelism the stages work at several batches at once. The times of the first stage count. It has the
-  result when the last stage is done: a batch took from its launch until then, on any device.
+  result when the last stage is done: a batch took from its launch until then, on any device. The next chunk of a
+  prompt is launched before that. What both took is less than their sum, by ``Stopwatch.overlap_ms``.
 
 So no sample has time in the queue, of decode steps before, or of other batches. Tokenizing and detokenizing are not in
 it either: the tokenizer process measures those, and reports them with later requests (``requests.first_tokens``).
@@ -25,6 +26,9 @@ class Stopwatch:
         self._stages = stages
         self.done = 0.0
         """When the device was done with the last batch. Who has one processed that is not timed, decoding, sets it."""
+        self.overlap_ms = 0.0
+        """How much of the last batch's time the batch that was timed before it was at work, too."""
+        self._timed = 0.0  # when that batch was done
         self._returned: deque[tuple[int, float]] = deque(maxlen=4)  # overlap scheduling is one batch ahead
 
     def run_returned(self, number: int, now: float) -> None:
@@ -40,10 +44,11 @@ class Stopwatch:
         began, done = max(launched, self.done), now
         if self._stages > 1:
             began = launched
+            self.overlap_ms = max(self._timed - launched, 0.0) * 1000.0
         elif in_step:
             returned = [at for batch, at in self._returned if batch == number]
             if not returned:
                 return None
             began, done = launched, returned[0]
-        self.done = done
+        self.done = self._timed = done
         return (done - began) * 1000.0
