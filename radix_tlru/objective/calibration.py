@@ -27,7 +27,7 @@ class PrefillBatch(NamedTuple):
 
     requests: tuple[str, ...]  # ids of those with prompt tokens in it
     unfinished: str | None  # of them, the one that a later batch goes on with
-    tokens: int  # prefilled
+    tokens: int  # prefilled, without those that others decoded in it
     first_tokens: tuple[FirstToken, ...] = ()  # of earlier requests, reported with these
 
 

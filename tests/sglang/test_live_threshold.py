@@ -295,7 +295,7 @@ X, Y, Z = (FirstToken(name, 50.0) for name in "xyz")
 def test_a_prefill_is_of_the_prompts_in_a_batch_and_not_of_those_that_decode_in_it() -> None:
     decodes = asked("c", Z)
     mixed = batch_of(asked("a", X), asked("b", Y), decodes, mode=ForwardMode.MIXED, decoding_reqs=[decodes])
-    assert prefill_of(mixed) == PrefillBatch(("a", "b"), None, 100, (X, Y))
+    assert prefill_of(mixed) == PrefillBatch(("a", "b"), None, 100 - 1, (X, Y))
     assert prefill_of(batch_of(decodes, mode=ForwardMode.DECODE)) is None
 
 

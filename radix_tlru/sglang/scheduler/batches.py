@@ -180,6 +180,6 @@ def prefill_of(batch: Any) -> PrefillBatch | None:
     return PrefillBatch(
         requests=tuple(str(request.rid) for request in prompts),
         unfinished=str(unfinished[0].rid) if unfinished else None,
-        tokens=batch.extend_num_tokens,
+        tokens=batch.extend_num_tokens - (len(batch.reqs) - len(prompts)),  # one of each that decodes is in it
         first_tokens=tuple(token for request in whole for token in first_tokens_of(request)),
     )
