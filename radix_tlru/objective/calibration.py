@@ -58,7 +58,7 @@ class Calibration:
         sample = self._whole.add(batch.requests, batch.unfinished, batch.tokens, known, overlap_ms)
         if sample is not None:
             self._times.add(sample)
-        self._overhead.count_prefill(batch.requests, known, overlap_ms)
+        self._overhead.count_prefill(batch.requests, known, overlap_ms, unfinished=batch.unfinished)
         for first_token in batch.first_tokens:
             self._overhead.count_first_token(first_token)
 

@@ -36,17 +36,26 @@ class Overhead:
 
     def __init__(self) -> None:
         self._prefill_ms: dict[str, float] = {}  # by request; NaN if it was not alone in a batch
+        self._unfinished: str | None = None  # the prompt of which more is to come
         self._recent: deque[float] = deque(maxlen=self.WINDOW)
 
     def __len__(self) -> int:
         """Uncontended requests remembered."""
         return len(self._recent)
 
-    def count_prefill(self, requests: Collection[str], ms: float, overlap_ms: float = 0.0) -> None:
-        """A prefill batch with tokens of these requests took ``ms``, ``overlap_ms`` of it beside the one before."""
+    def count_prefill(
+        self, requests: Collection[str], ms: float, overlap_ms: float = 0.0, *, unfinished: str | None = None
+    ) -> None:
+        """A prefill batch with tokens of these requests took ``ms``, ``overlap_ms`` of it beside the one before.
+
+        More is to come of ``unfinished``. If another one comes again, a client has given a new request its id.
+        """
         for request in requests:
-            before = self._prefill_ms.pop(request, overlap_ms)
-            self._prefill_ms[request] = before + ms - overlap_ms if len(requests) == 1 else math.nan
+            before = self._prefill_ms.pop(request, math.nan) - overlap_ms
+            took = before + ms if request == self._unfinished else ms
+            self._prefill_ms[request] = took if len(requests) == 1 else math.nan
+        if unfinished is not None or self._unfinished in requests:
+            self._unfinished = unfinished
         while len(self._prefill_ms) > self._UNREPORTED:
             del self._prefill_ms[next(iter(self._prefill_ms))]
 

@@ -29,7 +29,7 @@ def test_the_overhead_is_the_median_wait_of_uncontended_requests_without_prefill
 def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
     overhead = Overhead()
     for number in range(Overhead.ENOUGH):
-        overhead.count_prefill([f"{number}"], 40.0)
+        overhead.count_prefill([f"{number}"], 40.0, unfinished=f"{number}")
         overhead.count_prefill([f"{number}"], 30.0)
         overhead.count_first_token(FirstToken(f"{number}", 78.0))
     assert overhead.ms() == pytest.approx(8.0)
@@ -37,7 +37,8 @@ def test_of_a_prompt_in_chunks_all_are_prefills() -> None:
 
 def test_a_prompt_that_goes_on_is_remembered_though_many_came_since_it_began() -> None:
     overhead = Overhead()
-    for name in ("long", *map(str, range(Overhead._UNREPORTED - 1)), "long", "one more"):
+    overhead.count_prefill(["long"], 40.0, unfinished="long")
+    for name in (*map(str, range(Overhead._UNREPORTED - 1)), "long", "one more"):
         overhead.count_prefill([name], 40.0)
     overhead.count_first_token(FirstToken("long", 85.0))
     overhead.count_first_token(FirstToken("0", 47.0))  # the least recent
@@ -46,7 +47,7 @@ def test_a_prompt_that_goes_on_is_remembered_though_many_came_since_it_began() -
 
 def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
     overhead = Overhead()
-    overhead.count_prefill(["a"], 40.0)
+    overhead.count_prefill(["a"], 40.0, unfinished="a")
     overhead.count_prefill(["a", "b"], 30.0)  # a shared batch: who waited for whom?
     overhead.count_prefill(["c"], math.nan)  # of unknown time
     overhead.count_prefill(["d"], 40.0)
@@ -58,6 +59,17 @@ def test_what_cannot_be_told_from_prefills_is_no_overhead() -> None:
     assert len(overhead) == 1
     uncontended(overhead, "f", 40.0, 0.0)
     assert len(overhead) == 2
+
+
+def test_a_prompt_of_an_id_that_was_used_before_has_its_own_prefills_alone() -> None:
+    """A client gives all requests of a conversation one id. Of the first none told, as others waited beside it."""
+    overhead = Overhead()
+    overhead.count_prefill(["chat"], 30.0)
+    overhead.count_prefill(["chat"], 40.0, unfinished="chat")
+    overhead.count_prefill(["other"], 10.0)
+    overhead.count_prefill(["chat"], 20.0)
+    overhead.count_first_token(FirstToken("chat", 95.0))
+    assert list(overhead._recent) == [35.0]
 
 
 def test_prompts_that_nobody_tells_of_are_forgotten() -> None:
