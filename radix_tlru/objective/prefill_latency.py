@@ -61,7 +61,7 @@ class WholePrompts:
 
     A long prompt is prefilled chunk by chunk. Its first token comes after the last chunk, so each chunk adds its own
     fixed cost. A line through single batches would miss that cost beyond the size of a chunk. Requests that share a
-    batch share its time, so the tokens of a sample are those of the whole batch.
+    batch share its time, so the tokens of a sample are those of all prompts in it.
     """
 
     def __init__(self) -> None:
