@@ -209,3 +209,72 @@ class GroupedCache(TreeCache[B]):
     @abstractmethod
     def _score(self, block: B) -> float:
         """What a leaf is worth now."""
+
+
+@dataclass(eq=False, slots=True)
+class QueuedBlock(Block):
+    """A page that stands in a queue of its rule, whether it is a leaf or not."""
+
+    is_due: bool = False  # it has left its queue to be evicted
+
+
+Q = TypeVar("Q", bound=QueuedBlock)
+
+
+class QueuedCache(TreeCache[Q]):
+    """A tree cache under a rule that looks at its pages in turn, be they leaves or not.
+
+    A page that the rule evicts leaves its queue at once: it is due. If it is no leaf it is freed as soon as it is one,
+    before the rule looks at another page. A request that uses it before then caches it again, as one that was evicted.
+    Pages of a request enter their queues when it is done, the deepest first.
+    """
+
+    def __init__(self, capacity: int, page_size: int = 1) -> None:
+        super().__init__(capacity, page_size)
+        self._due: list[Q] = []  # leaves that are due; one may have been used since
+
+    def _begin(self, request: Request, path: Sequence[Q], names: Sequence[int]) -> None:
+        for block in path:
+            if not block.is_due:
+                self._use(block)
+
+    def _end(self, request: Request, path: Sequence[Q], hits: int) -> None:
+        for block in reversed(path):
+            if block.is_due:
+                block.is_due = False
+                self._return(block)
+            elif block.depth >= hits:
+                self._enter(block)
+
+    def _offer(self, block: Q) -> None:
+        if block.is_due:
+            self._due.append(block)
+
+    def _victim(self) -> Q:
+        while True:
+            while self._due:
+                block = self._due.pop()
+                if block.is_due and self.may_go(block):
+                    return block
+            chosen = self._look()
+            if chosen is not None:
+                chosen.is_due = True
+                self._due.append(chosen)
+
+    # ---- what a rule of queues says ----
+
+    @abstractmethod
+    def _use(self, block: Q) -> None:
+        """A request has found a page that stands in a queue."""
+
+    @abstractmethod
+    def _enter(self, block: Q) -> None:
+        """Put a page that was cached into its queue."""
+
+    @abstractmethod
+    def _return(self, block: Q) -> None:
+        """Put a page that was due when a request used it into the queue where it enters after an eviction."""
+
+    @abstractmethod
+    def _look(self) -> Q | None:
+        """Look at the next page: take it out of its queue if it is to be evicted; None: it stays."""

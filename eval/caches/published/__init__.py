@@ -12,8 +12,8 @@
 | `token_kinds.py` | worth of each kind of token | SAECache, arXiv 2605.18825 |
 | `turns.py` | which turn a request is, for the three above | – |
 
-A rule is a subclass of :class:`~eval.caches.blocks.TreeCache` (or ``GroupedCache``, or a rank of
+A rule is a subclass of :class:`~eval.caches.blocks.TreeCache` (or ``GroupedCache``, ``QueuedCache``, or a rank of
 :class:`~eval.caches.nodes.NodeCache`). Rules made for single objects are applied to the tree of prefixes in one
-way. Only leaves go. A request uses each page of its path once, and its deepest page goes first. Where a queue has no
-leaf, the other one gives up a page.
+way. Only leaves go. A request uses each page of its path once, and its deepest page goes first. Rules that look at
+pages in turn look at all of them, and what they evict goes as soon as it is a leaf.
 """

@@ -1,4 +1,4 @@
-"""S3-FIFO over the leaves of the prefix tree: a small queue that drops what is used once, before a large one."""
+"""S3-FIFO over the prefix tree: a small queue that drops what is used once, before a large one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from eval.caches.blocks import Block, LeafQueue, TreeCache
+from eval.caches.blocks import QueuedBlock, QueuedCache
 from eval.traces.request import Request
 
 SMALL_SHARE = 0.1
@@ -20,40 +20,41 @@ MOST_USES = 3
 
 
 @dataclass(eq=False, slots=True)
-class _Block(Block):
+class _Block(QueuedBlock):
     uses: int = 0  # since it was cached, or since it was last given another round
     is_main: bool = False
 
 
-class S3FifoCache(TreeCache[_Block]):
+class S3FifoCache(QueuedCache[_Block]):
     """The rule of S3-FIFO.
 
     New pages enter the small queue. Its oldest page moves into the main queue if it was used at least twice since, else
     it is evicted and its name remembered. A page whose name is remembered enters the main queue. The oldest page of the
     main queue gets another round, with one use less, if it was used, else it is evicted. The small queue gives up pages
-    unless the main queue has more than its share.
+    unless it has less than its share.
 
     Source: Yang et al., "FIFO Queues are All You Need for Cache Eviction", SOSP 2023, Algorithm 1; the defaults are
     those of the authors' libCacheSim, ``libCacheSim/cache/eviction/S3FIFO.c`` (small-size-ratio 0.1, ghost-size-ratio
     0.9, move-to-main-threshold 2), which caches into the main queue while the cache fills for the first time and the
-    small queue is full. Assumed: queues hold all pages, but only leaves are looked at; a request that caches a context
-    puts its pages into a queue from the last to the first, so that the deepest is the oldest.
+    small queue is full. On the tree: the rule looks at every page of a queue. One that it evicts and that is no leaf is
+    in no queue from then on and freed as soon as it is one; if a request uses it before, it enters the queue that it
+    would enter after its eviction: from small to main, from main to small. Of one request the deepest page is the
+    oldest.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)
         self._small_share = int(SMALL_SHARE * self._pages)  # pages
-        self._small, self._main = 0, 0  # pages in the queues
-        self._small_leaves, self._main_leaves = LeafQueue(self), LeafQueue(self)
+        self._small: OrderedDict[int, _Block] = OrderedDict()  # the oldest first
+        self._main: OrderedDict[int, _Block] = OrderedDict()
+        self._entering = 0  # pages of the request that is being served that will enter the small queue
         self._ghosts: OrderedDict[int, None] = OrderedDict()  # the next to be forgotten first
         self._ghost_share = int((1 - SMALL_SHARE) * self._pages)
-        self._turn = 0  # counts entries into the queues
         self._is_back = self._has_evicted = False
 
-    def _begin(self, request: Request, path: Sequence[_Block], names: Sequence[int]) -> None:
-        for block in path:
-            if block.uses < MOST_USES:
-                block.uses += 1
+    @property
+    def _is_small_full(self) -> bool:
+        return len(self._small) + self._entering >= self._small_share
 
     def _miss(self, name: int) -> None:
         self._is_back = name in self._ghosts
@@ -61,48 +62,48 @@ class S3FifoCache(TreeCache[_Block]):
             del self._ghosts[name]
 
     def _new(self, name: int, parent: _Block | None, depth: int) -> _Block:
-        is_main = self._is_back or (not self._has_evicted and self._small >= self._small_share)
-        self._small, self._main = self._small + (not is_main), self._main + is_main
+        is_main = self._is_back or (not self._has_evicted and self._is_small_full)
+        self._entering += not is_main
         return _Block(name, parent, depth, is_main=is_main)
 
     def _end(self, request: Request, path: Sequence[_Block], hits: int) -> None:
-        self._turn += 1
-        for block in path[hits:]:
-            block.place = self._turn, -block.depth
+        super()._end(request, path, hits)
+        self._entering = 0
 
-    def _offer(self, block: _Block) -> None:
-        (self._main_leaves if block.is_main else self._small_leaves).push(block)
-
-    def _victim(self) -> _Block:
-        self._has_evicted = True
-        if self._main <= self._pages - self._small_share:
-            while (small := self._small_leaves.first()) is not None:
-                if small.uses < PROMOTED_AT:
-                    return small
-                small.is_main, small.uses = True, 0
-                self._small, self._main = self._small - 1, self._main + 1
-                self._enter(small)
-        while (main := self._main_leaves.first()) is not None:
-            if not main.uses:
-                return main
-            main.uses -= 1
-            self._enter(main)
-        # All pages of the main queue that are leaves are in use.
-        small = self._small_leaves.first()
-        assert small is not None, "a full cache has a leaf that is not in use"
-        return small
+    def _use(self, block: _Block) -> None:
+        block.uses = min(block.uses + 1, MOST_USES)
 
     def _enter(self, block: _Block) -> None:
-        """Put a leaf at the end of the main queue."""
-        self._turn += 1
-        block.place = self._turn, 0
-        self._main_leaves.push(block)
+        (self._main if block.is_main else self._small)[block.name] = block
+
+    def _return(self, block: _Block) -> None:
+        block.is_main, block.uses = not block.is_main, 0
+        self._enter(block)
+
+    def _look(self) -> _Block | None:
+        self._has_evicted = True
+        if self._small and (self._is_small_full or not self._main):
+            return self._look_at_small()
+        _, block = self._main.popitem(last=False)
+        if not block.uses:
+            return block
+        block.uses -= 1
+        self._enter(block)
+        return None
+
+    def _look_at_small(self) -> _Block | None:
+        """Move pages into the main queue up to the first that is evicted; None: all were moved."""
+        while self._small:
+            _, block = self._small.popitem(last=False)
+            if block.uses < PROMOTED_AT:
+                return block
+            block.is_main, block.uses = True, 0
+            self._enter(block)
+        return None
 
     def _evicted(self, block: _Block) -> None:
         if block.is_main:
-            self._main -= 1
             return
-        self._small -= 1
         self._ghosts[block.name] = None
         if len(self._ghosts) > self._ghost_share:
             self._ghosts.popitem(last=False)

@@ -1,20 +1,19 @@
-"""SIEVE over the leaves of the prefix tree: a hand that passes over what was used since it came by."""
+"""SIEVE over the prefix tree: a hand that passes over what was used since it came by."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import OrderedDict
 from dataclasses import dataclass
 
-from eval.caches.blocks import Block, LeafQueue, TreeCache
-from eval.traces.request import Request
+from eval.caches.blocks import QueuedBlock, QueuedCache
 
 
 @dataclass(eq=False, slots=True)
-class _Block(Block):
+class _Block(QueuedBlock):
     was_used: bool = False  # since it was cached, or since the hand passed it
 
 
-class SieveCache(TreeCache[_Block]):
+class SieveCache(QueuedCache[_Block]):
     """The rule of SIEVE.
 
     Pages stay in the order in which they were cached. A hand goes from the oldest to the newest, and then from the
@@ -22,47 +21,40 @@ class SieveCache(TreeCache[_Block]):
     them as not used.
 
     Source: Zhang et al., "SIEVE is Simpler than LRU: an Efficient Turn-Key Eviction Algorithm for Web Caches",
-    NSDI 2024, Algorithm 1. Assumed: the hand passes over pages that are no leaves without a look at them, and meets a
-    page that becomes a leaf behind it in the next round; of one request the deepest page is the oldest.
+    NSDI 2024, Algorithm 1. On the tree: the hand looks at every page. One that it evicts and that is no leaf is freed
+    as soon as it is one; a request that uses it before puts it at the newest end, as one that was evicted. Of one
+    request the deepest page is the oldest.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
         super().__init__(capacity, page_size)
-        self._ahead, self._behind = LeafQueue(self), LeafQueue(self)  # of the hand
-        self._hand = (0, 0)  # the place that it has reached
-        self._served = 0
-
-    def _begin(self, request: Request, path: Sequence[_Block], names: Sequence[int]) -> None:
-        self._served += 1
-        for block in path:
-            block.was_used = True
+        self._ahead: OrderedDict[int, _Block] = OrderedDict()  # of the hand, the oldest first
+        self._passed: OrderedDict[int, _Block] = OrderedDict()  # in this round
 
     def _new(self, name: int, parent: _Block | None, depth: int) -> _Block:
         return _Block(name, parent, depth)
 
-    def _end(self, request: Request, path: Sequence[_Block], hits: int) -> None:
-        if self._ahead.first() is None:  # the newest leaf was evicted: what comes now is met in the next round
+    def _use(self, block: _Block) -> None:
+        block.was_used = True
+
+    def _enter(self, block: _Block) -> None:
+        if not self._ahead:  # the hand is at the newest page: what comes now is met in the next round
             self._begin_round()
-        for block in path[hits:]:
-            block.place = self._served, -block.depth
+        self._ahead[block.name] = block
 
-    def _offer(self, block: _Block) -> None:
-        (self._behind if block.place < self._hand else self._ahead).push(block)
+    def _return(self, block: _Block) -> None:
+        block.was_used = False
+        self._enter(block)
 
-    def _victim(self) -> _Block:
-        while True:
-            block = self._ahead.first()
-            if block is None:
-                self._begin_round()
-                assert self._ahead.first() is not None, "a full cache has a leaf that is not in use"
-                continue
-            self._hand = block.place[0], block.place[1] + 1
-            if not block.was_used:
-                return block
-            block.was_used = False
-            while self._ahead.first() is block:  # it was offered again with each use, always at one place
-                self._ahead.pop()
-            self._behind.push(block)
+    def _look(self) -> _Block | None:
+        if not self._ahead:
+            self._begin_round()
+        _, block = self._ahead.popitem(last=False)
+        if not block.was_used:
+            return block
+        block.was_used = False
+        self._passed[block.name] = block
+        return None
 
     def _begin_round(self) -> None:
-        self._ahead, self._behind, self._hand = self._behind, self._ahead, (0, 0)
+        self._ahead, self._passed = self._passed, self._ahead

@@ -93,6 +93,40 @@ def test_s3_fifo_keeps_in_the_main_queue_what_was_used_twice_more() -> None:
     assert simulate(RULES["s3-fifo"](20, 1), requests) == [0, 0, 1, 1, 0, 0, 1, 0]
 
 
+def test_s3_fifo_moves_pages_that_are_no_leaves_into_the_main_queue() -> None:
+    # Capacity 20. "ab" fills the share of the small queue, c and d to t enter the main queue. "x" finds a and b used
+    # twice: they move on, so that x is alone in the small queue. For "y" the main queue gives up s, and x stays.
+    requests = turns_of(["ab", "abc", "abc", "defghijklmnopqrst", "x", "y", "x"])
+    assert simulate(RULES["s3-fifo"](20, 1), requests) == [0, 2, 3, 0, 0, 0, 1]
+
+
+def test_s3_fifo_caches_in_the_main_queue_what_is_used_after_it_was_to_go() -> None:
+    # Capacity 20. For "x" b, used once, is to go from the small queue, and c from the main queue, which is a leaf and
+    # frees b. "ab" finds b still there: it is now in the main queue, behind t to d, and outlives "u", "v" and "w".
+    requests = turns_of(["ab", "abc", "defghijklmnopqrst", "x", "ab", "u", "v", "w", "ab"])
+    assert simulate(RULES["s3-fifo"](20, 1), requests) == [0, 2, 0, 0, 2, 0, 0, 0, 2]
+
+
+def test_the_hand_of_sieve_passes_pages_that_are_no_leaves() -> None:
+    # Capacity 4. For "e" the hand passes b and a, which "abc" used, and takes c. For "f" it passes d and e, which were
+    # used twice, and comes to b: not used since it passed.
+    requests = turns_of(["ab", "abc", "d", "d", "e", "e", "f", "d"])
+    assert simulate(RULES["sieve"](4, 1), requests) == [0, 2, 0, 1, 0, 1, 0, 1]
+
+
+def test_a_page_that_the_hand_of_sieve_chose_goes_once_nothing_continues_it() -> None:
+    # Capacity 3. For "y" the hand passes a, x and b, and then chooses a, which "ab" continues, and x. For "z" it takes
+    # b. Now a is a leaf: "w" takes it before the hand comes to y.
+    requests = turns_of(["a", "x", "ab", "x", "ab", "y", "z", "w", "y"])
+    assert simulate(RULES["sieve"](3, 1), requests) == [0, 0, 1, 1, 2, 0, 0, 0, 1]
+
+
+def test_what_the_hand_of_sieve_chose_is_as_new_once_it_is_used() -> None:
+    # As before, but "ab" comes before "z": a enters behind y. For "z" the hand passes b and takes y.
+    requests = turns_of(["a", "x", "ab", "x", "ab", "y", "ab", "z", "ab"])
+    assert simulate(RULES["sieve"](3, 1), requests) == [0, 0, 1, 1, 2, 0, 2, 0, 2]
+
+
 def test_arc_gives_room_to_what_it_should_not_have_evicted() -> None:
     # Capacity 4, single blocks. 1 and 2 are used twice (T2), 3 and 4 once (T1). 5 and 6 evict 3 and 4 from T1 into B1.
     # 3 comes back: the target of T1 rises to 1, T1 has 5 and 6, and 5 goes. 3 is now in T2.
