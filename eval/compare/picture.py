@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from eval.compare.changes import METRICS, NAMES, TOLERATED
 from eval.compare.settings import BASELINE
 from eval.compare.verdict import Row, Verdict
-from eval.render.looks import heat_map, ink, percent
+from eval.render.looks import fitted, heat_map, ink, percent
 from eval.traces.mixes import parts_of
 
 _ACROSS = 3  # maps side by side
@@ -114,7 +114,7 @@ def _maps(found: Sequence[Verdict], spot: Callable[[Sequence[Row]], _Spot], norm
         spots = _spots(one, names, lines, columns, spot)
         values = np.array([[each.value for each in line_of] for line_of in spots])
         heat_map(axes, values, [[each.text for each in line_of] for line_of in spots], norm, colours, fontsize=5.8)
-        axes.set_title(one.title, color=ink(one.policy), fontsize=8)
+        axes.set_title(one.title, color=ink(one.policy), fontsize=fitted(one.title, map_width, 8, "bold"))
         axes.set_yticks(range(len(lines)), lines if not column else [""] * len(lines), fontsize=7)
         is_last = number + across >= len(shown)
         axes.set_xticks(range(len(columns)), columns if is_last else [""] * len(columns), fontsize=7)

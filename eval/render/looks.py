@@ -12,7 +12,9 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import Normalize, to_hex, to_rgb
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import TextPath
+from matplotlib.ticker import FixedLocator, Formatter, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from eval.caches.policies import ORACLES
@@ -56,6 +58,9 @@ RC: Any = {
 
 DOTTED: Any = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 """A line at the objective."""
+
+_ON_PIXELS = 1.08
+"""How much wider a text is on a screen than its outlines are, at most."""
 
 PHASES = {"tel_safe": "#8fb8de", "lru": "#d3d8df"}
 """Colours of the two phases of T-LRU."""
@@ -126,7 +131,7 @@ def ink(policy: str) -> str:
 def compact(tokens: float) -> str:
     """A number of tokens: 2 M, 64 k, 8,192; short where that loses nothing."""
     for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(tokens) >= factor and round(tokens / factor, 1) * factor == tokens:
+        if _is_short(tokens, factor):
             return f"{tokens / factor:.10g}\N{NO-BREAK SPACE}{unit}"
     return f"{tokens:,.10g}" if tokens == int(tokens) else f"{tokens:,.1f}"
 
@@ -141,10 +146,43 @@ def percent(share: float | None, sign: bool = False, digits: int = 1) -> str:
     return text.replace("-", "−") + "\N{NARROW NO-BREAK SPACE}%"
 
 
+def fitted(text: str, inches: float, size: float, weight: Literal["normal", "bold"] = "normal") -> float:
+    """The size of print at which a text is at most so wide, and ``size`` where that is less."""
+    return min(size, size * inches / width_of(text, size, weight))
+
+
+def width_of(text: str, size: float, weight: Literal["normal", "bold"] = "normal") -> float:
+    """Inches that a text is wide in print of this size, where its letters are set on whole pixels."""
+    font = FontProperties(weight=weight)
+    return _ON_PIXELS * float(TextPath((0, 0), text, size=size, prop=font).get_extents().width) / 72
+
+
 def percent_axis(axis: Axis, most: int = 6) -> None:
     """Ticks of an axis of relative changes, at most ``most`` of them."""
     axis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda share, _: _tick(round(share * 100, 6))))
+
+
+def tokens_axis(axis: Axis) -> None:
+    """Ticks of an axis of tokens, all in one unit: the largest that loses nothing of any of them."""
+    axis.set_major_formatter(_InOneUnit())
+
+
+class _InOneUnit(Formatter):
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return self.format_ticks([value])[0]
+
+    def format_ticks(self, values: Sequence[float]) -> list[str]:
+        ticks = [round(float(value), 1) for value in values]
+        for factor, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+            if any(ticks) and all(tick == 0 or _is_short(tick, factor) for tick in ticks):
+                return [f"{tick / factor:,.10g}" + (f"\N{NO-BREAK SPACE}{unit}" if tick else "") for tick in ticks]
+        return [f"{tick:,.10g}" for tick in ticks]
+
+
+def _is_short(tokens: float, factor: float) -> bool:
+    """Whether a number loses nothing in this unit with one digit behind the point."""
+    return abs(tokens) >= factor and round(tokens / factor, 1) * factor == tokens
 
 
 def nines_axis(axis: Axis, shares: Sequence[float]) -> None:
@@ -179,7 +217,7 @@ def heat_map(
 
 
 def _tick(number: float) -> str:
-    return f"{number:{'+' if number else ''}g}".replace("-", "−") + "\N{NARROW NO-BREAK SPACE}%"
+    return f"{number:{'+' if number else ''},.10g}".replace("-", "−") + "\N{NARROW NO-BREAK SPACE}%"
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

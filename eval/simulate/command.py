@@ -108,7 +108,7 @@ def run(args: argparse.Namespace) -> int:
     _fill(args, cells, wanted, "cells", row, args.out if args.per_request else None)
     cells.sort(cell.name for cell in wanted)
     show(cells_table([cells[cell.name] for cell in wanted]))
-    print(f"{len(wanted)} cells in {folder}/{CELLS}")
+    print(f"{len(wanted)} cell{'s' * (len(wanted) != 1)} in {folder}/{CELLS}")
     return 0
 
 

@@ -23,6 +23,7 @@ from eval.render.report.rows import ReportError, read_rows
 from eval.render.report.scene import Missing, Scene, groups
 from eval.render.report.tables import all_cells, arms_by_cell, cards
 from tests.helpers.block_traces import BLOCK, block_lists, write_blocks
+from tests.helpers.report_cells import cell, scene, written
 
 FIGURES = {"cdf", "change", "capacity", "tel-saved", "gap-closed", "frontier", "timeline"}
 OF_REQUESTS = {"cdf", "change", "timeline"}
@@ -78,12 +79,12 @@ def test_every_figure_is_a_picture_with_something_in_it(folder: Path) -> None:
 def test_the_page_holds_the_numbers_of_every_cell(folder: Path) -> None:
     text = page(folder)
     assert len(cells(folder)) == 5 * 2 * 2
-    for cell in cells(folder):
-        assert cell["policy"] in text
+    for one in cells(folder):
+        assert one["policy"] in text
         for figure in ("mean", "p50", "p90", "p95", "p99", "tel", "violations"):
-            assert f"<td>{cell[figure]:,.0f}</td>" in text
-        assert f"<td>{percent(cell['hit_ratio'])}</td>" in text
-        assert f"<td>{percent(cell['gap_closed'])}</td>" in text
+            assert f"<td>{one[figure]:,.0f}</td>" in text
+        assert f"<td>{percent(one['hit_ratio'])}</td>" in text
+        assert f"<td>{percent(one['gap_closed'])}</td>" in text
 
 
 def test_the_page_says_which_command_made_it(folder: Path) -> None:
@@ -141,23 +142,6 @@ def test_references_that_were_not_asked_for_are_compared_with(trace: Path, tmp_p
     assert "<small>reference</small>" in all_cells(scene)
 
 
-def cell(policy: str, tel: int, p50: float = 100, **other: Any) -> dict[str, Any]:
-    sizes = {"capacity": 2_000_000, "threshold": 4096, "next_prompt_estimate": 200, "median_weight": 0.0}
-    figures = {"requests": 10, "hit_ratio": 0.5, "mean": 300.0, "p50": p50, "p90": 500, "p95": 600, "p99": 700}
-    rest = {"violations": 3, "gap_closed": None, "seconds": 0.1, "evicted": {}, "page_size": 16}
-    return {"trace": "t", "policy": policy, "tel": tel, "cell": f"{policy}-{tel}", **sizes, **figures, **rest, **other}
-
-
-def written(folder: Path, *cells: dict[str, Any]) -> Path:
-    (folder / "cells.jsonl").write_text("".join(json.dumps(cell) + "\n" for cell in cells))
-    return folder
-
-
-def scene(folder: Path, *cells: dict[str, Any]) -> Scene:
-    rows = read_rows(written(folder, *cells))
-    return Scene(folder, groups(rows)[0], rows)
-
-
 def test_what_is_saved_and_what_the_median_pays(tmp_path: Path) -> None:
     lru, tlru = cell("lru", tel=1000, p50=100), cell("tlru", tel=900, p50=104, gap_closed=0.25)
     # (1,000 - 900) / 1,000 saved; 104 / 100 - 1 paid
@@ -205,7 +189,7 @@ def test_other_page_sizes_are_in_the_table_and_said_not_to_be_in_the_figures(tmp
 def test_each_group_that_is_not_in_the_figures_can_be_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    routed = {"replicas": 4, "routing": "prefix-aware"}
+    routed: dict[str, Any] = {"replicas": 4, "routing": "prefix-aware"}
     written(
         tmp_path,
         *(cell("lru", 1000), cell("tlru", 900), cell("lru", 2000, forced=False)),

@@ -59,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         if picture.image is None:
             print(f"{picture.plot.file}: not drawn: {picture.reason}")
     drawn = sum(picture.image is not None for picture in pictures)
-    print(f"{out / PAGE}: {sum(row.asked_for for row in rows)} cells, {drawn} figures in {out / FIGURES}/")
+    cells = sum(row.asked_for for row in rows)
+    print(f"{out / PAGE}: {cells} cell{'s' * (cells != 1)}, {drawn} figures in {out / FIGURES}/")
     return 0
 
 

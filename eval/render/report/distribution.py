@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from eval.render.looks import DOTTED, MUTED, compact, ink, look, nines_axis, percent, percent_axis
+from eval.render.looks import DOTTED, MUTED, compact, fitted, ink, look, nines_axis, percent, percent_axis, tokens_axis
 from eval.render.report.labels import font_weight, short
 from eval.render.report.rows import Row
 from eval.render.report.scene import BASELINE, Missing, Scene
 
 TAIL = (0.90, 0.95, 0.99, 0.999)
 _STEPS = 600
+_NAME_WIDTH = 0.9  # inches beside a line of the key
 
 
 class Curve(NamedTuple):
@@ -55,11 +56,18 @@ def distribution(scene: Scene) -> Figure:
     tail.xaxis.set_major_locator(LogLocator(10, (1, 2, 3, 5)))
     tail.xaxis.set_minor_locator(NullLocator())
     for axes in (whole, tail):
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(scene, value)))
+        if scene.latency:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+        else:
+            tokens_axis(axes.xaxis)
         axes.set_xlabel(_quantity(scene))
         axes.axvline(scene.objective, **DOTTED)
     name = f"SLO {scene.objective:,.0f} ms" if scene.latency else f"ξ = {compact(scene.threshold)}"
-    whole.annotate(name, (scene.objective, 0.03), xytext=(4, 0), textcoords="offset points", fontsize=7.5)
+    is_right = scene.objective > 0.6 * right
+    whole.annotate(
+        name, (scene.objective, 0.03), xytext=(-4 if is_right else 4, 0), textcoords="offset points", fontsize=7.5,
+        ha="right" if is_right else "left",
+    )  # fmt: skip
     _key(
         figure,
         curves,
@@ -109,9 +117,11 @@ def _mark_objective(axes: Axes, scene: Scene, base: Curve) -> None:
         return
     place = -np.log10(1 - within)
     axes.axvline(place, **DOTTED)
+    is_right = within > TAIL[2]  # p99
     axes.annotate(
         f"ξ = {compact(scene.threshold)} under lru", (place, 0.02), xycoords=("data", "axes fraction"),
-        xytext=(4, 0), textcoords="offset points", fontsize=7.5,
+        xytext=(-4 if is_right else 4, 0), textcoords="offset points", fontsize=7.5,
+        ha="right" if is_right else "left",
     )  # fmt: skip
 
 
@@ -152,13 +162,11 @@ def _key(figure: Figure, curves: Sequence[Curve], heads: Sequence[str], numbers:
         variant, y = curve.row.variant, 1 - step * number
         style, bold = look(variant.policy), font_weight(variant)
         axes.plot([0, 0.09], [y, y], color=style.colour, linestyle=style.dash, linewidth=style.width)
-        axes.text(0.12, y, short(variant), fontsize=7, color=ink(variant.policy), va="center", fontweight=bold)
+        name = short(variant)
+        size = fitted(name, _NAME_WIDTH, 7, bold)
+        axes.text(0.12, y, name, fontsize=size, color=ink(variant.policy), va="center", fontweight=bold)
         for x, text in zip(columns, texts, strict=True):
             axes.text(x, y, text, fontsize=7, ha="right", va="center", fontweight=bold)
-
-
-def _tick(scene: Scene, value: float) -> str:
-    return f"{value:,.10g}" if scene.latency else compact(round(value, 1))
 
 
 def _quantity(scene: Scene, unit: bool = True) -> str:

@@ -34,6 +34,9 @@ _OFFSETS = [
     for x, y in ((1, 0), (-1, 0), (0, 1.4), (0, -1.4), (1, 1), (1, -1), (-1, 1), (-1, -1))
 ]
 
+_NEAR = 9
+"""Points of print up to which a name needs no line to its point."""
+
 
 class Point(NamedTuple):
     """A variant, and what it changes against lru: −0.1 is a tenth less."""
@@ -58,7 +61,7 @@ def frontier(scene: Scene) -> Figure:
     FigureCanvasAgg(figure)
     oracles = any(not is_online(row.variant) for row in rows)
     panels = figure.subplots(2, 2 if oracles else 1, squeeze=False)
-    figure.subplots_adjust(left=0.09, right=0.97, bottom=0.085, top=0.95, wspace=0.27, hspace=0.24)
+    figure.subplots_adjust(left=0.115, right=0.97, bottom=0.085, top=0.95, wspace=0.34, hspace=0.24)
     for line, (name, title) in enumerate((("tel", "TEL"), ("p95", "p95"))):
         points = [
             Point(row.variant, x, y)
@@ -150,7 +153,7 @@ def _place_names(axes: Axes, points: Sequence[Point], named: Sequence[tuple[Poin
         axes.annotate(
             text, (point.x, point.y), xytext=(offset.x, offset.y), textcoords="offset points", ha=offset.side,
             zorder=20, path_effects=[withStroke(linewidth=2, foreground="white")],
-            arrowprops=line if max(abs(offset.x), abs(offset.y)) > 12 else None, **style,
+            arrowprops=line if max(abs(offset.x), abs(offset.y)) > _NEAR else None, **style,
         )  # fmt: skip
 
 

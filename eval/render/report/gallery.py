@@ -48,7 +48,8 @@ FIGURES = (
         "cdf",
         "How long requests wait",
         "Left: share of requests with at most so many uncached tokens. Right: the slowest tenth, with "
-        "as much room for p90 to p99 as for p99 to p99.9. Further left is better. Names are in the order of p95.",
+        "as much room for p90 to p99 as for p99 to p99.9, and tokens on a logarithmic scale. Further left is better. "
+        "Names are in the order of p95.",
         distribution,
         _ONE_CELL,
         requests=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,13 +13,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
-from eval.render.looks import compact, heat_map, ink, look, percent
-from eval.render.report.labels import label, label_ends, short
+from eval.render.looks import compact, fitted, heat_map, ink, look, percent, tokens_axis
+from eval.render.report.labels import label, label_ends, name_width, short
 from eval.render.report.rows import Row, Variant
 from eval.render.report.scene import BASELINE, OPTIMUM, Missing, Scene
 
 Grid = NDArray[np.float64]  # a line for each capacity, a column for each ξ
 _COLUMNS = 4
+_TITLE = 7.8  # size of the names above maps
+_ROOM = 0.24  # share of the axis of capacities that a number on it needs
 
 
 def percentiles_by_capacity(scene: Scene) -> Figure:
@@ -30,9 +32,14 @@ def percentiles_by_capacity(scene: Scene) -> Figure:
     """
     if len(scene.capacities) < 2:
         raise Missing("one capacity only: run `simulate --capacity` with two or more")
-    figure = Figure(figsize=(7.2, 5.4))
+    names = max((name_width(variant) for variant in scene.mains), default=0.0)  # inches beside a panel
+    left, panel, between, right = 0.66, 1.95, max(names, 0.75) + 0.7, max(names, 0.75) + 0.25
+    width = left + 2 * panel + between + right
+    figure = Figure(figsize=(width, 5.4))
     panels = figure.subplots(2, 2)
-    figure.subplots_adjust(left=0.092, right=0.84, bottom=0.085, top=0.95, wspace=0.76, hspace=0.33)
+    figure.subplots_adjust(
+        left=left / width, right=1 - right / width, bottom=0.085, top=0.95, wspace=between / panel, hspace=0.33
+    )
     for panel, name in zip(panels.flat, ("p50", "p90", "p95", "p99"), strict=True):
         _percentile(panel, scene, name)
     return figure
@@ -60,16 +67,31 @@ def _percentile(axes: Axes, scene: Scene, name: str) -> None:
     axes.set_title(name)
     axes.xaxis.set_major_locator(FixedLocator(scene.capacities))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(round(value))))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: f"{value:,.10g}" if scene.latency else compact(value))
+    named = _apart(scene.capacities)
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: compact(round(value)) if round(value) in named else "")
     )
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    if scene.latency:
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    else:
+        tokens_axis(axes.yaxis)
     axes.set_xlabel("capacity (tokens)")
     axes.set_ylabel("TTFT (ms)" if scene.latency else "uncached tokens")
     for line in axes.get_lines():
         line.set_clip_on(False)
     label_ends(axes, ends)
+
+
+def _apart(capacities: Sequence[int]) -> list[int]:
+    """The capacities that an axis has room to name: the last, the first, and of others those far from both sides."""
+    first, last = capacities[0], capacities[-1]
+    room = _ROOM * math.log(last / first)
+    named = [first]
+    for size in capacities[1:-1]:
+        if math.log(size / named[-1]) >= room and math.log(last / size) >= room:
+            named.append(size)
+    return [*named, last]
 
 
 def heat_maps(scene: Scene, shown: Literal["saved", "gap"]) -> Figure:
@@ -121,7 +143,9 @@ def _draw_maps(scene: Scene, maps: dict[Variant, Grid], norm: CenteredNorm) -> F
     for number, (variant, grid) in enumerate(maps.items()):
         axes = panels[number // columns, number % columns]
         _map(axes, scene, grid, norm)
-        axes.set_title(label(variant, scene.drawn), color=ink(variant.policy), fontsize=7.8)
+        name = label(variant, scene.drawn)
+        size = fitted(name, axes.get_position().width * width, _TITLE, "bold")
+        axes.set_title(name, color=ink(variant.policy), fontsize=size)
         if number % columns:
             axes.set_yticklabels([])
         if number + columns < len(maps):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from matplotlib.axes import Axes
 
-from eval.render.looks import ink, look, spread
+from eval.render.looks import ink, look, spread, width_of
 from eval.render.report.rows import Variant
 from eval.render.report.scene import OPTIMUM, is_candidate
 from eval.simulate.grid import is_own_weight
@@ -35,7 +36,12 @@ def short(variant: Variant) -> str:
     return label(variant).removesuffix(" (oracle)")
 
 
-def font_weight(variant: Variant) -> str:
+def name_width(variant: Variant) -> float:
+    """Inches that a name beside a line needs."""
+    return width_of(short(variant), _POINTS, font_weight(variant))
+
+
+def font_weight(variant: Variant) -> Literal["normal", "bold"]:
     """Bold for the policies of radix-tlru."""
     return "bold" if is_candidate(variant) else "normal"
 

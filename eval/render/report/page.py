@@ -41,7 +41,10 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
         line = f"{scene.latency.beta:g} ms + {scene.latency.alpha:g} ms a token"
         chosen += f" ({scene.latency.ms(scene.threshold):,.0f} ms, as TTFT = {line})"
     parts = [
-        html.paragraph(f"{requests:,} requests · {cells} cells\nCards and figures: {scene.group}, {chosen}", "lead"),
+        html.paragraph(
+            f"{requests:,} requests · {cells} cell{'s' * (cells != 1)}\nCards and figures: {scene.group}, {chosen}",
+            "lead",
+        ),
         *([_others(scene, others)] if others else []),
         cards(scene),
         html.heading("How to read this") + _HOW_TO_READ,

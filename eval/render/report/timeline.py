@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from eval.render.looks import MUTED, PHASES, compact, ink, percent
+from eval.render.looks import MUTED, PHASES, ink, percent, tokens_axis
 from eval.render.report.labels import label
 from eval.render.report.rows import Requests
 from eval.render.report.scene import Missing, Scene
@@ -63,7 +63,7 @@ def timeline(scene: Scene) -> Figure:
         )
         axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+        tokens_axis(axes.yaxis)
         axes.margins(x=0, y=0.02)
         axes.set_ylim(bottom=0)
     for axes in panels.flat[len(told) :]:
