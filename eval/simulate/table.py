@@ -79,8 +79,8 @@ def _figures(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _short(tokens: float) -> str:
-    """Tokens with at most four digits: 4,096, 500 k, 2 M, 95.96 M."""
-    for unit, factor in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if tokens >= 10 * factor or (tokens >= factor and tokens % factor == 0):
+    """Tokens with at most four digits: 4,096, 500 k, 2 M, 6.178 M, 95.96 M."""
+    for unit, factor, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
+        if tokens >= least or (tokens >= factor and tokens % factor == 0):
             return f"{float(f'{tokens / factor:.4g}'):g} {unit}"
     return f"{tokens:,.0f}"

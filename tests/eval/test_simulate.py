@@ -16,7 +16,7 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.rows import Rows, digest_of
-from eval.simulate.table import label
+from eval.simulate.table import _short, label
 from eval.traces import Trace
 from eval.traces.request import Path as TokenPath
 from eval.traces.request import Request
@@ -339,7 +339,7 @@ def test_a_capacity_next_to_a_round_one_is_no_power_of_ten(
     trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert simulate(trace, tmp_path, "--capacity", "9999999", "--threshold", "1024", "--policy", "lru") == 0
-    assert capsys.readouterr().out.startswith("10000 k tokens of cache")
+    assert capsys.readouterr().out.startswith("10 M tokens of cache")
 
 
 def test_a_folder_whose_cells_are_none_is_refused_and_left_as_it_is(
@@ -383,3 +383,9 @@ def test_without_ray_the_command_says_what_to_install(
     assert main(["simulate", "--trace", str(trace), *sizes]) == 2
     said = capsys.readouterr().err
     assert "--ray local: needs the package ray: in a checkout, pip install '.[ray]'" in said
+
+
+def test_tokens_of_the_table_have_four_digits_at_most_and_no_thousands_of_a_unit() -> None:
+    tokens = (4_096, 9_999, 64_000, 167_200, 999_900, 1_500_000, 6_178_270, 95_960_000, 1_445_507_103)
+    shown = ["4,096", "9,999", "64 k", "167.2 k", "999.9 k", "1.5 M", "6.178 M", "95.96 M", "1.446 G"]
+    assert [_short(number) for number in tokens] == shown
