@@ -82,7 +82,8 @@ def _trace_grid(trace: str, rows: Sequence[Row], intervals: bool) -> Grid:
         figures = [_figure(metric, row, intervals) for metric in METRICS]
         gap = percent(row["gap_closed"], digits=0)
         if intervals and row["gap_interval"] is not None and row["policy"] != BASELINE:
-            gap += f" ({_range(*row['gap_interval'])})"
+            low, high = row["gap_interval"]
+            gap += f" ({_range(low, high, sign=False)})"
         lines.append((f"{where}: {name}", *figures, gap, _sum([row["prefilled"]])))
     return Grid(f"{trace}: {rows[0]['requests']:,} requests, working set {compact(rows[0]['working_set'])}", head,
                 tuple(lines))  # fmt: skip
@@ -98,10 +99,10 @@ def _figure(metric: str, row: Row, intervals: bool) -> str:
     return f"{text}\N{EM SPACE}{percent(change, sign=True, digits=0)}{span}"
 
 
-def _range(low: float, high: float) -> str:
-    """−12 to +3, in per cent."""
-    return f"{_whole(low)} to {_whole(high)}"
+def _range(low: float, high: float, sign: bool = True) -> str:
+    """−12 to +3, in per cent; without a sign what is no change."""
+    return f"{_whole(low, sign)} to {_whole(high, sign)}"
 
 
-def _whole(share: float) -> str:
-    return percent(share, sign=True, digits=0).removesuffix("\N{NARROW NO-BREAK SPACE}%")
+def _whole(share: float, sign: bool) -> str:
+    return percent(share, sign=sign, digits=0).removesuffix("\N{NARROW NO-BREAK SPACE}%")

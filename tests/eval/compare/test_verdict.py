@@ -137,3 +137,10 @@ def test_tables_count_settings_and_have_the_change_of_each_figure_but_lrus() -> 
     (cells,) = cell_grids(rows, intervals=True)
     shown = [each[cells.head.index("p50")] for each in cells.rows]
     assert shown == ["1,000", "1,500\N{EM SPACE}+50\N{NARROW NO-BREAK SPACE}% (+42 to +58)"]
+
+
+def test_the_interval_of_a_share_of_the_gap_has_no_plus_as_it_is_no_change() -> None:
+    more = {"prefilled": 1_000, "working_set": 5_000, "gap_closed": 0.3, "gap_interval": [-0.04, 0.61]}
+    (cells,) = cell_grids([row("tlru", 1_000) | more], intervals=True)
+    (shown,) = (each[cells.head.index("gap closed")] for each in cells.rows)
+    assert shown == "30\N{NARROW NO-BREAK SPACE}% (−4 to 61)"
