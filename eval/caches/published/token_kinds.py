@@ -148,7 +148,7 @@ class TokenKindCache(GroupedCache[_Block]):
             is_answer = block.depth >= prompt
             is_new_of_one = queue == "structural" and block.depth >= hits
             block.queue = "evict-first" if is_answer or is_new_of_one else queue
-        for block in path[hits:]:
+        for block in path[hits:prompt]:  # an answer was not looked up
             for counts in self._counts(block.kind, block.queue):
                 counts.missed += 1
         if self._evictions >= LEARNED_EVERY:

@@ -100,6 +100,16 @@ def test_what_comes_back_after_its_eviction_is_of_the_kind_that_it_was() -> None
     assert counts.weight == 1.0, "it is learned every 256 evictions"
 
 
+def test_an_answer_that_is_cached_was_not_looked_up_and_is_no_miss() -> None:
+    # "cd" is the answer to "ab": no miss. The next prompt has all four and finds them: hits of 2 answers and 2 users'.
+    first, second = branching(["abcd", "abcde"], [2, 5], whole_messages=False)
+    cache = TokenKindCache(10, 1)
+    simulate(cache, [replace(first, conversation="a"), replace(second, conversation="a")])
+    answers, users = cache._kinds["answer"], cache._kinds["user"]
+    assert (answers.found, answers.missed) == (2, 0)
+    assert (users.found, users.missed) == (2, 3), "a, b and e were looked up and not cached"
+
+
 @pytest.mark.parametrize(
     ("regretted", "weight"),
     [
