@@ -38,7 +38,7 @@ def _block(size: _Size, rows: list[dict[str, Any]]) -> Table:
         key=lambda row: _BASELINES.index(row["policy"]),
         default=None,
     )
-    held = f"{short_tokens(size.capacity)} tokens of cache"
+    held = f"{short(size.capacity)} tokens of cache"
     if size.routing:
         held = f"{size.replicas} × {held}, {size.routing}"
     title = f"{held}, ξ = {size.threshold:,}, page {size.page_size}; uncached tokens of a request"
@@ -71,14 +71,14 @@ def _name(row: dict[str, Any], block: Sequence[dict[str, Any]]) -> str:
 def _figures(row: dict[str, Any], base: dict[str, Any] | None) -> Iterator[str]:
     yield f"{row['hit_ratio']:.1%}"
     for figure in ("p50", "p95", "p99", "tel"):
-        yield short_tokens(row[figure]) if figure == "tel" else f"{row[figure]:,.0f}"
+        yield short(row[figure]) if figure == "tel" else f"{row[figure]:,.0f}"
         if figure != "p99":
             yield f"{row[figure] / base[figure] - 1:+.1%}" if base and row is not base and base[figure] else ""
     yield f"{row['violations']:,}"
     yield "–" if row["gap_closed"] is None else f"{row['gap_closed']:.1%}"
 
 
-def short_tokens(tokens: float) -> str:
+def short(tokens: float) -> str:
     """Tokens with at most four digits: 4,096, 500 k, 2 M, 6.178 M, 95.96 M."""
     for unit, factor, least in (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e3, 1e4)):
         if tokens >= least or (tokens >= factor and tokens % factor == 0):

@@ -16,7 +16,7 @@ import pytest
 
 from eval.__main__ import main
 from eval.simulate.rows import Rows, digest_of
-from eval.simulate.table import label, short_tokens
+from eval.simulate.table import label, short
 from eval.traces import Trace
 from eval.traces.request import Path as TokenPath
 from eval.traces.request import Request
@@ -388,4 +388,4 @@ def test_without_ray_the_command_says_what_to_install(
 def test_tokens_of_the_table_have_four_digits_at_most_and_no_thousands_of_a_unit() -> None:
     tokens = (4_096, 9_999, 64_000, 167_200, 999_900, 1_500_000, 6_178_270, 95_960_000, 1_445_507_103)
     shown = ["4,096", "9,999", "64 k", "167.2 k", "999.9 k", "1.5 M", "6.178 M", "95.96 M", "1.446 G"]
-    assert [short_tokens(number) for number in tokens] == shown
+    assert [short(number) for number in tokens] == shown
