@@ -112,9 +112,10 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
         raise TimingError(f"{len(points)} points: a line needs at least two lengths")
     tokens, ms = (np.asarray(column, dtype=np.float64) for column in zip(*points, strict=True))
 
-    def error(line: _Line) -> float:
-        least = np.sort(np.abs(ms - line.at(tokens)))[: math.ceil(COUNTED * len(ms))]
-        return round(float(least.sum()), 6)  # 0 of points on a line, of which no corner explains more
+    def errors(line: _Line) -> tuple[float, float]:
+        """Of the points that count and, where these say nothing, of all; 0 of points on a line."""
+        rising = np.sort(np.abs(ms - line.at(tokens)))
+        return round(float(rising[: math.ceil(COUNTED * len(ms))].sum()), 6), round(float(rising.sum()), 6)
 
     best = _line(tokens, ms, 0.0)
     splits = {len(lengths) * part // CORNERS for part in range(CORNERS)}
@@ -125,7 +126,8 @@ def fit(points: Sequence[Point], origin: str) -> Timing:
         for flat in [tokens < lengths[split]]
     ]
     bent = [line for line in bent if line.slope > 0 and line.floor > line.intercept]
-    if bent and error(least := min(bent, key=error)) < EXPLAINED * error(best):
+    counted, total = errors(best)
+    if bent and errors(least := min(bent, key=errors)) < (EXPLAINED * counted, EXPLAINED * total):
         best = least
     if best.slope <= 0:
         raise TimingError(

@@ -83,6 +83,11 @@ def test_most_points_may_lie_below_the_corner() -> None:
     assert found.r2 == pytest.approx(1)
 
 
+def test_nearly_all_points_may_lie_on_the_floor() -> None:
+    found = fitted([*[10] * 18, 20, 30])  # 10 · 19 - 170 = 20
+    assert (found.alpha, found.beta, found.floor) == pytest.approx((10, -170, 10))
+
+
 def test_a_corner_has_two_lengths_on_either_side() -> None:
     # Median slopes 2.5, 5 and 7.5: 5 ms a token; what is left of the points is 5, 0 and 5 ms. Else: 10 ms, then a rise.
     assert fitted([10, 10, 20]) == Timing(5.0, 5.0, "measured", 0.625, points_of(10, 10, 20))
