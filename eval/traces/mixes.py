@@ -65,8 +65,8 @@ def _with(first: Sequence[Request], second: Sequence[Request]) -> tuple[Sequence
 
 def _apart(requests: Sequence[Request], others: Sequence[Request]) -> list[Request]:
     """The requests with units that none of the others has."""
-    above = 1 + max((unit for other in others for unit in other.context.ids), default=-1)
-    above = max(above, 1 + max((unit for other in others for unit in other.prompt.ids), default=-1))
+    paths = (path for other in others for path in (other.prompt, other.context))
+    above = 1 + max((unit for path in paths for unit in path.ids), default=-1)
 
     def moved(path: Path) -> Path:
         return Path(tuple(above + unit for unit in path.ids), path.ends)

@@ -103,10 +103,16 @@ def test_of_a_trace_without_answers_nothing_is_prefilled_ahead(
 ) -> None:
     # Three blocks and an answer of two, which a server has cached; the next prompt has eight blocks.
     rows: list[dict[str, object]] = [
-        {"timestamp": at_ms, "input_length": 512 * blocks, "output_length": 1024, "hash_ids": list(range(blocks)),
-         "session": "s", "agent": 0}
+        {
+            "timestamp": at_ms,
+            "input_length": 512 * blocks,
+            "output_length": 1024,
+            "hash_ids": list(range(blocks)),
+            "session": "s",
+            "agent": 0,
+        }
         for at_ms, blocks in ((0, 3), (9_000, 8))
-    ]  # fmt: skip
+    ]
     source = write_lines(tmp_path / "t.jsonl", *rows)
     assert main(["ahead", "--trace", source, "--capacity", "9k", "--threshold", "500", "--page-size", "512"]) == 0
     told = capsys.readouterr()

@@ -47,12 +47,20 @@ def many(tmp_path: Path) -> Scene:
     policies = ("lru", *LONG, "tlru", "etlru", "sglang-lru", "sglang-tlru", "arc", "end-aware")
     sizes = (500, 600, 700, 800, 1000, 1200, 2000)
     cells = [
-        cell(policy, tel=1000 + 3000 * number, p50=100 + 300 * number, capacity=1000 * size, p95=600 + 900 * number,
-             cell=f"{policy}-{size}-{threshold}", threshold=threshold, gap_closed=None if number == 0 else 0.1)
+        cell(
+            policy,
+            tel=1000 + 3000 * number,
+            p50=100 + 300 * number,
+            capacity=1000 * size,
+            p95=600 + 900 * number,
+            cell=f"{policy}-{size}-{threshold}",
+            threshold=threshold,
+            gap_closed=None if number == 0 else 0.1,
+        )
         for number, policy in enumerate(policies)
         for size in sizes
         for threshold in (4096, 8192)
-    ]  # fmt: skip
+    ]
     return scene(tmp_path, *cells)
 
 

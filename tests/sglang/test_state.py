@@ -62,7 +62,20 @@ def test_a_cache_that_is_started_again_has_its_index_from_the_first_turn_on(file
         assert groups[0] == groups[1]
         differ += groups[1] != groups[2]
     assert differ > 2, "it had learned something"
-    assert again.tail.learner.in_force == "lru", "until the shadows have seen it"
+    assert again.tail.learner.in_force == first.tail.learner.in_force == "lru", "it goes on as it was"
+
+
+def test_what_is_in_force_is_said_of_a_run_that_goes_on_and_not_of_a_new_one(
+    file: StateFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="radix_tlru"):
+        first = started(file)
+    assert "as before" not in caplog.text
+    serve(first, 60)
+    first.release_host_resources()
+    with caplog.at_level(logging.INFO, logger="radix_tlru"):
+        started(file)
+    assert "radix_tlru: evicting by lru as before" in caplog.text
 
 
 def test_it_is_saved_while_the_server_serves(file: StateFile) -> None:

@@ -69,7 +69,7 @@ class LearningComponent(FullComponent):
             learned = None if self.state is None else self.state.load()
             watched = params.enable_metrics or self.config.dry_run
             self.learner = Learner(self.config, pool, self.page_size, watched, learned)
-            if learned is not None:
+            if learned is not None and learned.verdict.preferred == self.learner.in_force:
                 self._say_in_force(self.learner.in_force, "as before")
         self.explainer = Explainer(self.config, pool, self.page_size) if self.config.explain else None
         """Told of evictions and turns, if any is to be explained."""
