@@ -99,10 +99,24 @@ def test_of_one_kind_the_least_recently_used_goes() -> None:
         assert found == simulate(RULES["vllm"](capacity, 1), requests), f"{seed = }"
 
 
-def test_life_moves_a_thousandth_of_the_way_to_the_age_of_a_page_that_goes() -> None:
-    cache = WorkloadAwareCache(1, 1)
-    simulate(cache, asked([("a", {}), ("b", {"arrival_s": 10.0}), ("c", {"arrival_s": 110.0})]))
-    assert cache._life_s == pytest.approx((60.0 * 0.999 + 0.010) * 0.999 + 0.100)
+def test_a_use_long_after_an_eviction_still_says_that_its_kind_comes_back() -> None:
+    # In a cache of 2 each page of "again" is used once more, 21 pages later. "G" then outlives "M", which is newer.
+    again, once = KINDS
+    said = [(letter, kind) for _ in range(2) for letter in "abcdefghijk" for kind in (again,)]
+    said = [pair for n, one in enumerate(said) for pair in (one, (chr(1000 + n), once))]
+    requests = asked([*said, ("G", again), ("M", once), ("Z", once), ("G", again)])
+    assert simulate(RULES["workload-aware"](2, 1), requests)[-1] == 1
+    assert simulate(RULES["vllm"](2, 1), requests)[-1] == 0
+
+
+@pytest.mark.parametrize(("every_s", "found"), [(0.25, 0), (0.35, 1)])
+def test_a_use_within_300_ms_says_nothing_of_its_kind(every_s: float, found: int) -> None:
+    # 20 conversations say "p" (again). When "z" comes, "q" (again) is older than "v" (once): it stays if they said so.
+    again, once = KINDS
+    said = [("p", {**again, "conversation": str(number), "arrival_s": every_s * number}) for number in range(20)]
+    later = [("r", once), ("s", once), ("t", once), ("q", again), ("v", once), ("z", once), ("q", again)]
+    said += [(letter, {**kind, "arrival_s": 10.0 + number}) for number, (letter, kind) in enumerate(later)]
+    assert simulate(RULES["workload-aware"](2, 1), asked(said))[-1] == found
 
 
 class LookAtEveryPage:
@@ -116,45 +130,41 @@ class LookAtEveryPage:
         self.uses: Counter[Any] = Counter()
         self.waits_s: dict[Any, list[float]] = defaultdict(list)
         self.turns: Counter[str | None] = Counter()
-        self.life_s, self.order = 60.0, 0
+        self.order = 0
 
     def request(self, request: Request) -> int:
         now, path = request.arrival_s, request.context.ids[: self.capacity]
         found = list(takewhile(self.pages.__contains__, path))
         for name in found:
             self._see_again(self.pages[name], now)
-        returned, ages_s = [], []
+        returned = []
         for name, parent in list(zip(path, (None, *path), strict=False))[len(found) :]:
             returned += [self.ghosts.pop(name)] if name in self.ghosts else []
             if len(self.pages) == self.capacity:
                 inner = {self.parents[each] for each in self.pages}
                 leaves = [each for each in self.pages if each not in inner and each not in path]
                 victim = min(leaves, key=lambda each: self._worth(self.pages[each], now))
-                ages_s.append(now - self.pages[victim][1])
                 self.ghosts[victim] = self.pages.pop(victim)
-                if len(self.ghosts) > 4 * self.capacity:
-                    del self.ghosts[next(iter(self.ghosts))]
             self.pages[name], self.parents[name] = (None, now, 0), parent
         self.turns[request.conversation] += 1
         kind = request.category or request.input, min(self.turns[request.conversation], 10)
         self.uses[kind] += len(path)
         for page in returned:
             self._see_again(page, now)
-        for age_s in ages_s:
-            self.life_s = 0.999 * self.life_s + 0.001 * age_s
         for name in reversed(path):
             self.order += 1
             self.pages[name] = kind, now, self.order
         return min(len(found), len(request.prompt))
 
     def _see_again(self, page: tuple[Any, float, int], now: float) -> None:
-        self.waits_s[page[0]].append(now - page[1])
+        if now - page[1] > 0.3:
+            self.waits_s[page[0]].append(now - page[1])
 
     def _worth(self, page: tuple[Any, float, int], now: float) -> tuple[float, int]:
         kind, last_s, order = page
         reuses = 1 + len(self.waits_s[kind])
         mean_s, age_s = (60.0 + sum(self.waits_s[kind])) / reuses, now - last_s
-        until = math.exp(-age_s / mean_s) - math.exp(-(age_s + max(self.life_s, 1.0)) / mean_s)
+        until = math.exp(-age_s / mean_s) - math.exp(-(age_s + 5.0) / mean_s)
         return reuses / (2 + self.uses[kind]) * until, order
 
 
