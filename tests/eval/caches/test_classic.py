@@ -13,6 +13,7 @@ import pytest
 from eval.caches.baselines import RULES
 from eval.caches.blocks import TreeCache
 from eval.caches.pages import page_ids
+from eval.caches.published.arc import ArcCache
 from eval.caches.real import RealCache
 from eval.caches.simulator import Cache, known_prefix, simulate
 from eval.traces.request import Request
@@ -133,6 +134,40 @@ def test_arc_gives_room_to_what_it_should_not_have_evicted() -> None:
     # Then 7 comes: T1 (6) is not above its target 1, so T2 gives up 1, which was used least recently.
     requests = single_blocks([1, 1, 2, 2, 3, 4, 5, 6, 3, 7, 6, 2, 1])
     assert simulate(RULES["arc"](4, 1), requests) == [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 1, 1, 0]
+
+
+def test_what_arc_gave_up_goes_once_nothing_continues_it() -> None:
+    # Capacity 3. "abc" evicts y, which comes back: the target of T1 is 1, T1 has b, T2 a and y. For d T2 gives up a,
+    # which b continues, and y; for e T1 gives up b. Now a is a leaf: "y" takes it, and T1, above its target, keeps e.
+    requests = turns_of(["y", "a", "abc", "y", "de", "y", "de"])
+    assert simulate(RULES["arc"](3, 1), requests) == [0, 0, 1, 0, 0, 0, 2]
+
+
+def test_what_arc_gave_up_comes_back_from_its_ghosts_if_it_is_used_before_it_is_gone() -> None:
+    # As before, but "a" is used: it comes back from B2, so the target of T1 is 0. "d" leaves e alone in T1, which "z"
+    # takes, and not a, the oldest of T2.
+    requests = turns_of(["y", "a", "abc", "y", "de", "a", "d", "z", "a"])
+    assert simulate(RULES["arc"](3, 1), requests) == [0, 0, 1, 0, 0, 1, 1, 0, 1]
+
+
+def test_arc_has_each_page_in_one_list_and_remembers_no_more_than_the_cache_holds() -> None:
+    due = 0
+    for seed in range(60):
+        random = Random(seed)
+        cache = ArcCache(random.randint(2, 20))
+        for request in random_tree(random, longest=60, answers="abx"):
+            cache.request(request)
+            once, often = cache._once.keys(), cache._often.keys()
+            gone = {name for name, block in cache._blocks.items() if block.is_due}
+            assert len(once) + len(often) + len(gone) == cache.resident, f"{seed = }"
+            assert once | often | gone == set(cache.cached), f"{seed = }"
+            ghosts = cache._once_ghosts.keys(), cache._often_ghosts.keys()
+            assert not (once | often) & (ghosts[0] | ghosts[1]), f"{seed = }"
+            assert not ghosts[0] & ghosts[1], f"{seed = }"
+            assert len(once) + len(ghosts[0]) <= cache._pages, f"{seed = }"
+            assert sum(map(len, (once, often, *ghosts))) <= 2 * cache._pages, f"{seed = }"
+            due += len(gone)
+    assert due > 100
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
