@@ -25,6 +25,15 @@ FEWEST_WAITS = 100
 COLD_TTL_S = 2.0
 """How long a context is pinned before: the fixed threshold of the released code, s."""
 
+ATTENTION_TOKENS = 51_000
+"""Length of a context from which its attention costs more than all else of its prefill. For a 7B model: 6.7 billion
+weights by 32 layers of 4,096, as a token costs 2 FLOPs a weight, and 2 a layer, width and token of the context."""
+
+
+def reload_s(context: int) -> float:
+    """What the prefill of a context of so many tokens costs, s."""
+    return Service().seconds(context, 0) * (1 + context / ATTENTION_TOKENS)
+
 
 def best_ttl_s(waits_s: Sequence[float], reload_s: float) -> float:
     """The wait τ with the greatest P(tool ≤ τ) · reload − τ; 0 if no pin pays.
@@ -65,10 +74,10 @@ class ToolTtlCache(TreeCache[_Block]):
 
     Source: Li et al., "Continuum" (arXiv 2511.02230), the utility of a TTL, its Algorithm 1 and prevention of
     deadlocks. Assumed: T · η, the wait in a queue that a pin saves, is 0, as no request waits here; reload is the
-    prefill of a 7B model on an A100 (:class:`~eval.caches.routing.Service`); all tools have one distribution, which
-    the paper uses for tools that it has seen seldom, as traces do not name them; before 100 tools were seen the TTL is
-    2 s, as in the released code. Its order of scheduling has no counterpart here. A trace must say how answers end and
-    name conversations; without, the rule is lru.
+    prefill of a 7B model on an A100 (:class:`~eval.caches.routing.Service`) with its attention (there: measured); all
+    tools have one distribution, which the paper uses for tools that it has seen seldom, as traces do not name them;
+    before 100 tools were seen the TTL is 2 s, as in the released code. Its order of scheduling has no counterpart here.
+    A trace must say how answers end and name conversations; without, the rule is lru.
     """
 
     def __init__(self, capacity: int, page_size: int = 1) -> None:
@@ -146,4 +155,4 @@ class ToolTtlCache(TreeCache[_Block]):
     def _ttl_s(self, context: int) -> float:
         if len(self._waits) < FEWEST_WAITS:
             return COLD_TTL_S
-        return best_ttl_s(self._sorted, Service().seconds(context, 0))
+        return best_ttl_s(self._sorted, reload_s(context))

@@ -307,11 +307,12 @@ def test_shared_pages_stay_pinned_until_the_last_pin_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "tokens", "found"), [("tool", 40_000, 40_000), ("tool", 20_000, 10_000), ("user", 40_000, 30_000)]
+    ("said", "tokens", "found"), [("tool", 30_000, 30_000), ("tool", 20_000, 10_000), ("user", 30_000, 20_000)]
 )
 def test_the_times_of_tools_are_learned_from_a_hundred_on(said: str, tokens: int, found: int) -> None:
-    # 100 tools took 3 s. A context of 40,000 tokens costs 3.9 s: 3.9 − 3 > 0, so it is pinned for 3 s. One of 20,000
-    # tokens costs 1.95 s, less than the wait: it is not pinned. The 60,000 tokens that come then have 50,000 beside it.
+    # 100 tools took 3 s. A context of 30,000 tokens costs 2.9 s and its attention 1.7: 4.6 − 3 > 0, so it is pinned for
+    # 3 s. One of 20,000 costs 2.0 + 0.8 s, less than the wait: not pinned. The 60,000 tokens that come then have 50,000
+    # beside it.
     # What users take is not learned: then the pin lasts for 2 s, and the first that is taken is of this context.
     pinned = {"stop": "tool_calls", "input": said, "answer_s": 0.0, "wait_s": 3.0}
     learned = [one_page(number, 0.0, 1_000, conversation="t", **pinned) for number in range(101)]
