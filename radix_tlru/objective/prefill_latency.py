@@ -101,6 +101,8 @@ class PrefillTimes:
     5. How far beyond is bounded (``LocalFit.most``): to four times the largest prefills, or to as many tokens as the
        time allows if it rises in proportion from there. Where all that was seen took as long as the weights to read,
        the rise is noise, and lines through it reach anywhere.
+    6. Where all prefills are of much the same size, as full chunks of a busy server are, nothing tells what one token
+       more costs: times are in proportion to those of the largest. So they are where none takes longer than a smaller.
     """
 
     WINDOW = 512
@@ -110,8 +112,8 @@ class PrefillTimes:
     """Samples needed for an answer."""
 
     SPREAD = 4.0
-    """The largest group of tokens must be so many times the smallest, or a slope would be a guess. A slope holds up
-    to so many times the largest prefills."""
+    """The largest group of tokens must be so many times the smallest for a slope, or that would be a guess. A slope
+    holds up to so many times the largest prefills."""
 
     _ONE_SIZE = 2**0.5  # from the smallest to the largest of a group
 
@@ -136,13 +138,16 @@ class PrefillTimes:
         """The times of the largest prefills of which 19 of 20 take at most ``ms``.
 
         These are of ``line.tokens(ms / late)`` tokens; negative: not even the smallest are that quick. None: fewer than
-        32 samples, all of much the same size, or time does not rise with tokens. Some tenths of a millisecond of work.
+        32 samples. Some tenths of a millisecond of work.
         """
         if len(self._samples) < self.ENOUGH:
             return None
         groups = _join_until_rising(self._groups())
+        # Three at least were so large. Groups that were joined have one usual time, up to their largest.
+        largest = max(self._by_size[-_GROUP_OF].tokens, groups[-1].tokens)
         if groups[-1].tokens < self.SPREAD * groups[0].tokens:
-            return None
+            usual_ms = groups[-1].ms
+            return LocalFit(Line(usual_ms / largest, 0.0), _late(each.ms / usual_ms for each in groups[-1].samples))
         usual = _UsualTimes(groups, self.SPREAD)
         slow = bisect_right(usual.times, ms / _STALLED)  # no p95 of a group below is more than twice the usual time
         high = 0.0
@@ -152,8 +157,6 @@ class PrefillTimes:
             return LocalFit(usual.below, usual.late(0))
         if slow == len(groups):
             late = usual.late(len(groups) - 1)
-            # Three at least were so large. Groups that were joined have one usual time, up to their largest.
-            largest = max(self._by_size[-_GROUP_OF].tokens, groups[-1].tokens)
             return LocalFit(usual.above, late, largest * max(self.SPREAD, ms / late / groups[-1].ms))
         low = usual.p95(slow - 1)
         share = (ms - low) / (high - low)
@@ -223,14 +226,12 @@ class _UsualTimes:
             first > 0 or last < len(self._groups)
         ):
             first, last = max(first - 1, 0), last + 1
-        ratios = sorted(ratio for near in range(first, min(last, len(self._groups))) for ratio in self._ratios_of(near))
-        return max(ratios[len(ratios) * 19 // 20], 1.0)
+        return _late(ratio for near in range(first, min(last, len(self._groups))) for ratio in self._ratios_of(near))
 
     def _ratios_of(self, number: int) -> list[float]:
-        """The times of a group, stalled ones left out, in times what is usual for so many tokens."""
+        """The times of a group in times what is usual for so many tokens."""
         if number not in self._ratios:
-            ratios = [ms / self.ms(tokens) for tokens, ms in self._groups[number].samples]
-            self._ratios[number] = sorted(ratio for ratio in ratios if ratio <= _STALLED)
+            self._ratios[number] = [ms / self.ms(tokens) for tokens, ms in self._groups[number].samples]
         return self._ratios[number]
 
     def _chord(self, low: int, high: int) -> Line:
@@ -240,6 +241,12 @@ class _UsualTimes:
 
 def _tokens(sample: Sample) -> int:
     return sample.tokens
+
+
+def _late(ratios: Iterable[float]) -> float:
+    """What 19 of 20 prefills take at most, in times what is usual: 1 or more. Stalled ones are left out."""
+    usable = sorted(ratio for ratio in ratios if ratio <= _STALLED)
+    return max(usable[len(usable) * 19 // 20], 1.0)
 
 
 def _group(samples: list[Sample]) -> _Group:

@@ -28,6 +28,8 @@ from radix_tlru.objective.threshold import Threshold
         ([(50, 20.9, 40), (200, 21, 40), (400, 21, 40)], 200.0, 400 * 200 / 21, Line(21 / 400, 0.0)),
         # In chunks of a busy server: the line from 32,768 to 8,192 tokens has 4,096 in 200 ms, and 2,731 in none.
         ([(8_192, 800, 40), (32_768, 4_400, 40)], 200.0, 2_048, Line(800 / 8_192, 0.0)),
+        # Where all are full chunks, all that is known is that.
+        ([(8_192, 800, 40)], 200.0, 2_048, Line(800 / 8_192, 0.0)),
         # The other way round there is a time without tokens: 8 ms + 0.1 ms a token.
         ([(1_000, 108, 40), (4_000, 408, 40)], 58.0, 500, Line(0.1, 8.0)),
     ],
