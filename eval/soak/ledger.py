@@ -49,6 +49,7 @@ class Ledger(OfflineCache):
         self.subscriber = Subscriber(self.prefixes)
         self._filled: dict[int, int] = {}  # page → the prefix that it was filled for
         self.holds: dict[int, int] = {}  # prefix → its page in the tree
+        self._histories: dict[int, int] = {}  # prefix in the tree → pages of the longest path through it so far
         self.sessions = OpenSessions()
 
     # ---- the dictionary ----
@@ -116,6 +117,17 @@ class Ledger(OfflineCache):
         assert len(self.holds) == len(pages), "a prefix is resident twice"
         for parent in map(self.prefixes.parents.__getitem__, self.holds):
             assert parent in self.holds or parent < len(NAMESPACES), "a prefix lost the one before it"
+        self._note_histories()
+
+    def _note_histories(self) -> None:
+        """Of what is gone the part that is left remembers how long it was; called before each insert, too."""
+        parents = self.prefixes.parents
+        self._histories = {prefix: self._histories.get(prefix, 0) for prefix in self.holds}
+        for end in self.holds:
+            prefix, pages = end, self.prefixes.pages[end]
+            while self._histories.get(prefix, pages) < pages:
+                self._histories[prefix] = pages
+                prefix = parents[prefix]
 
     @property
     def _locked(self) -> set[int]:
@@ -137,15 +149,19 @@ class Ledger(OfflineCache):
     def _audit_order(self) -> None:
         order, leaves = self.cache.tail.order, list(self.cache.tail.leaves())
         assert len(order) == len(leaves)
-        assert bool(leaves) == bool(self.cache.full_evictable_size())
+        pages, page = self.prefixes.pages, self.page_size
+        ends = self.holds.keys() - {self.prefixes.parents[prefix] for prefix in self.holds} - self._locked
+        known = sorted((pages[end] * page, self._histories[end] * page) for end in ends)
+        found = sorted((leaf.end, leaf.history) for leaf in leaves)
+        assert found == known, f"leaves end, and their paths have ended, at {found} and not at {known}"
         assert sum(leaf.end - leaf.start for leaf in leaves) <= self.cache.full_evictable_size()
         tel_safe = sum(map(order.tel_safe_tokens, leaves)) if order.policy.sees_threshold else None
         assert order.over_budget == tel_safe
         if self.shape.sessions:
             self._audit_sessions()
         for leaf in leaves:
-            assert leaf.start % self.page_size == leaf.end % self.page_size == 0
-            assert 0 <= leaf.start < leaf.end <= leaf.history
+            assert leaf.start % page == 0
+            assert 0 <= leaf.start < leaf.end
 
     def _audit_sessions(self) -> None:
         """Each leaf is in the right one of the two orders: referred to by a session, or not."""

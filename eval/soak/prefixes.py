@@ -62,6 +62,7 @@ class Prefixes:
         self._page_size, self._is_eagle = page_size, is_eagle
         self._numbers: dict[tuple[int, object], int] = {}
         self.parents = list(range(len(NAMESPACES)))  # an empty prefix is its own parent
+        self.pages = [0] * len(NAMESPACES)  # that a prefix has
         # Events have only the salt of a namespace: by prefix, the one that a subscriber takes it for.
         self.told = [NAMESPACES.index((None, cache_salt)) for _, cache_salt in NAMESPACES]
 
@@ -81,6 +82,7 @@ class Prefixes:
         number = self._numbers.setdefault((prefix, said), len(self.parents))
         if number == len(self.parents):
             self.parents.append(prefix)
+            self.pages.append(self.pages[prefix] + 1)
             told = self.told[prefix]
             self.told.append(number)
             if told != prefix:

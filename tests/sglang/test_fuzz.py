@@ -17,6 +17,8 @@ from eval.soak import steps
 from eval.soak.audit import AuditedCache
 from eval.soak.shape import Shape
 from eval.soak.steps import SHAPES, steps_of
+from radix_tlru.sglang.cache import python_core, python_nodes
+from radix_tlru.sglang.cache.node_table import NodeTable
 from radix_tlru.sglang.cache.python_core import PythonTailComponent
 from radix_tlru.sglang.cache.sessions import SessionOrder
 from radix_tlru.sglang.offline import Core
@@ -132,6 +134,38 @@ def test_the_audit_notices_a_leaf_on_the_wrong_side(
     audited = AuditedCache(Shape("python", 16, sessions=6))
     steps = steps_of(audited, seed=1, count=2_000)
     with pytest.raises(AssertionError):
+        take_all(steps)
+
+
+def not_handed_up(self: NodeTable, node_id: int, parent_id: int) -> int | None:
+    """The history of a leaf that is evicted is lost."""
+    self.history[self.rows[node_id]] = 0
+    return EVICT_LEAF(self, node_id, parent_id)
+
+
+def deeper(self: NodeTable, node_id: int, front_id: int, end: int) -> int:
+    """What stays of a leaf ends where the leaf did."""
+    return SPLIT_NODE(self, node_id, front_id, self.end[self.rows[node_id]])
+
+
+EVICT_LEAF, SPLIT_NODE = NodeTable.evict_leaf, NodeTable.split_node
+
+
+@pytest.mark.parametrize(
+    ("core", "where", "name", "wrong"),
+    [
+        ("rust", NodeTable, "evict_leaf", not_handed_up),
+        ("rust", NodeTable, "split_node", deeper),
+        ("python", python_core, "history_of", python_core.end_of),
+        ("python", python_core, "end_of", lambda node: python_nodes.end_of(node) + 1),
+    ],
+)
+def test_the_audit_notices_a_leaf_of_another_depth_or_history(
+    core: Core, where: Any, name: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(where, name, wrong)
+    steps = steps_of(AuditedCache(Shape(core, 16)), seed=1, count=500)
+    with pytest.raises(AssertionError, match="leaves end, and their paths have ended, at"):
         take_all(steps)
 
 
