@@ -8,6 +8,7 @@ shows by how much. Pools are full of earlier prompts.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,13 +16,25 @@ from dataclasses import dataclass, field
 import numpy as np
 import psutil
 
-from eval.cost.scheduler import AGAIN, NEXT_PROMPT, PACE, PAGE_SIZE, POOL, THRESHOLD, Figure, figure_table, filling
+from eval.cost.scheduler import (
+    AGAIN,
+    NEXT_PROMPT,
+    PACE,
+    PAGE_SIZE,
+    POOL,
+    THRESHOLD,
+    Figure,
+    check_pool,
+    figure_table,
+    filling,
+)
 from eval.live.replay.arms import Arm, base_flags, default_arms
 from eval.live.replay.hosts import server_of, together
 from eval.live.replay.load import load_from
 from eval.live.replay.play import Manner, ReplayError, Sent, Target, play, play_in_turn
 from eval.live.replay.probe import warm_up
 from eval.live.replay.schedule import Pace
+from eval.live.replay.turns import Load
 from eval.live.server import Server, live_members
 from eval.terminal import Progress, show
 from eval.traces import open_trace
@@ -29,10 +42,9 @@ from eval.traces import open_trace
 UNMEASURED = 1 / 4
 """The first of a repeat's requests, a share of them, after which learning is under way."""
 
-TRACE = (
-    "chat-mix:conversations=150,arrival_span_s=200,first_prompt_median=200,first_prompt_range=50/800,"
-    "next_prompt_range=20/150"
-)
+TRACE = "chat-mix:first_prompt_median=200,first_prompt_range=50/800,next_prompt_range=20/150"
+CONVERSATIONS, SPAN_S = 150, 200
+"""For up to 400 requests; of so many conversations 450 and more come."""
 
 AT_ONCE = Manner(Pace("ordered", speed=1e6, users=1))
 """Each request when the one before was answered."""
@@ -83,9 +95,11 @@ def run(args: argparse.Namespace) -> None:
     """Ask all servers, and print the table.
 
     Raises:
+        ValueError: the pool is out of range.
         ServerError: a server does not start.
         ReplayError: a request failed.
     """
+    check_pool(args.pool)
     found: list[Noticed] = []
     for repeat in range(args.repeats):
         found += noticed(repeat, args.requests, args.answers, args.pool)
@@ -93,6 +107,18 @@ def run(args: argparse.Namespace) -> None:
     answers = f"answers of {args.answers.replace('/', ' to ')} tokens"
     show(figure_table(f"One user, {args.pool:,} tokens, {measured} requests a repeat, {answers}", found, FIGURES))
     show(f"Means, repeats: {args.repeats}; ratios to stock lru: geometric means ± 95 % intervals. Metrics are on.\n")
+
+
+def asked(repeat: int, requests: int, answers: str) -> Load:
+    """So many requests, other ones in each repeat.
+
+    Raises:
+        TraceError: ``answers`` is no range of lengths.
+    """
+    times = math.ceil(requests / 400)
+    size = f"conversations={times * CONVERSATIONS},arrival_span_s={times * SPAN_S}"
+    trace = open_trace(f"{TRACE},{size},answer_range={answers},seed={repeat}")
+    return load_from(trace.requests[:requests], seed=2 + repeat)
 
 
 def noticed(repeat: int, requests: int, answers: str, pool: int = POOL) -> list[Noticed]:
@@ -105,7 +131,7 @@ def noticed(repeat: int, requests: int, answers: str, pool: int = POOL) -> list[
         ServerError, ReplayError: as of :func:`run`.
         TraceError: ``answers`` is no range of lengths.
     """
-    load = load_from(open_trace(f"{TRACE},answer_range={answers},seed={repeat}").requests[:requests], seed=2 + repeat)
+    load = asked(repeat, requests, answers)
     unmeasured = int(UNMEASURED * load.requests)
     lru, stock_tlru, _ = default_arms(THRESHOLD, NEXT_PROMPT)
     arms = [lru, stock_tlru, Arm("etlru", ("--radix-eviction", "etlru")), Arm(AGAIN, lru.flags)]

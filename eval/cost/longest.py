@@ -46,7 +46,9 @@ TRACE = (
 """10,045 requests."""
 
 PAGE_SIZE, LEAF_TOKENS = 16, 256
-MOST_LEAVES = 200_000
+LEAST_LEAVES, MOST_LEAVES = 10, 200_000
+"""With fewer there is no room for the longest context of the trace."""
+
 SERVED_BEFORE = 10_000
 """Conversations of one turn before the trace, at most; the other leaves are of no turn that anybody saw."""
 
@@ -90,13 +92,15 @@ CALLS = {
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print a table for each number of leaves up to 200,000."""
+    """Print a table for each number of leaves from 10 to 200,000, and a line for each other."""
     from sglang.srt.utils import set_prometheus_multiproc_dir
 
     set_prometheus_multiproc_dir()  # before metrics are imported, as a server does
     for leaves in args.leaves:
-        if leaves <= MOST_LEAVES:
+        if LEAST_LEAVES <= leaves <= MOST_LEAVES:
             show(longest(leaves, TRACE))
+        else:
+            show(f"--leaves {leaves}: the longest calls are timed from {LEAST_LEAVES} to {MOST_LEAVES} leaves on.\n")
 
 
 def longest(leaves: int, source: str) -> Table:

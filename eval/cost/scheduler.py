@@ -126,8 +126,7 @@ def run(args: argparse.Namespace) -> None:
         ReplayError: a request failed.
     """
     chunks, repeats, pool, aging = args.chunks, args.repeats, args.pool, args.aging
-    if pool < LEAST_POOL:
-        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, so that {USERS} users alone do not fill it")
+    check_pool(pool)
     load, fill = load_from(open_trace(TRACE).requests), filling(pool)
     loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
     compared = arms(chunks)
@@ -150,6 +149,16 @@ def run(args: argparse.Namespace) -> None:
             rows.write(json.dumps(asdict(found[-1])) + "\n")
     show(cost_table(found, pool))
     show(f"Means, repeats: {repeats}; ratios to stock lru: geometric means ± 95 % intervals. Rows are in {OUTPUT}.\n")
+
+
+def check_pool(pool: int) -> None:
+    """Refuse a pool that users fill alone, or that has no room for a prompt it is filled with.
+
+    Raises:
+        ValueError: names the flag.
+    """
+    if pool < LEAST_POOL:
+        raise ValueError(f"--pool {pool}: must be {LEAST_POOL} or more, so that {USERS} users alone do not fill it")
 
 
 def filling(pool: int) -> Load:

@@ -17,8 +17,8 @@ from eval.caches.simulator import simulate
 from eval.cost.command import SECTIONS, USED
 from eval.cost.decision import Clock, decisions
 from eval.cost.latency import FIGURES as FIGURES_NOTICED
-from eval.cost.latency import Noticed, noticed
-from eval.cost.longest import CALLS, longest
+from eval.cost.latency import Noticed, asked, noticed
+from eval.cost.longest import CALLS, LEAF_TOKENS, LEAST_LEAVES, longest
 from eval.cost.longest import CANDIDATES as CANDIDATES_OF_LONGEST
 from eval.cost.longest import TRACE as LONGEST_TRACE
 from eval.cost.scheduler import AGAIN, LEAST_POOL, POOL, Cost, arms, cost_table, filling, order, ratio
@@ -115,11 +115,32 @@ def test_an_interval_is_of_the_logarithms() -> None:
             ["--only", "scheduler", "--pool", "16k"],
             "--pool 16000: must be 16384 or more, so that 8 users alone do not fill it",
         ),
+        (
+            ["--only", "latency", "--pool", "1k"],
+            "--pool 1000: must be 16384 or more, so that 8 users alone do not fill it",
+        ),
     ],
 )
 def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *flags]) == 2
     assert capsys.readouterr().err == f"eval bench: {said}\n"
+
+
+def test_a_number_of_leaves_that_no_longest_call_is_timed_with_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--only", "longest", "--leaves", str(LEAST_LEAVES - 1), "1000000"]) == 0
+    few, many = filter(None, capsys.readouterr().out.splitlines())
+    assert few == "--leaves 9: the longest calls are timed from 10 to 200000 leaves on."
+    assert many.startswith("--leaves 1000000: ")
+
+
+def test_the_fewest_leaves_are_room_for_each_context_of_the_longest_calls() -> None:
+    longest_context = max(len(request.context) for request in open_trace(LONGEST_TRACE).requests)
+    assert longest_context < LEAST_LEAVES * LEAF_TOKENS
+
+
+@pytest.mark.parametrize("requests", [4, 400, 401, 2_000])
+def test_servers_that_are_asked_in_turn_are_asked_as_often_as_it_says(requests: int) -> None:
+    assert [asked(repeat, requests, "4/12").requests for repeat in range(3)] == [requests] * 3
 
 
 def test_each_section_names_the_flags_that_it_reads() -> None:

@@ -10,6 +10,16 @@ from eval.__main__ import main
 from eval.render import picture
 
 
+def test_it_shows_what_the_readme_says_of_it() -> None:
+    """Stock drops A, of 2,000 tokens, whole; 400 were missing, and our cache takes these off A."""
+    later = {"B": 1_500, "C": 900}
+    assert picture.kept_by_each_cache() == {
+        "stock lru": {"A": 0, **later},
+        "stock tlru": {"A": 0, **later},
+        picture.PLUGIN: {"A": 2_000 - 400, **later},
+    }
+
+
 @pytest.mark.parametrize(
     ("file", "reason"),
     [
