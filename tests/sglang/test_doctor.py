@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import itertools
 import os
@@ -14,12 +15,13 @@ from pathlib import Path
 import pytest
 import sglang
 
+import radix_tlru.sglang
 from radix_tlru.policy.order import Victim
 from radix_tlru.sglang.cache.component import TailComponent
 from radix_tlru.sglang.doctor import seams
 from radix_tlru.sglang.doctor.checks import Check, Section
 from radix_tlru.sglang.doctor.report import examine
-from radix_tlru.sglang.releases import SUPPORTED, release_of, rust_core_refusal, supported_range
+from radix_tlru.sglang.releases import ANSWERS_QUESTIONS, SUPPORTED, release_of, rust_core_refusal, supported_range
 from tests.helpers.paths import REPOSITORY
 
 
@@ -157,6 +159,18 @@ def test_each_seam_is_found(report: subprocess.CompletedProcess[str], seam: str)
     assert _line(report, f"ok {seam} ")
 
 
+def test_each_function_that_is_hooked_is_looked_for() -> None:
+    folder = Path(radix_tlru.sglang.__path__[0])
+    files = [file for file in sorted(folder.rglob("*.py")) if "\nHOOKED = " in file.read_text()]
+    names = [".".join(file.relative_to(folder.parents[1]).with_suffix("").parts) for file in files]
+    hooked = [importlib.import_module(name).HOOKED for name in names]
+    targets = {target for one in hooked for target in ([one] if isinstance(one, str) else one)}
+    assert len(targets) > 15
+    looked_for = {path.replace(":", ".") for path, _ in seams.SEAMS}
+    only_explained = {target for target in targets if target.startswith(ANSWERS_QUESTIONS)}
+    assert targets - only_explained <= looked_for
+
+
 def test_it_evicts_a_tail_and_says_so(report: subprocess.CompletedProcess[str]) -> None:
     assert _line(report, "ok a tail is evicted") == "ok a tail is evicted 44 tokens of 200, and 156 stay"
 
@@ -217,6 +231,13 @@ def test_a_server_would_start_with_our_flag_and_refuse_a_second_policy(
     assert _line(report, "ok --radix-eviction tlru --enable-session-radix-cache would")
     for other in ("--radix-cache-backend x", "--disable-radix-cache"):
         assert _line(report, f"no --radix-eviction tlru {other} ")
+
+
+def test_an_import_that_takes_its_process_down_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("import os, sys\nsys.stderr.write('Illegal instruction')\nos._exit(3)\n")
+    report = _doctor("-P", PYTHONPATH=f"{tmp_path}{os.pathsep}{REPOSITORY}")
+    assert report.returncode == 1
+    assert _line(report, "FAIL import") == "FAIL import ended with status 3: Illegal instruction"
 
 
 def test_without_sglang_it_says_what_to_install() -> None:
