@@ -81,4 +81,6 @@ def answering(
         try:
             yield f"http{'s' if certificate is not None else ''}://127.0.0.1:{server.server_port}"
         finally:
+            if begins is not None:
+                begins.set()  # a test that fails before it would wait for ever
             server.shutdown()

@@ -259,6 +259,7 @@ class TieredDriver(Driver):
                 over_budget += max(leaf.end - keep_within_budget(*budget), 0)
             assert (len(order), order.over_budget) == (len(nodes), over_budget)
         for node, path, _, _ in self.held():
+            assert tail.leaf(node).end == len(path)
             while (node := node.parent) is not None:
                 assert node not in device_leaves or tail.leaf(node).history >= len(path)
 
