@@ -188,9 +188,15 @@ class Check:
 
 
 def summary(printed: str) -> str:
-    """pytest's own last word, "4 passed in 2.1s"; other things may be printed after it."""
+    """pytest's own last word, "4 passed in 2.1s"; other things may be printed after it.
+
+    Raises:
+        AssertionError: no test passed, as where all of them were skipped.
+    """
     lines = [line.strip("= ") for line in printed.splitlines()]
-    return next((line for line in reversed(lines) if re.search(r"\d+ (passed|skipped|failed)", line)), "no summary")
+    last = next((line for line in reversed(lines) if re.search(r"\d+ (passed|skipped|failed)", line)), "no summary")
+    assert re.search(r"\d+ passed", last), f"no test passed: {last}"
+    return last
 
 
 def _make_folder(folder: Path, chosen: Sequence[Series]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from sglang.test.ci.ci_register import collect_tests
 
-from patches.check.__main__ import main
+from patches.check.__main__ import main, summary
 from patches.check.series import PATCHES, Series, SeriesError, all_series
 from patches.check.tree import CommandError, Tree
 from radix_tlru.sglang.releases import release_of, sglang_version
@@ -144,6 +144,13 @@ def test_a_folder_that_cannot_be_kept_is_refused_before_anything_is_checked(
         assert main(["--keep", str(tmp_path / folder)]) == 2
         assert capsys.readouterr().err == f"patches-check: --keep {tmp_path / folder}: {why}\n"
     assert [entry.name for entry in (tmp_path / "kept").iterdir()] == [last]
+
+
+def test_tests_that_were_all_skipped_are_no_success() -> None:
+    assert summary("..s\n=== 2 passed, 1 skipped in 2.1s ===\nbye\n") == "2 passed, 1 skipped in 2.1s"
+    for printed in ("=== 3 skipped in 0.1s ===\n", "bye\n"):
+        with pytest.raises(AssertionError, match="no test passed"):
+            summary(printed)
 
 
 def test_the_checker_runs_as_a_module() -> None:
