@@ -186,6 +186,15 @@ def test_other_page_sizes_are_in_the_table_and_said_not_to_be_in_the_figures(tmp
     assert "1,234" in page(tmp_path)
 
 
+def test_of_several_traces_in_a_folder_of_compare_one_is_shown_and_each_can_be_chosen(tmp_path: Path) -> None:
+    written(tmp_path, cell("lru", 1000), cell("tlru", 900), cell("lru", 1234, trace="other", requests=20))
+    assert main(["report", str(tmp_path)]) == 0
+    assert "not in the figures: other, page size 16. Choose with --trace." in page(tmp_path)
+    assert "10 requests · 3 cells<br>Cards and figures: t, page size 16, " in page(tmp_path)
+    assert main(["report", str(tmp_path), "--trace", "other"]) == 0
+    assert "20 requests · 3 cells<br>Cards and figures: other, page size 16, " in page(tmp_path)
+
+
 def test_each_group_that_is_not_in_the_figures_can_be_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

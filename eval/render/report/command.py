@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity", type=tokens, metavar="TOKENS", help=middle)
     parser.add_argument("--threshold", type=tokens, metavar="TOKENS", help=f"{THRESHOLD_HELP} {middle}")
     most = "of the figures (default: that of most cells)"
+    parser.add_argument("--trace", metavar="NAME", help=f"in a folder of `compare`: {most}")
     parser.add_argument("--page-size", type=whole(1), metavar="N", help=most)
     parser.add_argument("--replicas", type=whole(1), metavar="N", help=most)
     parser.add_argument("--routing", metavar="R", help=most)

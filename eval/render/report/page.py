@@ -8,7 +8,7 @@ from html import escape
 from eval.render import html
 from eval.render.looks import compact
 from eval.render.report.gallery import Picture
-from eval.render.report.scene import CHOICES, Scene
+from eval.render.report.scene import CHOICES, Group, Scene
 from eval.render.report.tables import all_cells, arms_by_cell, cards
 
 _HOW_TO_READ = """
@@ -34,7 +34,7 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
     Args:
         commands: that made the folder and the report, a line each.
     """
-    requests = max(row.outcome.requests for row in scene.rows)
+    requests = max(row.outcome.requests for row in scene.rows if Group.of(row.cell) == scene.group)
     cells = sum(row.asked_for for row in scene.rows)
     chosen = f"capacity {compact(scene.capacity)} tokens, ξ {compact(scene.threshold)} tokens"
     if scene.latency is not None:

@@ -57,7 +57,7 @@ class Arm(NamedTuple):
     run: str  # the flags to run where none is there
 
 
-CHOICES = ("page_size", "replicas", "routing", "optional_caching")
+CHOICES = ("trace", "page_size", "replicas", "routing", "optional_caching")
 """What a group is chosen by, each with a flag of its name."""
 
 CANDIDATES = ("tlru", "real-tlru", "etlru", "real-etlru")
