@@ -232,6 +232,21 @@ def test_a_server_that_refuses_a_request_is_not_asked_whether_it_runs() -> None:
     assert [one.result.error for one in asked_after] == ["aborted: fourteen"]
 
 
+def test_a_server_that_refuses_many_requests_in_a_row_was_reached() -> None:
+    load = Load(tuple(conversation(n, 0.0, (14, 0.0)) for n in range(7)))
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace("ordered", users=1))
+    assert [one.result.error for one in sent] == ["aborted: fourteen"] * 7
+
+
+def test_where_no_server_is_reached_the_replay_ends_after_five_requests() -> None:
+    load = Load(tuple(conversation(n, 0.0, (10, 0.0)) for n in range(7)))
+    with stand_in(SCRIPTED) as server:
+        url = server.base_url
+    with pytest.raises(ReplayError, match="5 requests in a row reached no server; the last: ClientConnectorError"):
+        play(url, load, Pace("ordered", users=1))
+
+
 def test_lengths_are_measured_from_the_shortest_up_to_one_that_is_refused() -> None:
     with stand_in(SCRIPTED) as server:
         with contextlib.suppress(TimingError):  # all of them take as long there

@@ -44,6 +44,7 @@ class RequestResult:
     output_text: str = ""
     retries: int = 0
     error: str | None = None
+    is_answered: bool = True  # by a server, if only with an error
 
     @property
     def tokens_per_s(self) -> float:
@@ -131,7 +132,7 @@ async def _once(
     session: aiohttp.ClientSession, base_url: str, request: Request, sent: float
 ) -> tuple[RequestResult, bool]:
     progress = _Progress()
-    error, again = None, False
+    error, again, is_answered = None, False, True
     try:
         if request.messages:
             await _chat(session, base_url, request, sent, progress)
@@ -143,6 +144,7 @@ async def _once(
         error = f"{type(failure).__name__}: {failure}".rstrip(": ")
         error = error.removeprefix("_RefusedError: ").removeprefix("_TryAgainError: ")
         lost = isinstance(failure, aiohttp.ClientConnectionError) and not isinstance(failure, TimeoutError)
+        is_answered = bool(progress.arrivals) or isinstance(failure, _RefusedError)
         again = not progress.arrivals and (lost or isinstance(failure, _TryAgainError))
     known = len(request.input_ids) if progress.prompt_tokens is None else progress.prompt_tokens
     return (
@@ -158,6 +160,7 @@ async def _once(
             output_ids=progress.ids,
             output_text=progress.text,
             error=error,
+            is_answered=is_answered,
         ),
         again,
     )

@@ -158,7 +158,7 @@ class _Player:
         place, sent_s, busy_s = self._next_place(), self._place.clock.now(), self._place.busy_s
         result = await send(self._connection, self._target.base_url, request, self._manner.retries)
         self._prompts.take(one, result)
-        if _reached_nobody(result):
+        if not result.is_answered:
             await asyncio.sleep(_LAST_BREATH_S)
         self._report(Sent(place, sent_s, result, conversation.session_index, busy_s))
         closes = conversation.turns[one.turn].closes and conversation.index == conversation.session_index
@@ -185,17 +185,12 @@ class _Player:
         if result.error is None or result.error == NOT_SENT:
             self._unreached = 0 if result.error is None else self._unreached
             return
-        self._unreached = self._unreached + 1 if _reached_nobody(result) else 0
+        self._unreached = 0 if result.is_answered else self._unreached + 1
         # Who answers by HTTP runs. To ask a server at a URL takes time, in which no answer of another request is seen.
         if not result.error.startswith("HTTP ") and not self._target.alive():
             raise ReplayError(f"the server ended while it served: {result.error}")
         if self._unreached >= _GONE_AFTER:
             raise ReplayError(f"{self._unreached} requests in a row reached no server; the last: {result.error}")
-
-
-def _reached_nobody(result: RequestResult) -> bool:
-    """Whether a request was sent and no server answered it."""
-    return result.error not in (None, NOT_SENT) and result.ttft_ms is None and not result.error.startswith("HTTP ")
 
 
 def _first(group: BaseExceptionGroup[Exception]) -> Exception:
