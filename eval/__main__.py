@@ -76,8 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eval: {error}", file=sys.stderr)
         return 2
     command = COMMANDS[chosen.command]
-    module: CommandModule = importlib.import_module(f"eval.{command.module}")
-    return execute(chosen.command, module, chosen.arguments, command.text)
+    try:
+        module: CommandModule = importlib.import_module(f"eval.{command.module}")
+        return execute(chosen.command, module, chosen.arguments, command.text)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in ("eval", "radix_tlru"):
+            raise
+        where = "`make setup` installs it into .venv: then .venv/bin/python -m eval"
+        print(f"eval {chosen.command}: needs {error.name}: {where}", file=sys.stderr)
+        return 2
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> None:

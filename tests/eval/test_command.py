@@ -43,6 +43,15 @@ def test_all_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(f"\n  {name} " in shown for name in COMMANDS)
 
 
+def test_a_python_without_the_packages_is_told_how_to_get_them() -> None:
+    checkout = Path(eval.__file__).parents[1]
+    command = [sys.executable, "-S", "-m", "eval", "trace", "figure1"]
+    ended = subprocess.run(command, cwd=checkout, capture_output=True, text=True)
+    line = r"eval trace: needs \w+: `make setup` installs it into \.venv: then \.venv/bin/python -m eval\n"
+    assert re.fullmatch(line, ended.stderr)
+    assert ended.returncode == 2
+
+
 def test_the_readme_has_every_command() -> None:
     readme = (Path(eval.__file__).parent / "README.md").read_text()
     assert [name for name in COMMANDS if not re.search(rf"[|,] `{name}[ `]", readme)] == []
