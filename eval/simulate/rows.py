@@ -97,7 +97,8 @@ def check_same_trace(folder: Path, trace: Trace) -> None:
     except (ValueError, TypeError, KeyError):
         raise ValueError(f"{path}: does not say which trace it is of; give another folder") from None
     if known != facts:
-        raise ValueError(f"--out {folder}: holds results of {name} as it was then; give another folder")
+        other = "as it was then" if name == trace.name else f"and not of {trace.name}"
+        raise ValueError(f"--out {folder}: holds results of {name} {other}; give another folder")
 
 
 def digest_of(trace: Trace) -> str:

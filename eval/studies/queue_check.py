@@ -45,7 +45,10 @@ def run(args: argparse.Namespace) -> int:
         FolderError: a folder holds no finished run, or none that times can be learned from.
     """
     calibrated = _parts(Folder(args.calibrate))
-    engine = engine_of([row for rows in calibrated.values() for row in rows], args.chunk)
+    try:
+        engine = engine_of([row for rows in calibrated.values() for row in rows], args.chunk)
+    except FolderError as error:
+        raise FolderError(f"--calibrate {args.calibrate}: {error}; give a run in which requests seldom wait") from None
     show(_table([Folder(path) for path in args.folders], engine))
     return 0
 
@@ -58,12 +61,14 @@ def engine_of(rows: Sequence[Row], chunk: int) -> Engine:
     that waited do not matter.
 
     Raises:
-        FolderError: neither rises, or no answer has two tokens.
+        FolderError: TTFT does not rise with uncached tokens, or no answer has two tokens.
     """
     line = fitted_line([Point(row.uncached_tokens, row.ttft_ms) for row in rows if row.ttft_ms is not None])
     decoded = [row for row in rows if row.itl_ms]
-    if line is None or not decoded:
-        raise FolderError("--calibrate: must hold requests of several lengths whose answers have two tokens or more")
+    if line is None:
+        raise FolderError("TTFT does not rise with uncached tokens")
+    if not decoded:
+        raise FolderError("no answer has two tokens or more")
     medians = np.array([np.median(row.itl_ms) for row in decoded])
     others = _others(decoded)
     step = np.median(medians)

@@ -130,4 +130,13 @@ def test_folders_that_say_nothing_are_named(tmp_path: Path, capsys: pytest.Captu
     assert f"{tmp_path}: no part of a run was played to its end" in capsys.readouterr().err
     played(folder, "stock lru", 0, [row(0, 0, 0, 100, 0), row(1, 0, 0, 100, 0)])
     assert main(["queue-check", str(tmp_path), "--calibrate", str(tmp_path)]) == 2
-    assert "--calibrate: must hold requests of several lengths" in capsys.readouterr().err
+    assert f"--calibrate {tmp_path}: TTFT does not rise with uncached tokens; " in capsys.readouterr().err
+
+
+def test_a_run_whose_answers_have_one_token_tells_no_decoding_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [msgspec.structs.replace(one, output_tokens=1, itl_ms=()) for one in rows_of(ENGINE, 0.2)]
+    played(Folder(tmp_path, ONE), "stock lru", 0, rows)
+    assert main(["queue-check", str(tmp_path), "--calibrate", str(tmp_path)]) == 2
+    assert f"--calibrate {tmp_path}: no answer has two tokens or more; " in capsys.readouterr().err

@@ -270,7 +270,11 @@ def test_results_of_another_trace_are_not_mixed_in(
 ) -> None:
     assert simulate(trace, tmp_path, "--policy", "lru") == 0
     assert simulate(trace, tmp_path, "--policy", "lru", "--limit", "100") == 2
-    assert "holds results of small" in capsys.readouterr().err
+    assert "holds results of small as it was then; give" in capsys.readouterr().err
+    other = trace.with_name("other.jsonl")
+    other.write_bytes(trace.read_bytes())
+    assert simulate(other, tmp_path, "--policy", "lru") == 2
+    assert "holds results of small and not of other; give" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"trace": "sm'])
