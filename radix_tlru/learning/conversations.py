@@ -65,6 +65,8 @@ class Conversations:
         conversation = self._next_record(turn, before, found.prompt_len)
         if before is None:
             self._begin(turn, context, conversation, found.prefixes)
+        elif before.superseded:  # others left its path: it shares more with them than its first turn did
+            self._share(conversation, self._known.prefixes_on_path(turn, context))
         conversation.features = features_of(conversation)
         self._prefixes.count_uses(conversation)
         self._users.count_use(context, conversation)
@@ -159,13 +161,17 @@ class Conversations:
                     prefix.last_user, prefix.last_use = left.number, left.stamp
                 if not prefixes or prefixes[0] is not prefix:
                     prefixes.insert(0, prefix)
+        self._share(conversation, prefixes)
+        if left is not None and prefixes and not prefixes[0].is_common:
+            conversation.family = left.family
+        conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
+
+    def _share(self, conversation: Conversation, prefixes: Sequence[SharedPrefix]) -> None:
+        """It begins with these, the longest first, and with those that it was known to begin with."""
         for longer, shorter in pairwise(prefixes):
             longer.above = shorter
-        if prefixes:
+        if prefixes and (conversation.prefix is None or prefixes[0].depth > conversation.prefix.depth):
             conversation.prefix = prefixes[0]
-            if left is not None and not prefixes[0].is_common:
-                conversation.family = left.family
-        conversation.new_len = turn.prompt_len - min(conversation.common, turn.prompt_len)
 
     def _supersede(self, conversation: Conversation, left: Conversation | None, shared: int) -> None:
         """A first turn leaves the path of a conversation after ``shared`` tokens, or begins anew in its session."""

@@ -61,6 +61,11 @@ class KnownConversations:
                 prefixes.append(prefix)
         return Found(prefixes=prefixes)
 
+    def prefixes_on_path(self, turn: Turn, context: HashedContext) -> list[SharedPrefix]:
+        """The shared prefixes that a turn begins with, the longest first, whatever it continues."""
+        found = [self.index.prefixes.get(checkpoint) for checkpoint in self.index.on_path(context)]
+        return [prefix for prefix in found if prefix is not None and prefix.depth <= turn.context_len]
+
     def with_prompt_of(self, turn: Turn, context: HashedContext) -> Conversation | None:
         """The conversation whose prompt a turn goes on with; it stays known."""
         for checkpoint in self.index.on_path(context):

@@ -42,6 +42,26 @@ def test_a_conversation_that_forks_within_a_shared_prefix_leaves_it_to_the_other
     assert resident == [4 * 1_024, 4 * 1_200, 4 * (1_024 + 176 + 176), 4 * (1_024 + 176)]
 
 
+def test_who_returns_finds_what_a_shadow_holds_for_one_that_left_its_path() -> None:
+    """Its own 600 tokens had to go for 800 others. The 1,024 that it shares are held, as the other is still there."""
+    shadow, conversations, words = ShadowCache(LRU, 2_000, 1), new_conversations(), Words()
+    shared, own, branch = words.fresh(1_024), words.fresh(600), words.fresh(76)
+    found = []
+    for at, prompt in enumerate(
+        [
+            shared + own,
+            shared + branch,
+            shared + branch + words.fresh(100),
+            words.fresh(800),
+            shared + own + words.fresh(50),
+        ]
+    ):
+        served = told(float(at), prompt)
+        found.append(shadow.serve(conversations.record_turn(served, is_leaf=True), served))
+        assert shadow._resident == held(shadow)
+    assert found == [0, 1_024, 1_100, 0, 1_024]
+
+
 def test_a_long_context_gets_its_room_in_steps_of_eight_leaves() -> None:
     """Of 1,000 leaves of 64 tokens 500 have to go for a context of 32,000, before which as many tokens were served."""
     shadow, conversations, words = ShadowCache(LRU, 64_000, 1), new_conversations(), Words()
