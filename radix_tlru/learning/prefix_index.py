@@ -17,12 +17,13 @@ from typing import Generic, Protocol, TypeVar
 
 from radix_tlru.policy.sharded_dict import SHARDS, ShardedDict
 
-__all__ = ["STEPS", "Fingerprint", "HashedContext", "PrefixIndex", "depth_of", "hash_at"]
+__all__ = ["DEPTH_BITS", "STEPS", "Fingerprint", "HashedContext", "PrefixIndex", "depth_of", "hash_at"]
 
 STEPS = tuple(round(16 * 2 ** (half / 2)) for half in range(36))
 """Steps between checkpoints, in tokens: two to a doubling."""
 
-_DEPTH_BITS = 32
+DEPTH_BITS = 32
+"""Of a key: a hash, and below it the depth in tokens."""
 
 _MOST_HASHED = 256
 """Steps that are hashed to look up a context, at most; those from its beginning are not counted. Beyond that, nothing
@@ -36,12 +37,12 @@ V = TypeVar("V")
 
 def depth_of(key: int) -> int:
     """The depth of a checkpoint, tokens."""
-    return key & (1 << _DEPTH_BITS) - 1
+    return key & (1 << DEPTH_BITS) - 1
 
 
 def hash_at(key: int) -> int:
     """The hash of all tokens down to a checkpoint."""
-    return key >> _DEPTH_BITS
+    return key >> DEPTH_BITS
 
 
 class Fingerprint(Protocol):
@@ -84,7 +85,7 @@ class HashedContext:
             step = bisect_right(STEPS, end - depth) - 1
             number = self.hash_to(depth, step, number)
             depth += STEPS[step]
-            path.append(number << _DEPTH_BITS | depth)
+            path.append(number << DEPTH_BITS | depth)
         return path
 
 
@@ -143,7 +144,7 @@ class PrefixIndex(Generic[C, P]):
             if context.hashes_left <= 0:
                 return
             depth, number = start + STEPS[step], context.hash_to(start, step, above)
-            key = number << _DEPTH_BITS | depth
+            key = number << DEPTH_BITS | depth
             leading = self._leading.shards[key % SHARDS].get(key)
             if leading is not None:
                 is_last = self.is_last(key)

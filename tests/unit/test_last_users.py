@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 
@@ -11,7 +13,9 @@ from radix_tlru.learning.prefix_index import STEPS
 from radix_tlru.policy.sharded_dict import SHARDS
 from tests.helpers.turns import branches, conversation, grown, hashed
 
-DEPTHS = [step for step in STEPS if step >= 256]  # 256, 362, 512, 724, 1,024, …
+DEPTHS = [  # 256, 282, 309, 335, 362, 399, …
+    step + (following - step) * part // 4 for step, following in pairwise(STEPS) if step >= 256 for part in range(4)
+]
 
 
 @given(branches)
@@ -40,9 +44,9 @@ def test_less_than_256_tokens_in_common_are_none() -> None:
 
 
 def test_the_longest_unused_depths_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 2 * SHARDS
+    most = 8 * SHARDS
     monkeypatch.setattr(last_users, "_MOST_REMEMBERED", most)
-    users, first = LastUsers(), list(range(1_024))  # which has five depths
+    users, first = LastUsers(), list(range(1_024))  # which has 17 depths
     for name in range(300):
         users.count_use(hashed(first), conversation(number=1))
         users.count_use(hashed([10_000 * (name + 1) + token for token in range(362)]), conversation(number=2 + name))

@@ -167,7 +167,7 @@ def test_what_only_branches_share_counts_for_as_many_as_a_line_until_it_is_commo
         shadow.serve(conversations.record_turn(served, is_leaf=True), served)
         assert shadow._resident == held(shadow)
         resident.append(shadow._resident)
-    shared = 1_448  # of 2,000 tokens, as they are found by hashes at few depths
+    shared = 1_898  # of 2,000 tokens, as they are found by hashes at some depths
     assert resident[:2] == [4 * 2_500, 4 * (shared + 2 * (2_500 - shared))]
     assert resident[-1] == shared + 4 * 10 * (2_500 - shared)
 
@@ -251,8 +251,8 @@ def test_what_is_shared_is_held_in_whole_pages() -> None:
     for at in range(2):
         served = told(float(at), [*path, *words.fresh(400)])
         found.append(shadow.serve(conversations.record_turn(served, is_leaf=True), served))
-    assert found == [0, 1_440], "1,448 tokens are known to be shared, half a page more than 90"
-    assert shadow._resident == held(shadow) == 1_440 + 2 * 960
+    assert found == [0, 1_888], "1,898 tokens are known to be shared, more than half a page beyond 118"
+    assert shadow._resident == held(shadow) == 1_888 + 2 * 512
 
 
 def test_a_shared_prefix_is_worth_the_longest_history_behind_it() -> None:
@@ -262,9 +262,9 @@ def test_a_shared_prefix_is_worth_the_longest_history_behind_it() -> None:
         served = told(float(at), [*path, *words.fresh(own)])
         shadow.serve(conversations.record_turn(served, is_leaf=True), served)
     for number in (1, 2):
-        shadow._evict(shadow._ids[number], 1_448)
+        shadow._evict(shadow._ids[number], 1_898)
     (leaf,) = shadow._leaves.values()
-    assert (leaf.start, leaf.end, leaf.history) == (0, 1_448, 2_900)
+    assert (leaf.start, leaf.end, leaf.history) == (0, 1_898, 2_900)
     (shared,) = shadow._childless
     shadow._evict(shared, 1_000)
     (leaf,) = shadow._leaves.values()
