@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eval.live.replay.client import RequestResult
-from eval.live.replay.load import first_conversations, load_from
+from eval.live.replay.load import first_conversations, gathered, load_from
 from eval.live.replay.prompts import Prompts
 from eval.live.replay.shrink import shrunk
 from eval.live.replay.turns import Conversation, Load, Segment, Turn, TurnId
@@ -162,6 +162,19 @@ def test_the_first_conversations_have_their_subagents_with_them(count: int, kept
 def test_the_first_conversations_of_a_trace_without_names_are_those_that_blocks_tell() -> None:
     requests = [block_request(0.0, [1], 512), block_request(1.0, [7], 600), block_request(2.0, [1, 2], 1024)]
     assert first_conversations(requests, 1) == [requests[0], requests[2]]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sessions_that_are_moved_closer_together_stay_those_that_blocks_told_before(seed: int) -> None:
+    requests = [
+        block_request(0.0, [1, 2], 1024),
+        block_request(60.0, [1, 2, 3], 1536),  # goes on with the first
+        block_request(61.0, [1, 2, 9], 1536),  # a conversation of its own, which may be moved between these two
+    ]
+    load = load_from(gathered(requests, 300.0, seed))
+    told = [[[segment.unit for segment in turn.segments] for turn in each.turns] for each in load.conversations]
+    assert sorted(told) == [[[1, 2], [1, 2, 3]], [[1, 2, 9]]]
+    assert all(turn.whole for each in load.conversations for turn in each.turns)
 
 
 @pytest.mark.parametrize("by", [1, 16, 200])

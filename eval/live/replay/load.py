@@ -34,7 +34,7 @@ def load_from(requests: Sequence[Request], seed: int = 0, vocabulary: int = 256)
         Conversation(
             index,
             requests[chain[0]].arrival_s - requests[0].arrival_s,
-            tuple(_turns(index, chain, requests, waits, ids)),
+            tuple(_turns(index, chain, named, waits, ids)),
             firsts.setdefault(sessions[name], index),
             requests[chain[0]].session is not None,
         )
@@ -64,7 +64,8 @@ def gathered(requests: Sequence[Request], within_s: float, seed: int) -> list[Re
         session = sessions[known.conversation or ""]
         if session not in shifts:
             shifts[session] = rng.uniform(0.0, within_s) - request.arrival_s
-        moved.append(replace(request, arrival_s=request.arrival_s + shifts[session]))
+        # With its name: in another order blocks might tell of other conversations.
+        moved.append(replace(known, arrival_s=request.arrival_s + shifts[session]))
     return sorted(moved, key=lambda each: each.arrival_s)
 
 
@@ -78,7 +79,8 @@ def _turns(
 ) -> Iterable[Turn]:
     before: Request | None = None
     asked = [requests[number] for number in chain]
-    whole = asked[0].conversation is None or not all(after.continues(last) for last, after in pairwise(asked))
+    by_blocks = isinstance(asked[0].conversation, _ByBlocks)
+    whole = by_blocks or not all(after.continues(last) for last, after in pairwise(asked))
     for turn, (number, request) in enumerate(zip(chain, asked, strict=True)):
         start = waits[number]
         waits_for = {ids[each] for each in ([] if start.after is None else [start.after, *start.also])}
@@ -131,13 +133,17 @@ def _sessions(named: Sequence[Request]) -> dict[str, str]:
     return found
 
 
+class _ByBlocks(str):
+    """The name of a conversation that the trace does not name."""
+
+
 def _named(requests: Sequence[Request]) -> list[Request]:
     """Each request with the name of its conversation.
 
     Where the trace does not name it, a request continues the longest earlier one whose whole blocks are its own first
     blocks, unless another request has continued that one already.
     """
-    tails: dict[int, str] = {}  # conversations that were not continued yet, by their last block
+    tails: dict[int, _ByBlocks] = {}  # conversations that were not continued yet, by their last block
     named: list[Request] = []
     for number, request in enumerate(requests):
         if request.conversation is not None:
@@ -145,7 +151,7 @@ def _named(requests: Sequence[Request]) -> list[Request]:
             continue
         blocks = request.prompt.ids
         parent = next((block for block in reversed(blocks) if block in tails), None)
-        name = tails.pop(parent) if parent is not None else f"#{number}"
+        name = tails.pop(parent) if parent is not None else _ByBlocks(f"#{number}")
         named.append(replace(request, conversation=name))
         if blocks:
             tails[blocks[-1]] = name
