@@ -62,6 +62,18 @@ def test_the_threshold_is_that_of_one_rank_and_the_pool_that_of_each_replica(
     assert (found.threshold, found.replicas, found.pool) == (THRESHOLD, replicas, POOL * replicas)
 
 
+def test_flags_of_all_servers_are_those_of_each_that_is_started() -> None:
+    common = ["--tlru-next-prompt-estimate", "130", "--tlru-trim-chunk", "32", "--tlru-median-weight", "0.5"]
+
+    def told(arm: Arm) -> tuple[object, ...]:
+        found = facts(FakeHost({}), arm, common)
+        return found.next_prompt_estimate, found.learns, found.trim_chunk, found.median_weight
+
+    assert told(Arm("ours")) == (130, False, 32, 0.5)
+    assert told(Arm("ours", ("--tlru-trim-chunk", "64"))) == (130, False, 64, 0.5)
+    assert told(Arm("elsewhere", url="http://fake")) == (None, False, None, 0.0)
+
+
 def test_a_server_without_metrics_has_a_pool_and_no_threshold() -> None:
     host = FakeHost({})
     host.metrics = {}

@@ -47,8 +47,11 @@ class Facts:
     sessions: bool = False  # conversations are sessions
 
 
-def facts(host: RunningServer, arm: Arm) -> Facts:
+def facts(host: RunningServer, arm: Arm, common: Sequence[str] = ()) -> Facts:
     """What the server says of itself.
+
+    Args:
+        common: flags that all servers have which are started.
 
     Raises:
         ServerError: it does not answer, or does not say how large its pool is.
@@ -69,13 +72,14 @@ def facts(host: RunningServer, arm: Arm) -> Facts:
     has_plugin = _THRESHOLD in metrics or info.get("radix_cache_backend") == PLUGIN
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     compared: list[str] = []
-    trim = _flag(arm.flags, "--tlru-trim-chunk")
+    flags = (*common, *arm.flags) if arm.url is None else ()
+    trim = _flag(flags, "--tlru-trim-chunk")
     if has_plugin:
         policy = PLUGIN
         compared = host.get_labels("sglang:tlru_policy", "policy") if metrics else []
         if total := metrics.get(_THRESHOLD):  # of all workers of a router and all ranks of each
             threshold = round(total / (len(workers) * _ranks(host)))
-        estimate = _flag(arm.flags, "--tlru-next-prompt-estimate")
+        estimate = _flag(flags, "--tlru-next-prompt-estimate")
     elif policy == "tlru":
         config = info.get("radix_eviction_policy_config") or {}
         config = json.loads(config) if isinstance(config, str) else config
@@ -95,10 +99,10 @@ def facts(host: RunningServer, arm: Arm) -> Facts:
         attention_backend=str(info.get("attention_backend", "unknown")),
         replicas=replicas,
         eviction=eviction,
-        median_weight=_weight(arm, eviction),
+        median_weight=_weight(flags, eviction),
         learns=estimate is None and learns,
         moves="sglang:tlru_threshold_samples" in metrics,
-        return_model=_flag(arm.flags, "--tlru-return-model"),
+        return_model=_flag(flags, "--tlru-return-model"),
         trim_chunk=None if trim is None else int(trim),
         sessions=bool(info.get("enable_session_radix_cache")),
     )
@@ -119,9 +123,9 @@ def _ranks(host: RunningServer) -> int:
     return math.prod(len(host.get_labels(_THRESHOLD, label)) or 1 for label in ("tp_rank", "pp_rank", "dp_rank"))
 
 
-def _weight(arm: Arm, eviction: PolicyName) -> float | None:
+def _weight(flags: Sequence[str], eviction: PolicyName) -> float | None:
     """w of a server with radix-tlru. If its flags do not tell, that of a server that is told none."""
-    given = _flag(arm.flags, FLAGS["median_weight"])
+    given = _flag(flags, FLAGS["median_weight"])
     if given is not None:
         return median_weight(given)
     return None if eviction == "etlru" else Config(eviction).weight

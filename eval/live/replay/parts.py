@@ -103,7 +103,7 @@ def _begun(plan: Plan, folder: Folder, part: PartName, server: Starting, progres
     """The server of a part runs, is warm and empty."""
     arm = next(arm for arm in plan.arms if arm.name == part.arm)
     with server as host, folder.begin(part.arm, part.repeat) as rows:
-        found = asdict(facts(host, arm))
+        found = asdict(facts(host, arm, plan.common))
         progress.say(f"{part}: warm-up")
         warm_up(host.base_url, plan.manner.timeout_s)
         alone_ms = prefill_alone(host.base_url, plan.manner.timeout_s)
