@@ -253,6 +253,18 @@ def test_prompt_lengths_are_what_each_turn_adds() -> None:
     assert prompt_lengths(requests) == [600, 50, 100]
 
 
+def test_a_prompt_whose_history_was_cut_adds_all_that_follows_what_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "cut.jsonl"
+    histories = [*range(10)], [*range(20)], [0, 30]  # blocks of 512 tokens
+    rows = [
+        {"timestamp": at, "input_length": 512 * len(ids), "output_length": 10, "hash_ids": ids, "session_id": "A"}
+        for at, ids in enumerate(histories)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert prompt_lengths(open_trace(str(file)).requests) == [5_120, 5_120, 512]
+    assert load(WILDCHAT, str(file), Reading()).next_prompt_estimate == round((5_120 + 5_120 + 512) / 3)
+
+
 def test_what_cannot_be_loaded_is_replaced_and_the_output_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(name: str, **options: Any) -> Trace:
         if name in (WILDCHAT.hub, SHAREGPT.hub):

@@ -10,6 +10,7 @@ from eval.caches.knowledge import TraceKnowledge
 from eval.simulate.rows import digest_of
 from eval.studies.paper.published import WILDCHAT, DataSet
 from eval.traces import Arrivals, Request, Synthetic, Trace, TraceError, open_trace
+from eval.traces.request import Path
 
 _SHAREGPT_BIRTHS = 1.0
 _SHAREGPT_RATES = Arrivals(birth_rate=_SHAREGPT_BIRTHS, turn_rate=3.0)
@@ -148,14 +149,18 @@ def _statement(data: DataSet, trace: Trace, reading: Reading, reason: str | None
 
 
 def prompt_lengths(requests: Sequence[Request]) -> list[int]:
-    """Tokens that each prompt adds to its conversation; empty where the trace does not tell conversations apart."""
-    contexts: dict[str, int] = {}
+    """Tokens that each prompt adds to its conversation; empty where the trace does not tell conversations apart.
+
+    Where a history was cut or replaced, all that follows what is left of it is added.
+    """
+    contexts: dict[str, Path] = {}
     lengths = []
     for request in requests:
         if request.conversation is None:
             return []
-        lengths.append(request.prompt_tokens - contexts.get(request.conversation, 0))
-        contexts[request.conversation] = len(request.context)
+        known = contexts.get(request.conversation, Path((), ()))
+        lengths.append(request.prompt_tokens - request.prompt.common(known))
+        contexts[request.conversation] = request.context
     return lengths
 
 
