@@ -123,6 +123,18 @@ def test_without_requests_their_figures_are_said_to_be_missing_and_old_ones_remo
     assert "cdf: not drawn: no per-request data" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("flags", [(), ("--per-request",)])
+@pytest.mark.filterwarnings("error")
+def test_where_nearly_all_is_cached_there_is_a_page_without_changes_against_a_median_of_0(
+    flags: Sequence[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = write_blocks(tmp_path / "same.jsonl", [[1, 2]] * 100)
+    simulate(trace, tmp_path / "cells", "--policy", "lru", "--capacity", "100k", *flags)
+    assert main(["report", str(tmp_path / "cells"), "--out", str(tmp_path / "elsewhere")]) == 0
+    assert "frontier: not drawn: the median of lru is 0" in capsys.readouterr().out
+    assert "the median of lru is 0" in page(tmp_path / "elsewhere")
+
+
 def test_with_alpha_and_beta_the_objective_is_in_ms(folder: Path, tmp_path: Path) -> None:
     flags = ("--alpha", "0.1", "--beta", "20", "--threshold", "1024")
     assert main(["report", str(folder), "--out", str(tmp_path), *flags]) == 0

@@ -52,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
     from eval.render.report.page import page
 
     out: Path = args.out or args.folder
+    out.mkdir(parents=True, exist_ok=True)  # there may be no figure that makes it
     pictures = draw(scene, out / FIGURES)
     commands = args.folder / COMMANDS
     made_by = (commands.read_text() if commands.is_file() else "") + _command(args)

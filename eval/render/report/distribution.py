@@ -44,7 +44,7 @@ def distribution(scene: Scene) -> Figure:
         _draw(whole, curve, shares, shares)
         _draw(tail, curve, tails, -np.log10(1 - tails))
 
-    right = max(float(np.quantile(curve.values, 0.95)) for curve in curves)
+    right = max(1.0, *(float(np.quantile(curve.values, 0.95)) for curve in curves))
     whole.set(xlim=(0, right), ylim=(0, 1.0), title="all requests", ylabel="share of requests")
     whole.yaxis.set_major_formatter(FuncFormatter(lambda share, _: percent(share, digits=0)))
     whole.yaxis.set_major_locator(FixedLocator([0, 0.25, 0.5, 0.75, 1]))
