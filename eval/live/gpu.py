@@ -161,7 +161,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_loads(args: argparse.Namespace) -> None:
-    """Raise ValueError or OSError for a trace or flags of a load that `replay` refuses, or that are not of a load.
+    """Raise ValueError or OSError for a trace or flags of a load that cannot be played, or that are not of a load.
 
     Otherwise that would be said after a model was written and calibrated.
     """
@@ -174,7 +174,9 @@ def _check_loads(args: argparse.Namespace) -> None:
     for words in _commands(args, Path("not-written-yet"), threshold, arms[::2]):
         parser = Parser(prog="python -m eval replay")
         replay.add_arguments(parser)
-        plan_of(parser.parse_args(words))
+        plan = plan_of(parser.parse_args(words))
+    if all(turn.output_tokens < 2 for each in plan.load.conversations for turn in each.turns):  # of the second
+        raise ValueError(f"--decode-trace {args.decode_trace}: must have answers of 2 tokens or more, to time decoding")
 
 
 def _commands(args: argparse.Namespace, model: Path, threshold: int, saturated: Sequence[Arm]) -> list[list[str]]:
