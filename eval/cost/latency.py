@@ -135,7 +135,7 @@ def noticed(repeat: int, requests: int, answers: str, pool: int = POOL) -> list[
     unmeasured = int(UNMEASURED * load.requests)
     lru, stock_tlru, _ = default_arms(THRESHOLD, NEXT_PROMPT)
     arms = [lru, stock_tlru, Arm("etlru", ("--radix-eviction", "etlru")), Arm(AGAIN, lru.flags)]
-    flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
+    flags = base_flags("cpu", None, pool, PAGE_SIZE)
     servers = {arm.name: server_of(arm, flags, f"bench-{arm.stem}") for arm in arms}
     found = [Noticed(name, repeat) for name in servers]
     with ExitStack() as stack:

@@ -131,7 +131,7 @@ def run(args: argparse.Namespace) -> None:
     loads = [replace(load, seed=2 + number) for number in range(aging + repeats)]  # the same lengths, other tokens
     compared = arms(chunks)
     parts = list(order(compared, repeats))
-    flags = [*base_flags("cpu", None, pool, PAGE_SIZE), "--sleep-on-idle"]
+    flags = base_flags("cpu", None, pool, PAGE_SIZE)
     found: list[Cost] = []
     OUTPUT.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
