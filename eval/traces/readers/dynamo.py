@@ -163,7 +163,11 @@ def _served(record: Record, event: _Event, blocks: _Blocks) -> _Served:
 
 def _requests(served: Sequence[_Served]) -> Iterator[Request]:
     """In order of arrival; the session of a subagent is that of the agent that started it."""
-    parents = {each.agent.conversation: each.agent.parent for each in served}
+    agents = [each.agent for each in served]
+    parents = {agent.conversation: agent.parent for agent in agents if agent.parent is not None}  # if told once
+    told = {
+        agent.conversation: agent.session_id for agent in agents if None not in (agent.trajectory_id, agent.session_id)
+    }
     ended_s: dict[str, float] = {}
     for each in served:
         finish = each.asked.finish_reason_metadata
@@ -180,7 +184,7 @@ def _requests(served: Sequence[_Served]) -> Iterator[Request]:
             each.asked.output_tokens or 0,
             closes=bool(each.agent.session_final),
             stop=stop_reason(finish.finish_reason if finish else None),
-            session=None if name is None else _session(each.agent, name, parents),
+            session=None if name is None else _session(name, parents, told),
             parent=None if name is None else parent,
             model=each.asked.model,
             answer_s=each.answer_s,
@@ -188,15 +192,18 @@ def _requests(served: Sequence[_Served]) -> Iterator[Request]:
         )
 
 
-def _session(agent: _Agent, name: str, parents: Mapping[str | None, str | None]) -> str:
-    """The session of a conversation: as it is told, or the conversation that began all, over all of its parents."""
-    if agent.trajectory_id is not None and agent.session_id is not None:
-        return str(agent.session_id)
-    met = {name}
+def _session(name: str, parents: Mapping[str | None, str], told: Mapping[str | None, object]) -> str:
+    """The session of a conversation: that of the one that began all, over all of its parents.
+
+    Args:
+        told: by conversation, the session where it has a name of its own.
+    """
+    met, session = {name}, told.get(name)
     while (parent := parents.get(name)) is not None and parent not in met:
         name = parent
         met.add(name)
-    return name
+        session = told.get(name, session)
+    return name if session is None else str(session)
 
 
 DYNAMO = Reader(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from eval.live.replay.load import load_from
 from eval.traces import open_trace
 from tests.helpers.trace_files import refusal, said, write_lines
 
@@ -66,6 +67,16 @@ def test_trajectories_are_the_conversations_of_a_session(tmp_path: Path) -> None
         *(("run:0", "run", None), ("run:1", "run", "run:0"), ("run:0", "run", None))
     ]
     assert [each.wait_s for each in trace.requests] == [None, None, 9.0]
+
+
+def test_an_agent_of_a_session_of_its_own_is_in_that_of_the_agent_that_started_it(tmp_path: Path) -> None:
+    agent = {"session_id": "run", "trajectory_id": "run:0"}
+    child = {"session_id": "other", "trajectory_id": "run:1"}
+    started = child | {"parent_trajectory_id": "run:0"}  # told with its first request alone
+    rows = [ended(0, [1], 64, agent), ended(2, [5], 64, started), ended(4, [5, 6], 128, child)]
+    requests = open_trace(write_lines(tmp_path / "t.jsonl", *rows, ended(10, [1, 2], 128, agent))).requests
+    assert [each.session for each in requests] == ["run"] * 4
+    assert [each.session_index for each in load_from(requests).conversations] == [0, 0]
 
 
 def test_payloads_alone_are_refused_with_what_the_file_holds(tmp_path: Path) -> None:
