@@ -220,29 +220,29 @@ def _tick(number: float) -> str:
     return f"{number:{'+' if number else ''},.10g}".replace("-", "−") + "\N{NARROW NO-BREAK SPACE}%"
 
 
-def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions from ``low`` to ``high``, at least ``gap`` apart and near to the wanted ones, in the same order.
+def spread(wanted: Sequence[float], gap: float) -> list[float]:
+    """Positions from 0 to 1, at least ``gap`` apart and near to the wanted ones, in the same order.
 
     Neighbours that are too close are merged into a block around their mean, and blocks likewise, until none overlap.
     """
-    gap = min(gap, (high - low) / max(len(wanted) - 1, 1))
+    gap = min(gap, 1 / max(len(wanted) - 1, 1))
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     blocks: list[list[int]] = []
     for index in order:
         blocks.append([index])
-        while len(blocks) > 1 and _bottom(blocks[-1], wanted, gap, low, high) < (
-            _bottom(blocks[-2], wanted, gap, low, high) + gap * len(blocks[-2])
+        while len(blocks) > 1 and _bottom(blocks[-1], wanted, gap) < (
+            _bottom(blocks[-2], wanted, gap) + gap * len(blocks[-2])
         ):
             last = blocks.pop()
             blocks[-1] += last
     placed = [0.0] * len(wanted)
     for block in blocks:
-        bottom = _bottom(block, wanted, gap, low, high)
+        bottom = _bottom(block, wanted, gap)
         for number, index in enumerate(block):
             placed[index] = bottom + gap * number
     return placed
 
 
-def _bottom(block: Sequence[int], wanted: Sequence[float], gap: float, low: float, high: float) -> float:
+def _bottom(block: Sequence[int], wanted: Sequence[float], gap: float) -> float:
     middle = sum(wanted[index] for index in block) / len(block)
-    return min(max(middle - gap * (len(block) - 1) / 2, low), high - gap * (len(block) - 1))
+    return min(max(middle - gap * (len(block) - 1) / 2, 0.0), 1.0 - gap * (len(block) - 1))

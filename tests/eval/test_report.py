@@ -344,7 +344,7 @@ def test_a_parquet_file_that_was_cut_off_is_named(
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.08))
 def test_labels_keep_their_order_and_their_distance_and_stay_inside(wanted: list[float], gap: float) -> None:
-    placed = spread(wanted, gap, 0.0, 1.0)
+    placed = spread(wanted, gap)
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     heights = [placed[index] for index in order]
     assert all(above - below >= gap - 1e-9 for below, above in pairwise(heights))
@@ -353,8 +353,8 @@ def test_labels_keep_their_order_and_their_distance_and_stay_inside(wanted: list
 
 
 def test_labels_that_do_not_touch_stay_where_they_are() -> None:
-    assert spread([0.9, 0.1, 0.5], 0.1, 0.0, 1.0) == pytest.approx([0.9, 0.1, 0.5])
-    assert spread([0.5, 0.5], 0.1, 0.0, 1.0) == pytest.approx([0.45, 0.55])
+    assert spread([0.9, 0.1, 0.5], 0.1) == pytest.approx([0.9, 0.1, 0.5])
+    assert spread([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
 
 
 def test_numbers_are_short_where_that_loses_nothing() -> None:

@@ -68,12 +68,7 @@ def distribution(scene: Scene) -> Figure:
         name, (scene.objective, 0.03), xytext=(-4 if is_right else 4, 0), textcoords="offset points", fontsize=7.5,
         ha="right" if is_right else "left",
     )  # fmt: skip
-    _key(
-        figure,
-        curves,
-        ("p50", "p95"),
-        [[f"{np.quantile(curve.values, share):,.0f}" for share in (0.5, 0.95)] for curve in curves],
-    )
+    _key(figure, curves, [[f"{np.quantile(curve.values, share):,.0f}" for share in (0.5, 0.95)] for curve in curves])
     return figure
 
 
@@ -107,7 +102,7 @@ def change_by_percentile(scene: Scene) -> Figure:
     read_off = [
         [np.quantile(c.values, share) / np.quantile(base.values, share) - 1 for share in (0.5, 0.95)] for c in curves
     ]
-    _key(figure, curves, ("p50", "p95"), [[percent(float(share), sign=True) for share in pair] for pair in read_off])
+    _key(figure, curves, [[percent(float(share), sign=True) for share in pair] for pair in read_off])
     return figure
 
 
@@ -147,8 +142,8 @@ def _draw(axes: Axes, curve: Curve, shares: NDArray[np.float64], heights: NDArra
     )  # fmt: skip
 
 
-def _key(figure: Figure, curves: Sequence[Curve], heads: Sequence[str], numbers: Sequence[Sequence[str]]) -> None:
-    """Names with their line and two numbers, in the order of p95, longest first."""
+def _key(figure: Figure, curves: Sequence[Curve], numbers: Sequence[Sequence[str]]) -> None:
+    """Names with their line and what p50 and p95 are, in the order of p95, longest first."""
     ordered = sorted(
         zip(curves, numbers, strict=True), key=lambda one: float(np.quantile(one[0].values, 0.95)), reverse=True
     )
@@ -156,7 +151,7 @@ def _key(figure: Figure, curves: Sequence[Curve], heads: Sequence[str], numbers:
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")
     step, columns = min(0.1, 1 / (len(ordered) + 1)), (0.75, 1.0)
-    for x, head in zip(columns, heads, strict=True):
+    for x, head in zip(columns, ("p50", "p95"), strict=True):
         axes.text(x, 1, head, fontsize=7, color=MUTED, ha="right", va="center")
     for number, (curve, texts) in enumerate(ordered, start=1):
         variant, y = curve.row.variant, 1 - step * number

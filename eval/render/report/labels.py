@@ -58,7 +58,7 @@ def label_ends(axes: Axes, ends: Sequence[tuple[Variant, float, str]]) -> None:
     assert figure is not None
     height = axes.get_position().height * figure.get_figure(root=True).get_figheight() * 72
     heights = [axes.transAxes.inverted().transform(axes.transData.transform((1.0, y)))[1] for _, y, _ in ends]
-    places = spread(heights, _POINTS * 1.22 / height, 0.0, 1.0)
+    places = spread(heights, _POINTS * 1.22 / height)
     for (variant, _, text), start, place in zip(ends, heights, places, strict=True):
         colour = look(variant.policy).colour
         axes.plot(
