@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import shlex
 from pathlib import Path
 
@@ -74,6 +75,17 @@ def test_a_value_that_cannot_be_used_is_one_line(
     assert message in error
     assert error.count("\n") == 0
     assert not (tmp_path / "out").exists()
+
+
+def test_texts_are_not_shrunk_and_lengths_are(tmp_path: Path) -> None:
+    said = [{"from": "human", "value": "word " * 400}, {"from": "gpt", "value": "yes " * 40}]
+    trace = tmp_path / "texts.json"
+    trace.write_text(json.dumps([{"id": "a", "conversations": said}]))
+    words = ("--trace", str(trace), "--shrink", "8", "--url", "a=http://x", "--out", str(tmp_path / "out"))
+    with pytest.raises(ValueError, match="--shrink 8: texts are sent as they are"):
+        planned(*words, "--api", "chat")
+    load = planned(*words).load
+    assert [len(load.ids(turn)) for each in load.conversations for turn in each.turns] == [500 // 8 + 1]
 
 
 @pytest.mark.parametrize("turns", ["", "--in-turn 5"])

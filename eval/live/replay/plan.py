@@ -133,6 +133,8 @@ def _load(args: argparse.Namespace) -> tuple[str, Load]:
     trace = trace_source(args).open(texts=args.api == "chat")
     if any(request.thought_tokens for request in trace.requests):
         raise ValueError(f"--trace {args.trace}: has thoughts, which a replay cannot have a model think")
+    if args.shrink > 1 and any(request.messages for request in trace.requests):
+        raise ValueError(f"--shrink {args.shrink}: texts are sent as they are; leave it out, or --api chat")
     played, name = trace.requests, [trace.name]
     if args.conversations:
         played = first_conversations(played, args.conversations)
