@@ -74,6 +74,18 @@ def test_flags_of_all_servers_are_those_of_each_that_is_started() -> None:
     assert told(Arm("elsewhere", url="http://fake")) == (None, False, None, 0.0)
 
 
+def test_a_dry_run_is_stock_lru() -> None:
+    host = FakeHost({"policy": ["lru", "etlru"]})
+    host.metrics |= {"sglang:tlru_policy": 2.0, "sglang:tlru_dry_run": 0.0, "sglang:tlru_threshold_samples": 9.0}
+    arm = Arm("watched", ("--tlru-return-model", "mine:Model"))
+    evicting = facts(host, arm)
+    assert (evicting.policy, evicting.eviction, evicting.moves) == ("radix_tlru", "etlru", True)
+    host.metrics["sglang:tlru_dry_run"] = 1.0
+    watched = facts(host, arm)
+    assert (watched.policy, watched.threshold, watched.learns) == ("lru", None, False)
+    assert (watched.moves, watched.return_model) == (False, None)
+
+
 def test_a_server_without_metrics_has_a_pool_and_no_threshold() -> None:
     host = FakeHost({})
     host.metrics = {}

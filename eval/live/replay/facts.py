@@ -70,6 +70,7 @@ def facts(host: RunningServer, arm: Arm, common: Sequence[str] = ()) -> Facts:
             f"{arm.name}: {host.base_url} does not say how large its pool is; start it with --enable-metrics"
         )
     has_plugin = _THRESHOLD in metrics or info.get("radix_cache_backend") == PLUGIN
+    has_plugin &= not metrics.get("sglang:tlru_dry_run")  # in a dry run stock lru evicts
     policy, threshold, estimate = info.get("radix_eviction_policy", "lru"), None, None
     compared: list[str] = []
     flags = (*common, *arm.flags) if arm.url is None else ()
@@ -101,8 +102,8 @@ def facts(host: RunningServer, arm: Arm, common: Sequence[str] = ()) -> Facts:
         eviction=eviction,
         median_weight=_weight(flags, eviction),
         learns=estimate is None and learns,
-        moves="sglang:tlru_threshold_samples" in metrics,
-        return_model=_flag(flags, "--tlru-return-model"),
+        moves=has_plugin and "sglang:tlru_threshold_samples" in metrics,
+        return_model=_flag(flags, "--tlru-return-model") if has_plugin else None,
         trim_chunk=None if trim is None else int(trim),
         sessions=bool(info.get("enable_session_radix_cache")),
     )
