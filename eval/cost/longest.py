@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> None:
         if LEAST_LEAVES <= leaves <= MOST_LEAVES:
             show(longest(leaves, TRACE))
         else:
-            show(f"--leaves {leaves}: the longest calls are timed from {LEAST_LEAVES} to {MOST_LEAVES} leaves on.\n")
+            show(f"--leaves {leaves}: the longest calls are timed with {LEAST_LEAVES} to {MOST_LEAVES} leaves.\n")
 
 
 def longest(leaves: int, source: str) -> Table:

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from radix_tlru.learning.endings import Endings
 from radix_tlru.learning.known_conversations import KnownConversations
-from radix_tlru.learning.last_users import LastUsers
+from radix_tlru.learning.last_users import LastUsers, keys_of
 from radix_tlru.learning.prefix_index import HashedContext
 from radix_tlru.learning.prompt_lengths import PromptLengths
 from radix_tlru.learning.records import Conversation, SharedPrefix, Supersession, Turn, session_key
@@ -56,6 +56,7 @@ class Conversations:
                 many conversations (a system prompt), and a turn that continues it is no return.
         """
         context = HashedContext(turn.fingerprint, turn.context_len)
+        keys = keys_of(context)
         found = self._known.find(turn, context)
         before = found.before
         if before is not None:
@@ -64,12 +65,12 @@ class Conversations:
             self._count_prompt(turn, before, found.prompt_len)
         conversation = self._next_record(turn, before, found.prompt_len)
         if before is None:
-            self._begin(turn, context, conversation, found.prefixes)
+            self._begin(turn, context, keys, conversation, found.prefixes)
         elif before.superseded:  # others left its path: it shares more with them than its first turn did
             self._share(conversation, self._known.prefixes_on_path(turn, context))
         conversation.features = features_of(conversation)
         self._prefixes.count_uses(conversation)
-        self._users.count_use(context, conversation)
+        self._users.count_use(keys, conversation)
         if is_leaf:
             chain_len = self._chain_len(before) if found.prompt_len is None else None
             is_left_out = conversation.reusable_len < turn.context_len
@@ -144,10 +145,15 @@ class Conversations:
         return conversation
 
     def _begin(
-        self, turn: Turn, context: HashedContext, conversation: Conversation, prefixes: Sequence[SharedPrefix]
+        self,
+        turn: Turn,
+        context: HashedContext,
+        keys: Sequence[int],
+        conversation: Conversation,
+        prefixes: Sequence[SharedPrefix],
     ) -> None:
         """A first turn: it shares a prefix with others, and may leave the path of one of them."""
-        fork = self._users.fork_of(context)
+        fork = self._users.fork_of(keys)
         left, shared = fork if fork is not None else (None, 0)
         conversation.left = 0 if left is None else left.number
         self._supersede(conversation, left, shared)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from radix_tlru.learning.prefix_index import DEPTH_BITS, STEPS, HashedContext, depth_of
 from radix_tlru.learning.records import Conversation
 from radix_tlru.policy.sharded_dict import ShardedDict
 
-__all__ = ["LastUsers"]
+__all__ = ["LastUsers", "keys_of"]
 
 _FIRST = STEPS.index(256)
 """What is shared by fewer tokens matters to nobody."""
@@ -15,30 +17,30 @@ _PARTS = 4
 """Depths from one step to the next. What others share is known to a tenth so, also where its KV is gone. Known to a
 step alone, shadow caches under lru lack up to 29 % of it, while the cache evicts by another policy."""
 
-_MOST_REMEMBERED = 200_000  # depths of paths: 4 of a context of 300 tokens, 45 of one of 10,000
+_MOST_REMEMBERED = 200_000  # depths of paths: 2 of a context of 300 tokens, 43 of one of 10,000
 
 
 class LastUsers:
-    """By the hashes of a context's first 256, 282, 309, 335, 362, … tokens. Memory: 200,000 hashes."""
+    """By the hashes of a context's first 256, 282, 309, 335, 362, … tokens (`keys_of`). Memory: 200,000 hashes."""
 
     def __init__(self) -> None:
         self._last = ShardedDict[Conversation]()  # by key; in each shard the longest unused first
 
-    def fork_of(self, context: HashedContext) -> tuple[Conversation, int] | None:
-        """The conversation that was the last to use what the context begins with, and how much of it, tokens."""
-        for key in reversed(_keys(context)):
+    def fork_of(self, keys: Sequence[int]) -> tuple[Conversation, int] | None:
+        """The conversation that was the last to use what a context begins with, and how much of it, tokens."""
+        for key in reversed(keys):
             conversation = self._last.get(key)
             if conversation is not None:
                 return conversation, depth_of(key)
         return None
 
-    def count_use(self, context: HashedContext, conversation: Conversation) -> None:
-        """The conversation used all of the context."""
-        for key in _keys(context):
+    def count_use(self, keys: Sequence[int], conversation: Conversation) -> None:
+        """The conversation used all of a context."""
+        for key in keys:
             self._last.put_last(key, conversation, _MOST_REMEMBERED)
 
 
-def _keys(context: HashedContext) -> list[int]:
+def keys_of(context: HashedContext) -> list[int]:
     """Of the depths of a context, the shallowest first: a hash and the depth are one number, as in the prefix index."""
     keys: list[int] = []
     for step in range(_FIRST, len(context.numbers)):

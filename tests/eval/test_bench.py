@@ -129,7 +129,7 @@ def test_what_cannot_be_measured_is_one_line(flags: list[str], said: str, capsys
 def test_a_number_of_leaves_that_no_longest_call_is_timed_with_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "--only", "longest", "--leaves", str(LEAST_LEAVES - 1), "1000000"]) == 0
     few, many = filter(None, capsys.readouterr().out.splitlines())
-    assert few == "--leaves 9: the longest calls are timed from 10 to 200000 leaves on."
+    assert few == "--leaves 9: the longest calls are timed with 10 to 200000 leaves."
     assert many.startswith("--leaves 1000000: ")
 
 
