@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from sglang.srt.mem_cache.unified_cache.components import ComponentType
 
 from radix_tlru.policy.models import Leaf
-from radix_tlru.policy.order import EvictionOrder, Victim
+from radix_tlru.policy.order import Victim
 from radix_tlru.sglang.cache.journal import Journal
 from radix_tlru.sglang.cache.learning_component import LearningComponent
 from radix_tlru.sglang.cache.sessions import Order
@@ -32,19 +32,11 @@ if TYPE_CHECKING:
     import torch
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeCore
-    from sglang.srt.mem_cache.unified_cache.unified_tree_core_interface import NodeId
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-__all__ = ["EvictedTails", "EvictionCounts", "TailComponent"]
+__all__ = ["EvictedTails", "TailComponent"]
 
 FULL = ComponentType.FULL
-
-
-class EvictionCounts(Counter[str]):
-    """Since the start: tokens evicted in each phase (``tel_safe``, ``lru``) and ``splits`` made to evict a tail.
-
-    The same of the host tier under ``host_tel_safe``, ``host_lru`` and ``host_splits``.
-    """
 
 
 @dataclass(slots=True)
@@ -62,13 +54,17 @@ class TailComponent(LearningComponent):
     A subclass for each tree core answers the abstract methods.
     """
 
+    order: Order
+    """What can be evicted; a new one whenever the tree is emptied, as it is before its first use, and after a fault."""
+
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         self._core: Any = None
         super().__init__(cache, params)
-        self.counts = EvictionCounts()
+        self.counts: Counter[str] = Counter()
+        """Since the start: tokens evicted in each phase (``tel_safe``, ``lru``) and ``splits`` made to evict a tail.
+        The same of the host tier under ``host_tel_safe``, ``host_lru`` and ``host_splits``."""
         self.clock = 0
         """Matches and inserts so far."""
-        self.order = self._new_order()
         self.available_target: int | None = None
         """Tokens that must be available for the allocation under way; None if this eviction serves none."""
         self.journal = Journal.if_wanted()
@@ -99,15 +95,8 @@ class TailComponent(LearningComponent):
         """Every leaf that can be evicted."""
 
     @abstractmethod
-    def _leaf_of(self, node_id: NodeId) -> Leaf | None:
-        """The node as the order sees it, if it can be evicted."""
-
-    def _new_order(self) -> Order:
-        return EvictionOrder(self.policy, self.page_size, self._leaf_of)
-
     def reset_order(self) -> None:
-        """The tree was emptied."""
-        self.order = self._new_order()
+        """Put a new order in place, which is empty."""
 
     def advance_clock(self) -> None:
         """A match or an insert begins."""

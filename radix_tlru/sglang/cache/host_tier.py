@@ -67,9 +67,11 @@ class TieredComponent(Protocol):
 class HostTier:
     """Drops the host copies that ``tail``'s tree can do without."""
 
+    order: Order
+    """As that of the device tier: a new one whenever the tree is emptied, and after a fault."""
+
     def __init__(self, tail: TieredComponent) -> None:
         self._tail = tail
-        self.order = tail.order_of(self.policy, self._leaf_of)
 
     @property
     def policy(self) -> Policy:
@@ -78,7 +80,7 @@ class HostTier:
         return self._tail.policy if threshold is None else replace(self._tail.policy, threshold=threshold)
 
     def reset_order(self) -> None:
-        """The tree was emptied."""
+        """Put a new order in place, which is empty."""
         self.order = self._tail.order_of(self.policy, self._leaf_of)
 
     def switch_policy(self) -> None:

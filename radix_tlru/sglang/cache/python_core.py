@@ -70,9 +70,6 @@ class PythonTailComponent(TailComponent):
         core.reset, core._split_node, core.insert_host = self._reset_tree, self._split_used_node, self._insert_host
         core.match_prefix, core.begin_insert, core.resume_insert = self._match, self._insert, self._resume_insert
 
-    def _new_order(self) -> Order:
-        return self.order_of(self.policy, self._leaf_of)
-
     def order_of(self, policy: Policy, leaf_of: Callable[[int], Leaf | None]) -> Order:
         """An order of the leaves of a tier, empty."""
         if self._has_sessions:
@@ -88,12 +85,11 @@ class PythonTailComponent(TailComponent):
         self.host.order.renew_prices()
 
     def reset_order(self) -> None:
-        super().reset_order()
+        self.order = self.order_of(self.policy, self._leaf_of)
         self.host.reset_order()
 
     def restart_order(self) -> None:
-        self.order = self._new_order()
-        self.host.reset_order()
+        self.reset_order()
         self._core.evictable_device_leaves.follow(self.order)
         self._core.evictable_host_leaves.follow(self.host.order)
 

@@ -31,7 +31,6 @@ from radix_tlru.policy.order import EvictionOrder, Victim
 from radix_tlru.sglang.cache.component import EvictedTails, TailComponent
 from radix_tlru.sglang.cache.node_table import NodeTable
 from radix_tlru.sglang.cache.rust_cut import cut_leaf, device_events, find_parent, parent_of
-from radix_tlru.sglang.cache.sessions import Order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,20 +61,15 @@ class RustTailComponent(TailComponent):
     def _listen(self, core: RustTailCore) -> None:
         pass  # the core calls
 
-    def _new_order(self) -> Order:
-        leaf_of = self._leaf_of if self._core is None else self._core.leaf_of  # asked often, so without a step between
-        return EvictionOrder(self.policy, self.page_size, leaf_of)
+    def reset_order(self) -> None:
+        self.order = EvictionOrder(self.policy, self.page_size, self._core.leaf_of)
 
     def restart_order(self) -> None:
-        self.order = self._new_order()
+        self.reset_order()
         self._core.add_all_to_order()
 
     def leaves(self) -> Iterator[Leaf]:
         yield from self._core.leaves()
-
-    def _leaf_of(self, node_id: NodeId) -> Leaf | None:
-        leaf: Leaf | None = self._core.leaf_of(node_id)
-        return leaf
 
     def has_children(self, node_id: NodeId) -> bool:
         return bool(self._core.has_children(node_id))
