@@ -21,7 +21,6 @@ good as lru seems that much better. So lru stays while nothing has been won, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +100,7 @@ class Guard:
         lru = uncached[-1]
         now, last = self._names.index(self.preferred), len(self._names) - 1
         worse = [
-            _worse_in(own, lru, prompt_len, threshold, _margin(number == now))
+            _worse_in(own, lru, prompt_len, threshold, is_in_force=number == now)
             for number, own in enumerate(uncached[:-1])
         ]
         self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
@@ -128,31 +127,23 @@ def _lesser_sum(uncached: NDArray[np.int64], prompt_len: NDArray[np.int64]) -> n
     return min(prefilled, prompt_len.sum() - prefilled)
 
 
-class _Margin(NamedTuple):
-    """Standard errors that are added to what a candidate is worse by."""
-
-    usual: float
-    rare: float  # in p99
-
-
-def _margin(is_in_force: bool) -> _Margin:
-    """A candidate in force has the benefit of the doubt, any other has to show that it is not worse."""
-    return _Margin(0.0, -_RARE_ERRORS) if is_in_force else _Margin(_ERRORS, _ERRORS)
-
-
 def _worse_in(
-    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, margin: _Margin
+    own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64], threshold: int, is_in_force: bool
 ) -> str | None:
-    """The first figure in which uncached tokens of turns are worse than lru's, with the margin added."""
+    """The first figure in which uncached tokens of turns are worse than lru's, with the margin added.
+
+    A candidate in force has the benefit of the doubt, any other has to show that it is not worse.
+    """
+    usual_errors, rare_errors = (0.0, -_RARE_ERRORS) if is_in_force else (_ERRORS, _ERRORS)
     worse = own - lru
     allowed = _TOLERANCE * _lesser_sum(lru, prompt_len)
-    if worse.sum() + margin.usual * _standard_error(worse) > allowed:
+    if worse.sum() + usual_errors * _standard_error(worse) > allowed:
         return _FIGURES[0]
     over = own > threshold, lru > threshold
-    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), margin.usual):
+    if not _is_bounded(*over, _TOLERANCE * over[1].sum(), usual_errors):
         return _FIGURES[1]
     for figure, bound in zip(_FIGURES[2:], np.percentile(lru, _PERCENTILES), strict=True):
-        errors = margin.rare if figure == _FIGURES[-1] else margin.usual
+        errors = rare_errors if figure == _FIGURES[-1] else usual_errors
         if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
             return figure
     return None
