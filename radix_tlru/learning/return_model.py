@@ -56,17 +56,13 @@ class LearnedReturns:
     in_seconds = True
 
     def __init__(self) -> None:
-        self._model = HazardModel()
-        self._rows = self._model.indexes
+        self.model = HazardModel()
+        """The model in force."""
+        self._rows = self.model.indexes
 
     def use_model(self, model: HazardModel) -> None:
         """Judge by another model from now on. Leaves get their new price when they enter their next band of ages."""
-        self._model, self._rows = model, model.indexes
-
-    @property
-    def model(self) -> HazardModel:
-        """The model in force."""
-        return self._model
+        self.model, self._rows = model, model.indexes
 
     def key(self, leaf: Leaf) -> float:
         return leaf.last_access
@@ -93,7 +89,7 @@ class LearnedReturns:
         """
         index = self._rows.get(features)
         if index is None:
-            index = self._model.index(features)
+            index = self.model.index(features)
         step = bisect_right(AGES, now - stamp) - 1
         if step < 0:
             step = 0
