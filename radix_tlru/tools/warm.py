@@ -101,7 +101,7 @@ class Warmer:
             return
         self._server = None  # until all are ready
         self.pool = server.pool
-        self._check_adapters(self._prompts)
+        self._check_adapters()
         self._ready: list[_Ready] = []
         self.tokens = 0
         for prompt in self._prompts:
@@ -142,8 +142,8 @@ class Warmer:
             for rank in ranks
         ]
 
-    def _check_adapters(self, prompts: Sequence[Prompt]) -> None:
-        named = [prompt for prompt in prompts if prompt.lora_path is not None]
+    def _check_adapters(self) -> None:
+        named = [prompt for prompt in self._prompts if prompt.lora_path is not None]
         if not named:
             return
         known = self._ask("v1/models", lambda told: {model["id"] for model in told["data"] if model.get("parent")})
@@ -156,18 +156,17 @@ class Warmer:
         """The request for a prompt, and its tokens."""
         if prompt.input_ids is not None:
             ids = prompt.input_ids
-            self._check_vocabulary(prompt)
+            self._check_vocabulary(ids, prompt.where)
         else:
             ids = self._tokens_of(prompt)
         options = {"lora_path": prompt.lora_path, "cache_salt": prompt.cache_salt}
         given = {field: value for field, value in options.items() if value is not None}
         return {"input_ids": ids, "sampling_params": {"max_new_tokens": 1, "temperature": 0.0}, **given}, len(ids)
 
-    def _check_vocabulary(self, prompt: Prompt) -> None:
+    def _check_vocabulary(self, ids: list[int], where: str) -> None:
         """Ask something else of the greatest id: SGLang 0.5.23 dies of a prompt with one that the model has not."""
-        ids = prompt.input_ids or []
         asked = {"input_ids": ids[:1], "sampling_params": {"max_new_tokens": 0}, "token_ids_logprob": [max(ids)]}
-        self._ask("generate", lambda told: told, asked, f"{prompt.where}: input_ids: ")
+        self._ask("generate", lambda told: told, asked, f"{where}: input_ids: ")
 
     def _tokens_of(self, prompt: Prompt) -> list[int]:
         """What the server makes of a prompt. What a chat template adds for the answer is no part of it."""
