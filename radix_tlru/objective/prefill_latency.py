@@ -11,6 +11,7 @@ import math
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -164,14 +165,14 @@ class PrefillTimes:
         return LocalFit(usual.tangent(tokens), ms / usual.ms(tokens))
 
     def _groups(self) -> Iterator[_Group]:
-        samples, begin = self._by_size, 0
+        samples, begin, tokens_of = self._by_size, 0, attrgetter("tokens")
         while begin < len(samples):
-            end = bisect_right(samples, self._ONE_SIZE * samples[begin].tokens, key=_tokens)
+            end = bisect_right(samples, self._ONE_SIZE * samples[begin].tokens, key=tokens_of)
             if len(samples) - end < _GROUP_OF:
                 end = len(samples)
             # Groups share no size, so that no two have the same median.
             last = min(max(end, begin + _GROUP_OF), len(samples)) - 1
-            end = bisect_right(samples, samples[last].tokens, lo=last, key=_tokens)
+            end = bisect_right(samples, samples[last].tokens, lo=last, key=tokens_of)
             yield _group(samples[begin:end])
             begin = end
 
@@ -237,10 +238,6 @@ class _UsualTimes:
     def _chord(self, low: int, high: int) -> Line:
         alpha = (self.times[high] - self.times[low]) / (self.sizes[high] - self.sizes[low])
         return Line(alpha, self.times[low] - alpha * self.sizes[low])
-
-
-def _tokens(sample: Sample) -> int:
-    return sample.tokens
 
 
 def _late(ratios: Iterable[float]) -> float:
