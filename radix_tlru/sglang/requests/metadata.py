@@ -131,21 +131,26 @@ class RequestMetadata(NamedTuple):
 
 def metadata_of(req: Any) -> RequestMetadata:
     """The metadata of a request, in a scheduler process."""
-    metadata = (req.sampling_params.custom_params or {}).get(KEY)
+    metadata = _sent_with(req)
     if not metadata:
         return RequestMetadata()
     hints = Hints.loads(metadata["hints"]) if metadata["hints"] else None
-    return RequestMetadata(metadata["stamp"], hints, is_made_ahead(req))
+    return RequestMetadata(metadata["stamp"], hints, "made_ahead" in metadata)
 
 
 def is_made_ahead(req: Any) -> bool:
     """Whether a request is no client's, but was made ahead of one (``ahead``), in a scheduler process."""
-    return "made_ahead" in ((req.sampling_params.custom_params or {}).get(KEY) or {})
+    return "made_ahead" in _sent_with(req)
 
 
 def first_tokens_of(req: Any) -> tuple[FirstToken, ...]:
     """First tokens of earlier requests that a request reports, in a scheduler process."""
-    return load_first_tokens(((req.sampling_params.custom_params or {}).get(KEY) or {}).get("first_tokens"))
+    return load_first_tokens(_sent_with(req).get("first_tokens"))
+
+
+def _sent_with(req: Any) -> Mapping[str, Any]:
+    """What :func:`add_metadata` put with a request; nothing where it did not."""
+    return (req.sampling_params.custom_params or {}).get(KEY) or {}
 
 
 def add_metadata(tokenized: Any, manager: Any, *_args: Any, **_kwargs: Any) -> None:
