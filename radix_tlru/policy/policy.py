@@ -39,8 +39,8 @@ class Policy:
         """Whether every leaf is in the same group and at the same price level by both, whatever it costs."""
         if self.returns != other.returns:
             return False
-        if self.prompts.probabilities == other.prompts.probabilities and len(self.prompts.probabilities) == 1:
-            return True  # nobody asks for ξ
+        if self.prompts.probabilities == other.prompts.probabilities and not self.sees_threshold:
+            return True
         return self.prompts == other.prompts and self.threshold == other.threshold
 
     def keep(self, leaf: Leaf, level: int, page_size: int) -> int:
