@@ -15,12 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Tally", "excess", "keep_within_budget", "marginal_cost", "round_up", "uncached"]
-
-
-def uncached(history: int, cached: int, next_prompt: int) -> int:
-    """Tokens that the next turn must prefill: what the cache lost of the history, and the prompt itself."""
-    return history - cached + next_prompt
+__all__ = ["Tally", "excess", "keep_within_budget", "marginal_cost", "round_up"]
 
 
 def excess(uncached_tokens: int, threshold: int) -> int:
