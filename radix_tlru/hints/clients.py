@@ -51,7 +51,11 @@ HEADERS = ("x-tlru", "x-request-id-tlru")
 """Names of the header, of which the second is one that SGLang's router (0.3.2) passes on."""
 
 _TENSORRT = "kv_cache_retention_config"
-_TENSORRT_FIELDS = ("token_range_retention_configs", "decode_retention_priority", "decode_duration_ms")
+_RANGES, _ANSWER_PRIORITY, _ANSWER_MS = _TENSORRT_FIELDS = (
+    "token_range_retention_configs",
+    "decode_retention_priority",
+    "decode_duration_ms",
+)
 _TENSORRT_IGNORED = ("transfer_mode", "directory")  # where TensorRT-LLM writes blocks to
 _TENSORRT_RANGE = ("token_start", "token_end", "priority", "duration_ms")
 
@@ -156,19 +160,16 @@ def _read_tensorrt(given: Any, prompt_len: int) -> tuple[Range, ...]:
     for field in given:
         if field not in known:
             raise HintsError(f"{_TENSORRT}.{field}", given[field], f"left out; known are {', '.join(known)}")
-    configs = given.get(_TENSORRT_FIELDS[0])
-    if configs is None:
-        configs = []
-    where = f"{_TENSORRT}.{_TENSORRT_FIELDS[0]}"
+    configs = [] if given.get(_RANGES) is None else given[_RANGES]
+    where = f"{_TENSORRT}.{_RANGES}"
     check_ranges(where, configs)
     read = (_read_tensorrt_range(f"{where}[{number}]", each) for number, each in enumerate(configs))
     # There a range without an end goes to the end of the prompt, and none goes beyond it.
     ranges = [each._replace(end=prompt_len if each.end is None else min(each.end, prompt_len)) for each in read]
     ranges = [each for each in ranges if each.end is not None and each.start < each.end]
-    priority, duration = (given.get(field) for field in _TENSORRT_FIELDS[1:])
-    held_s = _read_ms(f"{_TENSORRT}.{_TENSORRT_FIELDS[2]}", duration)
-    if priority is not None:
-        answer = read_priority(f"{_TENSORRT}.{_TENSORRT_FIELDS[1]}", priority)
+    held_s = _read_ms(f"{_TENSORRT}.{_ANSWER_MS}", given.get(_ANSWER_MS))
+    if given.get(_ANSWER_PRIORITY) is not None:
+        answer = read_priority(f"{_TENSORRT}.{_ANSWER_PRIORITY}", given[_ANSWER_PRIORITY])
         ranges.append(Range(prompt_len, None, answer, held_s))
     return tuple(ranges)
 
