@@ -12,7 +12,7 @@ import numpy as np
 
 from eval.live.replay.rows import Folder, Row
 from eval.live.replay.summary import ArmSummary, NoResultError, summarise
-from eval.live.replay.table import machine_sentences, markdown, sentences
+from eval.live.replay.table import markdown, sentences, server_sentences
 from eval.simulate.timing import Timing
 
 TOLERANCE = 0.01
@@ -51,7 +51,7 @@ class Report(NamedTuple):
             markdown(tail),
             "",
             *sentences(tail),
-            *machine_sentences(folder),
+            *server_sentences(folder),
             "",
             "### TTFT by uncached tokens, under this load",
             "",

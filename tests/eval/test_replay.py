@@ -15,7 +15,7 @@ from eval.live.replay.facts import Facts
 from eval.live.replay.predict import Prediction, refusal, requests_of
 from eval.live.replay.rows import Folder, FolderError, Part
 from eval.live.replay.summary import NoResultError, Sorted, interval_note, summarise
-from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
+from eval.live.replay.table import comparison_table, markdown, sentences, server_sentences
 from eval.live.replay.turns import Conversation, Load, Segment, Turn
 from eval.simulate.timing import Timing
 from tests.helpers.replays import FACTS, ROWS, RUN, played, row
@@ -219,7 +219,7 @@ def test_what_is_sent_before_the_servers_settled_is_in_no_figure(tmp_path: Path)
     assert (stock.requests, stock.errors) == (2, 1)  # who failed is told, whenever it was
     assert stock.figures["tel"].value == 100
     assert stock.tokens_per_s == pytest.approx(2 * 4 / 0.5)
-    assert machine_sentences(folder) == ["Without the requests of each part's first 1.5 s."]
+    assert server_sentences(folder) == ["Without the requests of each part's first 1.5 s."]
     later = Folder(tmp_path / "later", RUN, settle_s=4)
     played(later, "stock lru", 0, ROWS)
     with pytest.raises(NoResultError, match="--settle 4: must leave some requests; stock lru had none later"):
@@ -284,13 +284,32 @@ def test_how_fast_the_machine_was_in_each_arm(tmp_path: Path, slower_ms: tuple[f
     folder = Folder(tmp_path, RUN)
     played(folder, "stock lru", 0, ROWS, (50.0, 51.0))
     played(folder, "ours", 0, BETTER, slower_ms)
-    alone, *warning = machine_sentences(folder)
+    alone, *warning = server_sentences(folder)
     assert "stock lru 50, 51 ms; ours 52, " in alone
     assert warning == [] if comparable else "24% slower for ours than for stock lru" in warning[0]
 
 
 def test_a_run_of_before_says_nothing_of_the_machine(folder: Folder) -> None:
-    assert machine_sentences(folder) == []
+    assert server_sentences(folder) == []
+
+
+def test_a_server_that_fell_back_to_lru_is_named_and_not_predicted(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, RUN)
+    played(folder, "stock lru", 0, ROWS)
+    played(folder, "ours", 0, BETTER, metrics={"sglang:tlru_fallen_back": 0.0})
+    facts = Facts(**{**FACTS, "policy": "radix_tlru"})
+    assert server_sentences(folder) == []
+    assert refusal(facts, folder, "ours") is None
+    played(folder, "ours", 1, BETTER, metrics={"sglang:tlru_fallen_back": 1.0})
+    (said,) = server_sentences(Folder(tmp_path, RUN))
+    assert said.startswith("ours: radix-tlru fell back to lru after a fault")
+    assert refusal(facts, folder, "ours") == "it fell back to lru on the way"
+
+
+def test_a_bar_in_a_name_ends_no_column_of_the_table(tmp_path: Path) -> None:
+    folder = Folder(tmp_path, msgspec.structs.replace(RUN, arms={"w=0|1": ""}))
+    played(folder, "w=0|1", 0, ROWS)
+    assert markdown(summarise(folder)).startswith("| | w=0\\|1 |\n|---|---:|\n")
 
 
 def test_a_name_in_brackets_is_no_markup(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from eval.live.replay.rows import Folder, Part, Row, Run
 
@@ -66,8 +67,17 @@ ROWS = [
 ]
 
 
-def played(folder: Folder, arm: str, repeat: int, rows: Sequence[Row], alone_ms: tuple[float, ...] = ()) -> None:
+def played(
+    folder: Folder,
+    arm: str,
+    repeat: int,
+    rows: Sequence[Row],
+    alone_ms: tuple[float, ...] = (),
+    metrics: Mapping[str, float] = MappingProxyType({}),
+) -> None:
     with folder.begin(arm, repeat) as file:
         for one in rows:
             file.append(one)
-    folder.finish(Part(arm=arm, repeat=repeat, seconds=2.0, facts=FACTS, metrics={}, prefill_alone_ms=alone_ms))
+    folder.finish(
+        Part(arm=arm, repeat=repeat, seconds=2.0, facts=FACTS, metrics=dict(metrics), prefill_alone_ms=alone_ms)
+    )

@@ -23,7 +23,7 @@ from eval.live.replay.parts import play_all
 from eval.live.replay.plan import USERS, Plan, machine_facts, plan_of
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import summarise
-from eval.live.replay.table import comparison_table, machine_sentences, markdown, sentences
+from eval.live.replay.table import comparison_table, markdown, sentences, server_sentences
 from eval.terminal import show
 from eval.trace_arguments import add_trace_arguments
 
@@ -135,7 +135,7 @@ def finish(plan: Plan, folder: Folder) -> int:
         return 1
     from eval.live.replay.page import write_page  # matplotlib: not before there is something to draw
 
-    show(comparison_table(arms), *sentences(arms), *machine_sentences(folder))
+    show(comparison_table(arms), *sentences(arms), *server_sentences(folder))
     (folder.path / "table.md").write_text(markdown(arms) + "\n")
     (folder.path / "arms.jsonl").write_bytes(msgspec.json.Encoder().encode_lines(arms))
     show(*write_page(folder, plan.load, arms))

@@ -15,7 +15,7 @@ from eval.live.replay.figures import arm_looks, percentiles, scatter, ttft_cdf
 from eval.live.replay.predict import TOLERANCE, Prediction, fitted_line, measured_points, predict
 from eval.live.replay.rows import Folder
 from eval.live.replay.summary import ArmSummary, interval_note
-from eval.live.replay.table import machine_sentences, sentences, table_rows
+from eval.live.replay.table import sentences, server_sentences, table_rows
 from eval.live.replay.turns import Load
 from eval.live.warm_start import in_a_fork
 from eval.render import html
@@ -52,7 +52,7 @@ def write_page(folder: Folder, load: Load | None, arms: Sequence[ArmSummary]) ->
             html.figure(plot.title, save_figure(plot.draw(), folder.path / FIGURES / f"{plot.file}.png"), plot.caption)
             for plot in _plots(folder, arms, timing)
         ]
-    findings = (*sentences(arms), *machine_sentences(folder))
+    findings = (*sentences(arms), *server_sentences(folder))
     parts = [
         _lead(folder, arms),
         f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in findings)}</ul>",

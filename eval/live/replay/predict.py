@@ -130,6 +130,8 @@ def refusal(facts: Facts, folder: Folder, arm: str) -> str | None:
         return "its ξ was learned while it ran"
     if facts.return_model is not None:
         return f"no simulator asks {facts.return_model}"
+    if folder.fell_back(arm):
+        return "it fell back to lru on the way"
     if any(row.error is not None for _, row in folder.finished_rows(arm)):
         return "some requests failed: what they left in the cache is not known"
     return None

@@ -259,6 +259,10 @@ class Folder:
             found["policy"] = PLUGIN
         return None if found is None else Facts(**found)
 
+    def fell_back(self, arm: str) -> bool:
+        """Whether radix-tlru had given up on a server of that arm, after a fault, when a part ended."""
+        return any(part.metrics.get("sglang:tlru_fallen_back") for part in self.parts if part.arm == arm)
+
     def _read(self, path: Path, kind: type[Any]) -> Iterator[Any]:
         if not path.is_file():
             return

@@ -58,7 +58,8 @@ def comparison_table(arms: Sequence[ArmSummary]) -> Table:
 
 def markdown(arms: Sequence[ArmSummary]) -> str:
     """The table for a file."""
-    lines = [f"| | {' | '.join(arm.name for arm in arms)} |", f"|---|{'---:|' * len(arms)}"]
+    names = (arm.name.replace("|", r"\|") for arm in arms)
+    lines = [f"| | {' | '.join(names)} |", f"|---|{'---:|' * len(arms)}"]
     for title, (first, *others), changes in table_rows(arms):
         pairs = zip(others, changes, strict=True)
         lines.append(f"| {' | '.join([title, first, *(f'{value}<br>{change}' for value, change in pairs)])} |")
@@ -82,8 +83,8 @@ def sentences(arms: Sequence[ArmSummary]) -> list[str]:
     ]
 
 
-def machine_sentences(folder: Folder) -> list[str]:
-    """How fast the machine was in each arm. An arm that ran while the machine was slower has longer times for it.
+def server_sentences(folder: Folder) -> list[str]:
+    """Whose server fell back to lru, and how fast the machine was in each arm, as a slower one makes longer times.
 
     Arms that are asked in turn have the same machine.
     """
@@ -91,7 +92,12 @@ def machine_sentences(folder: Folder) -> list[str]:
         arm: [ms for part in folder.parts if part.arm == arm for ms in part.prefill_alone_ms] for arm in folder.run.arms
     }
     alone = {arm: found for arm, found in alone.items() if found}
-    lines = [f"Without the requests of each part's first {folder.settle_s:g} s."] if folder.settle_s else []
+    lines = [
+        f"{arm}: radix-tlru fell back to lru after a fault, of which the server's log tells. Figures since are of lru."
+        for arm in folder.run.arms
+        if folder.fell_back(arm)
+    ]
+    lines += [f"Without the requests of each part's first {folder.settle_s:g} s."] if folder.settle_s else []
     if not alone:
         return lines
     means = {arm: statistics.geometric_mean(found) for arm, found in alone.items()}
