@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -230,6 +231,19 @@ def test_a_server_that_refuses_a_request_is_not_asked_whether_it_runs() -> None:
         play(server.base_url, load, Pace("ordered", users=1), on_sent=seen.append, alive=alive)
     assert [one.result.error for one in seen] == ["HTTP 400: thirteen", "aborted: fourteen"]
     assert [one.result.error for one in asked_after] == ["aborted: fourteen"]
+
+
+def test_while_a_server_is_asked_whether_it_runs_other_answers_come_in() -> None:
+    load = Load((conversation(0, 0.0, (14, 0.0)), conversation(1, 0.5, (10, 0.0))))
+    answered = threading.Event()
+
+    def seen(one: Sent) -> None:
+        if one.result.error is None:
+            answered.set()
+
+    with stand_in(SCRIPTED) as server:
+        sent = play(server.base_url, load, Pace("open"), on_sent=seen, alive=lambda: answered.wait(10.0))
+    assert [one.result.error for one in sent] == ["aborted: fourteen", None]
 
 
 def test_a_server_that_refuses_many_requests_in_a_row_was_reached() -> None:

@@ -161,6 +161,7 @@ class _Player:
         if not result.is_answered:
             await asyncio.sleep(_LAST_BREATH_S)
         self._report(Sent(place, sent_s, result, conversation.session_index, busy_s))
+        await self._check_reached(result)
         closes = conversation.turns[one.turn].closes and conversation.index == conversation.session_index
         if request.session is not None and closes and result.error is None:
             error = await close_session(self._connection, self._target.base_url, request.session)
@@ -181,13 +182,13 @@ class _Player:
     def _report(self, sent: Sent) -> None:
         self._sent.append(sent)
         self._target.on_sent(sent)
-        result = sent.result
-        if result.error is None or result.error == NOT_SENT:
-            self._unreached = 0 if result.error is None else self._unreached
-            return
+
+    async def _check_reached(self, result: RequestResult) -> None:
+        """Go on after a failure only if the server still runs."""
         self._unreached = 0 if result.is_answered else self._unreached + 1
-        # Who answers by HTTP runs. To ask a server at a URL takes time, in which no answer of another request is seen.
-        if not result.error.startswith("HTTP ") and not self._target.alive():
+        # Who answers by HTTP runs. To ask a server at a URL takes time, in which others are answered.
+        unknown = result.error is not None and not result.error.startswith("HTTP ")
+        if unknown and not await asyncio.to_thread(self._target.alive):
             raise ReplayError(f"the server ended while it served: {result.error}")
         if self._unreached >= _GONE_AFTER:
             raise ReplayError(f"{self._unreached} requests in a row reached no server; the last: {result.error}")
