@@ -10,12 +10,12 @@ A row of ``cells.jsonl`` has what ``simulate`` writes (settings, figures, ``gap_
 | `losses` | by figure: the loss against lru; above 0.01 it counts (``changes.py``) |
 | `gap_interval` | [low, high] of ``gap_closed`` |
 | `capacity_asked`, `working_set` | the capacity as it was asked for; tokens |
-| `trace_digest` | that of the trace that was run; another one is run again |
+| `trace_digest` | that of the trace that was run; cells of another one of its name are dropped |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -57,18 +57,20 @@ class _Ran(NamedTuple):
     prefilled: int
 
 
-def is_done(cell: Cell, setting: Setting, rows: Rows) -> bool:
-    """Whether a folder has the cell, of the trace as it is now.
+def check_own(rows: Rows) -> None:
+    """Refuse a folder that another command filled.
 
     Raises:
-        ValueError: the row was not written by this command.
+        ValueError: a row was not written by this command.
     """
-    if cell.name not in rows:
-        return False
-    row = rows[cell.name]
-    if "trace_digest" not in row:
+    if any("trace_digest" not in rows[name] for name in rows):
         raise ValueError(f"--out {rows.path.parent}: holds cells of another command; give another folder")
-    return bool(row["trace_digest"] == setting.trace.digest)
+
+
+def drop_stale(rows: Rows, settings: Iterable[Setting]) -> None:
+    """Drop the cells of traces that are other ones now, so that no table has both."""
+    digests = {setting.trace.name: setting.trace.digest for setting in settings}
+    rows.keep(lambda row: bool(row["trace_digest"] == digests.get(row["trace"], row["trace_digest"])))
 
 
 def fill(rows: Rows, wanted: Sequence[tuple[Setting, Sequence[Cell]]], jobs: int) -> int:
@@ -81,7 +83,7 @@ def fill(rows: Rows, wanted: Sequence[tuple[Setting, Sequence[Cell]]], jobs: int
     at_once = AT_ONCE if jobs > 1 else 1  # one process remembers its references from call to call
     for setting, cells in wanted:
         baseline, optimum = (next(c for c in cells if c.policy == name) for name in (BASELINE, OPTIMUM))
-        missing = [cell for cell in cells if not is_done(cell, setting, rows)]
+        missing = [cell for cell in cells if cell.name not in rows]
         for first in range(0, len(missing), at_once):
             calls.append((Work(setting, baseline, optimum, tuple(missing[first : first + at_once])),))
     title = f"batches of up to {at_once} cells" if at_once > 1 else "cells"

@@ -13,7 +13,8 @@ a TTFT objective in ms and the line β + α·uncached. Each policy has the weigh
 whether it holds where two kinds share a server (``traces/mixes.py``).
 
 Written into DIR: ``cells.jsonl``, ``losses.txt``, ``compare.html`` with its figures. A run that was cut off goes on
-with the same command. Cells that are there are not run again, even if the code of a policy has changed since.
+with the same command. Cells that are there are not run again, even if the code of a policy has changed since. Cells of
+a trace that has changed are dropped.
 ``--quick`` takes fewer settings of the same traces: seed 0, 10 and 50 % of the working set, ξ = 8,192.
 """
 
@@ -28,7 +29,7 @@ import joblib
 
 from eval.arguments import Several, add_median_weights, add_policies, number, output_folder, whole
 from eval.compare.bootstrap import FEWEST_SESSIONS
-from eval.compare.cells import fill, is_done
+from eval.compare.cells import check_own, drop_stale, fill
 from eval.compare.page import PAGE, write_page
 from eval.compare.settings import (
     BASELINE,
@@ -150,10 +151,9 @@ def judge(settings: Sequence[Setting], args: argparse.Namespace) -> int:
     wanted = [(setting, cells_of(setting, args)) for setting in settings]
     folder: Path = args.out
     rows = Rows(folder / CELLS)
-    for setting, cells in wanted:  # before anything is written: the folder may be of another command
-        for cell in cells:
-            is_done(cell, setting, rows)
+    check_own(rows)  # before anything is written
     folder.mkdir(parents=True, exist_ok=True)
+    drop_stale(rows, settings)
     note_command(folder, args.command_line)
     for trace in dict.fromkeys(setting.trace for setting in settings):
         own = [each for each in settings if each.trace is trace]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,9 @@ class Rows:
     def __getitem__(self, name: str) -> dict[str, Any]:
         return self._rows[name]
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
     def append(self, row: dict[str, Any]) -> None:
         """Add a row. It is on the disk when this returns."""
         with self.path.open("a") as file:
@@ -72,9 +75,19 @@ class Rows:
 
     def sort(self, first: Iterable[str]) -> None:
         """Put the file into an order that does not depend on which row was done first: these names, then all others."""
-        names = dict.fromkeys([*first, *sorted(self._rows)])
+        self._write(dict.fromkeys([*first, *sorted(self._rows)]))
+
+    def keep(self, is_kept: Callable[[dict[str, Any]], bool]) -> None:
+        """Drop all rows but these, from the disk, too."""
+        names = [name for name, row in self._rows.items() if is_kept(row)]
+        if len(names) < len(self._rows):
+            self._write(names)
+
+    def _write(self, names: Iterable[str]) -> None:
+        """Hold the rows of these names, in this order."""
+        self._rows = {name: self._rows[name] for name in names}
         replacement = self.path.with_suffix(".tmp")
-        replacement.write_text("".join(json.dumps(self._rows[name]) + "\n" for name in names))
+        replacement.write_text("".join(json.dumps(row) + "\n" for row in self._rows.values()))
         replacement.replace(self.path)
 
 

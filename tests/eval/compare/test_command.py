@@ -210,6 +210,18 @@ def test_cells_of_another_trace_of_the_same_name_are_run_again(
     assert {row["requests"] for row in rows(out)} == {50}
 
 
+def test_no_cell_of_a_trace_as_it_was_before_stays_beside_those_of_now(tmp_path: Path, trace: Path) -> None:
+    out, other = tmp_path / "out", write_blocks(tmp_path / "other.jsonl", block_lists(seed=3, requests=30))
+    for each in trace, other:
+        assert compare(out, each, "--limit", "20", "--policy", "tlru") == 0
+    assert compare(out, trace, "--limit", "25", "--policy", "lru") == 0
+    found = {(row["trace"], row["policy"]): row["requests"] for row in rows(out)}
+    assert found == {
+        **{("small", policy): 25 for policy in ("lru", "tail-belady")},
+        **{("other", policy): 20 for policy in ("lru", "tlru", "tail-belady")},
+    }
+
+
 def test_a_folder_is_a_suite_of_the_traces_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "traces"
     folder.mkdir()
@@ -372,10 +384,10 @@ def test_a_folder_of_another_command_is_refused(
     assert main(["simulate", "--trace", str(trace), "--policy", "lru", *sizes, "--out", str(out)]) == 0
     before = (out / "cells.jsonl").read_text()
     capsys.readouterr()
-    assert compare(out, trace) == 2
-    assert (
-        capsys.readouterr().err == f"eval compare: --out {out}: holds cells of another command; give another folder\n"
-    )
+    for capacity in CAPACITY, 2 * CAPACITY:  # whether the cells that are asked for are there, or others
+        assert compare(out, trace, capacity=capacity) == 2
+        said = f"eval compare: --out {out}: holds cells of another command; give another folder\n"
+        assert capsys.readouterr().err == said
     assert (out / "cells.jsonl").read_text() == before
 
 
