@@ -52,19 +52,20 @@ def run(args: argparse.Namespace) -> int:
 def worth(sources: Sequence[TraceSource], args: argparse.Namespace) -> Table:
     """A row for each feature: the gap that is closed without it, and the p50, as means over the capacities."""
     without = [None, *Feature]
+    capacities = [*dict.fromkeys(args.capacity)]
     arms = [*((name, None) for name in REFERENCES), *((POLICY, feature) for feature in without)]
-    grid = list(itertools.product(sources, args.capacity, arms))
+    grid = list(itertools.product(sources, capacities, arms))
     calls = [(*each, args.threshold, args.page_size) for each in grid]
     done = dict(zip(grid, in_parallel(_serve, calls, jobs=args.jobs, title="runs"), strict=True))
     result = table(
-        f"etlru, w = 1, ξ = {args.threshold:,}: gap closed, p50 against lru; means over {len(args.capacity)} sizes",
+        f"etlru, w = 1, ξ = {args.threshold:,}: gap closed, p50 against lru; means over {len(capacities)} sizes",
         ("left out", *(source.source.rpartition("/")[2] for source in sources)),
     )
     for feature in without:
         columns = []
         for source in sources:
             shares, medians = [], []
-            for capacity in args.capacity:
+            for capacity in capacities:
                 lru, optimum = (done[source, capacity, (name, None)] for name in REFERENCES)
                 own = done[source, capacity, (POLICY, feature)]
                 shares.append(own.gap_closed(lru, optimum))

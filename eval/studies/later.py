@@ -68,7 +68,7 @@ def compare(requests: Sequence[Request], args: argparse.Namespace) -> Table:
     """
     first = int(len(requests) * args.share)
     knowledge = TraceKnowledge(requests)
-    cells = list(itertools.product(args.capacity, args.threshold))
+    cells = list(dict.fromkeys(itertools.product(args.capacity, args.threshold)))
     asked = itertools.product(args.policy, args.median_weight)
     arms = dict.fromkeys((policy, w if policy in WEIGHTED else None) for policy, w in asked)
 

@@ -40,6 +40,14 @@ def test_a_cell_without_a_gap_is_no_gap_that_was_left_open(capsys: pytest.Captur
     assert (row[2], row[-2:]) == ("100.0%", ["100", "–"])
 
 
+def test_a_capacity_that_is_given_twice_weighs_once_in_a_mean(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*capacities: str) -> str:
+        assert main(["later", *SMALL[:2], *SMALL[4:], "--policy", "tlru", "--capacity", *capacities]) == 0
+        return capsys.readouterr().out
+
+    assert said("5k", "5000", "9k") == said("5k", "9k")
+
+
 def test_a_change_from_nothing_is_not_told_as_none() -> None:
     none, some = Figures(0, 0, 9, 3, 0, 0.5), Figures(500, 0, 9, 4, 1, 0.5)
     change = some.against(none)
