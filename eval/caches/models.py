@@ -88,15 +88,15 @@ class Exponential(SingleGroup):
 
 @dataclass(frozen=True)
 class StepPrompt:
-    """A distribution of Q by its quantiles: P(Q > ·) in ``len(quantiles) + 1`` steps."""
+    """A distribution of Q by its quantiles: P(Q > ·) in ``len(quantiles)`` steps. Equal ones are one larger step."""
 
-    quantiles: tuple[int, ...]  # tokens, falling; each as likely as the others
+    quantiles: tuple[int, ...]  # tokens, none above the one before; each as likely as the others
 
     @classmethod
     def of(cls, lengths: Sequence[int], steps: int = 8) -> StepPrompt:
-        """From lengths of prompts (tokens), with at most ``steps`` different quantiles."""
+        """From lengths of prompts (tokens), by the medians of ``steps`` equal parts."""
         middles = (np.arange(steps) + 0.5) / steps
-        return cls(tuple(sorted({round(q) for q in np.quantile(lengths, middles)}, reverse=True)))
+        return cls(tuple(sorted((round(q) for q in np.quantile(lengths, middles)), reverse=True)))
 
     @cached_property
     def probabilities(self) -> tuple[float, ...]:

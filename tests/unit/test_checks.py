@@ -129,6 +129,7 @@ def learned_lengths() -> object:
         (FixedPrompt(200), LEAVES),
         (AnyPrompt(), LEAVES),
         (StepPrompt.of([1, 20, 300, 4_000]), LEAVES),
+        (StepPrompt.of([100, 100, 100, 4_000]), LEAVES),  # equal quantiles
         (TrueNextPrompt(200), FUTURES),
         (learned_lengths(), (*LEAVES, *TOLD)),
         (HintedPrompts(FixedPrompt(200)), TOLD),

@@ -187,9 +187,16 @@ def test_what_a_trace_says_of_returns_as_a_whole() -> None:
     assert knowledge.returns == [(3, 2.0), (5, 2.0)]
     assert knowledge.death_rate == pytest.approx((1 - 2 / 5) / 2.0)
     assert knowledge.next_prompts is not None
-    assert knowledge.next_prompts.quantiles == (5, 4, 3)  # medians of eighths between 3 and 5, rounded
+    assert knowledge.next_prompts.quantiles == (5, 5, 4, 4, 4, 4, 3, 3)  # medians of eighths from 3 to 5, rounded
     assert TraceKnowledge(in_turn((0, 4))).next_prompts is None
     assert StepPrompt.of([0, 800]).quantiles == (750, 650, 550, 450, 350, 250, 150, 50)
+
+
+def test_a_length_that_most_prompts_have_is_as_likely_as_it_is() -> None:
+    # 13 of 16 prompts add 100 tokens, 3 add 5,000. In eighths: 6 are of 100, so P(Q > 100) is 2 / 8.
+    prompts = StepPrompt.of([100] * 13 + [5_000] * 3)
+    beyond = sum(tokens > 100 for tokens in prompts.quantiles)
+    assert prompts.probabilities[beyond] == pytest.approx(0.25)
 
 
 # ---- bounds ----
