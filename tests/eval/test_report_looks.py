@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from matplotlib.text import Annotation, Text
 from matplotlib.transforms import Bbox
 
 from eval.__main__ import main
-from eval.render.looks import RC, tokens_axis
+from eval.render.looks import RC, look, tokens_axis
 from eval.render.report.frontier import frontier
 from eval.render.report.grids import heat_maps, percentiles_by_capacity
 from eval.render.report.scene import Scene
+from eval.simulate.timing import Timing
 from tests.helpers.report_cells import cell, scene, written
 
 LONG = ("sglang-tlru-strip-thinking", "real-etlru-python", "trtllm-retention", "workload-aware")
@@ -115,6 +117,18 @@ def test_capacities_that_are_near_to_each_other_are_not_all_named(many: Scene) -
             "2 M",
         ]
         assert over_each_other(names) == []
+
+
+def test_where_figures_are_of_ttft_the_frontier_is_too(tmp_path: Path) -> None:
+    # 20 ms + 0.1 ms a token: the median goes from 100 tokens to 200, 30 ms to 40; p95 from 600 to 800, 80 ms to 100.
+    shown = scene(tmp_path, cell("lru", 1000, p95=600), cell("tlru", 700, p50=200, p95=800))
+    for latency, median, tail in ((None, 1.0, 1 / 3), (Timing(0.1, 20.0, "given"), 1 / 3, 0.25)):
+        tel, p95 = drawn(frontier, replace(shown, latency=latency)).axes
+        for axes, change in ((tel, -0.3), (p95, tail)):
+            points = [line.get_xydata()[0].tolist() for line in axes.lines if line.get_marker() == look("tlru").marker]
+            assert points == [pytest.approx([median, change])]
+        assert tel.get_ylabel() == "TEL against lru"
+        assert p95.get_xlabel() == ("p50 against lru" if latency is None else "TTFT, p50 against lru")
 
 
 def test_a_name_that_is_not_right_beside_its_point_has_a_line_to_it(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
@@ -57,7 +57,9 @@ def frontier(scene: Scene) -> Figure:
     lru = scene.chosen(Variant(BASELINE, None, None))
     if lru is None:
         raise Missing("no cells of lru to compare with: run `simulate --policy lru`")
-    if not lru.outcome.p50:
+    wait: Callable[[float], float] = float if scene.latency is None else scene.latency.ms
+    unit = "" if scene.latency is None else "TTFT, "
+    if not wait(lru.outcome.p50):
         raise Missing("the median of lru is 0, so that changes against it cannot be stated as shares")
     rows = [row for row in scene.place(scene.capacity, scene.threshold) if row.variant not in scene.twins]
     figure = Figure(figsize=(7.2, 5.6))
@@ -65,11 +67,12 @@ def frontier(scene: Scene) -> Figure:
     oracles = any(not is_online(row.variant) for row in rows)
     panels = figure.subplots(2, 2 if oracles else 1, squeeze=False)
     figure.subplots_adjust(left=0.115, right=0.97, bottom=0.085, top=0.95, wspace=0.34, hspace=0.24)
-    for line, (name, title) in enumerate((("tel", "TEL"), ("p95", "p95"))):
+    for line, (name, title) in enumerate((("tel", "TEL"), ("p95", f"{unit}p95"))):
         points = [
             Point(row.variant, x, y)
             for row in rows
-            if (x := scene.change(row, "p50")) is not None and (y := scene.change(row, name)) is not None
+            if (x := scene.change(row, "p50", wait)) is not None
+            and (y := scene.change(row, name, float if name == "tel" else wait)) is not None
         ]
         near = [point for point in points if is_online(point.variant)]
         for column, shown in enumerate((points, near) if oracles else (near,)):
@@ -83,7 +86,7 @@ def frontier(scene: Scene) -> Figure:
             if line == 0:
                 axes.set_title("all policies" if shown is points else "what a server can run" + ", enlarged" * oracles)
             else:
-                axes.set_xlabel("p50 against lru")
+                axes.set_xlabel(f"{unit}p50 against lru")
     return figure
 
 

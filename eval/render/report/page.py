@@ -49,7 +49,7 @@ def page(scene: Scene, others: Sequence[Scene], pictures: Sequence[Picture], com
         cards(scene),
         html.heading("How to read this") + _HOW_TO_READ,
         html.heading("Stock, radix-tlru and the oracle, side by side"),
-        html.paragraph("TEL saved, and what the median pays for it (p50), against `lru` in the same cell."),
+        html.paragraph("TEL saved, and what the median pays (p50 of uncached tokens), against `lru` in the same cell."),
         arms_by_cell(scene),
         *(_figure(picture) for picture in pictures),
         html.heading("All cells"),

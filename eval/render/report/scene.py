@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -197,12 +197,15 @@ class Scene:
         """The page-granular lru at the capacity and ξ of a cell."""
         return self.at(Variant(BASELINE, None, None), row.cell.capacity, row.cell.threshold)
 
-    def change(self, row: Row, figure: str) -> float | None:
-        """The relative change of a figure against lru: −0.1 is a tenth less. None if there is no lru, or it has 0."""
+    def change(self, row: Row, figure: str, of: Callable[[float], float] = float) -> float | None:
+        """The relative change of ``of`` a figure against lru: −0.1 is a tenth less.
+
+        None if there is no lru, or it has 0.
+        """
         base = self.baseline(row)
-        if base is None or not getattr(base.outcome, figure):
+        if base is None or not (before := of(getattr(base.outcome, figure))):
             return None
-        return float(getattr(row.outcome, figure) / getattr(base.outcome, figure) - 1)
+        return of(getattr(row.outcome, figure)) / before - 1
 
     def tel_saved(self, row: Row) -> float | None:
         """Share of lru's TEL that is saved."""
