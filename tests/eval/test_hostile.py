@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -79,6 +80,10 @@ def test_the_command_prints_a_block_for_each_strength(capsys: pytest.CaptureFixt
     for block in ("alone", "flood (3)", "return (4)", "bait (4)"):
         assert printed.count(block) == 2
     assert printed.count(" tlru ") == 2 * 4
+    honest, lru = open_trace(SMALL, limit=60).requests, replace(cell("lru"), capacity=8_000)
+    done = [damage(honest, attack, 0.5, lru) for attack in attacks(8_000) if attack.kind == "flood"]
+    worst = [f"{max(getattr(one, name) for one in done):,.0f}" for name in ("p50", "p95", "tel")]
+    assert printed.partition("flood (3)")[2].partition(" lru ")[2].split()[:3] == worst
 
 
 def test_a_weight_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:

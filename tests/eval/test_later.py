@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from eval.__main__ import main
-from eval.studies.figures import Figures, four_digits, shown
+from eval.studies.figures import Figures, figures, four_digits, shown
+from eval.traces import open_trace
 
 SMALL = ["--trace", "synthetic:conversations=40", "--capacity", "5k", "--threshold", "600"]
 
@@ -46,6 +49,23 @@ def test_a_capacity_that_is_given_twice_weighs_once_in_a_mean(capsys: pytest.Cap
         return capsys.readouterr().out
 
     assert said("5k", "5000", "9k") == said("5k", "9k")
+
+
+def test_the_worst_p95_is_that_of_the_cell_in_which_it_rises_most(capsys: pytest.CaptureFixture[str]) -> None:
+    def p95_and_worst(*capacities: str) -> list[float]:
+        assert main(["later", *SMALL[:2], *SMALL[4:], "--policy", "tlru", "--capacity", *capacities]) == 0
+        (row,) = (line.split() for line in capsys.readouterr().out.splitlines() if "tlru" in line)
+        return [float(share.rstrip("%")) for share in row[5:7]]
+
+    (small, _), (large, _) = p95_and_worst("3k"), p95_and_worst("9k")
+    assert small != large
+    assert p95_and_worst("3k", "9k") == [pytest.approx((small + large) / 2, abs=0.11), max(small, large)]
+
+
+def test_figures_of_the_later_part_are_of_no_request_before_it() -> None:
+    requests, cached = open_trace("synthetic:conversations=9").requests, itertools.count()
+    found = [min(next(cached), request.prompt_tokens) for request in requests]
+    assert figures(requests, found, 50, 7) == figures(requests[7:], found[7:], 50) != figures(requests, found, 50)
 
 
 def test_a_change_from_nothing_is_not_told_as_none() -> None:

@@ -54,6 +54,17 @@ def test_a_warm_prompt_is_found_by_who_begins_with_it(every_s: float | None, fou
     assert served.prefilled == prefilled
 
 
+def test_what_warm_prompts_gain_and_cost() -> None:
+    args = Namespace(policy=["lru"], capacity=CAPACITY, threshold=600, page_size=1, every=[LONG_S])
+    found = compare(REQUESTS, warm_paths(REQUESTS, 2, SYSTEM), args)
+    shown = {str(column.header): [*column.cells] for column in found.columns}
+    # Of those that begin with it the first finds it, or all three do: 500 of 1,500 tokens are left to prefill.
+    assert shown["mean of those that begin"] == ["1,500 (+0%)", "1,167 (-22%)", "500 (-67%)"]
+    assert shown["mean"] == ["+0.0%", "-7.4%", "-22.2%"]  # of 13,500 tokens 1,000 or 3,000 less
+    assert shown["prefilled for it"] == ["0.0%", "8.0%", "9.5%"]  # 1,000 beside 12,500 or 10,500
+    assert "that 3 of them begin with: a prompt each 300 s" in str(found.title)
+
+
 def test_a_first_prompt_of_less_than_a_block_begins_with_nothing() -> None:
     nothing = Path((), ())
     short = Request(50.0, "short", nothing, nothing, 100, 1)

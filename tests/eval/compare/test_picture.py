@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import matplotlib as mpl
 import pytest
@@ -63,6 +64,17 @@ def test_a_gap_of_next_to_nothing_is_not_drawn_as_one() -> None:
     first, _ = gap_closed(verdicts([*lru, *optimum, row("etlru", 1_000, tel=2_700_000), row("etlru", 2_000)])).axes
     assert [text.get_text() for text in first.texts][-1] == "–"
     assert len(first.texts) == 2
+
+
+def test_the_gap_of_a_field_is_the_mean_over_all_thresholds() -> None:
+    def both(policy: str, *tels: int) -> list[dict[str, Any]]:
+        return [
+            row(policy, 1_000, tel=tel) | {"threshold": xi, "cell": f"{policy}-{xi}"} for xi, tel in enumerate(tels, 1)
+        ]
+
+    own = both("etlru", 2_400_000, 1_200_000)  # of 3,000,000: 20 % and 60 %
+    first, _ = gap_closed(verdicts([*both("lru", *[3_000_000] * 2), *own, *both("tail-belady", 0, 0)])).axes
+    assert [text.get_text() for text in first.texts] == ["40\N{NARROW NO-BREAK SPACE}%"]
 
 
 def test_only_a_loss_that_counts_is_brown() -> None:

@@ -139,6 +139,16 @@ def test_tables_count_settings_and_have_the_change_of_each_figure_but_lrus() -> 
     assert shown == ["1,000", "1,500\N{EM SPACE}+50\N{NARROW NO-BREAK SPACE}% (+42 to +58)"]
 
 
+def test_the_summary_has_the_mean_change_of_each_figure_and_the_sum_of_what_is_prefilled() -> None:
+    own = [row("tlru", 1_000, p50=1_500, violations=400), row("tlru", 2_000, p50=1_100, tel=2_400_000)]
+    found = verdicts([row("lru", 1_000), row("lru", 2_000), *({**each, "prefilled": 1_250_000} for each in own)])
+    table = summary(found)
+    lru, tlru = (dict(zip(table.head, line, strict=True)) for line in table.rows)
+    means = {"p50": "+30.0 %", "over ξ": "−10.0 %", "TEL": "−10.0 %", "p95": "0.0 %", "prefilled": "2.5 M"}
+    assert {name: tlru[name].replace("\N{NARROW NO-BREAK SPACE}", " ") for name in means} == means
+    assert lru["prefilled"] == "20.0 M"
+
+
 def test_the_interval_of_a_share_of_the_gap_has_no_plus_as_it_is_no_change() -> None:
     more = {"prefilled": 1_000, "working_set": 5_000, "gap_closed": 0.3, "gap_interval": [-0.04, 0.61]}
     (cells,) = cell_grids([row("tlru", 1_000) | more], intervals=True)
