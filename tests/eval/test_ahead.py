@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path as FilePath
 
 import pytest
 
 from eval.__main__ import main
-from eval.studies.ahead import WAYS, Way, next_beginnings, serve
+from eval.studies.ahead import WAYS, Way, compare, next_beginnings, serve
 from eval.traces.request import Path, Request
 from tests.helpers.trace_files import write_lines
 
@@ -56,6 +57,16 @@ def test_what_was_prefilled_ahead_is_found(way: Way, new: int, prefilled: int) -
     uncached = [request.prompt_tokens - cached for request, cached in zip(requests, served.cached, strict=True)]
     assert uncached == [ASKED, new, new]
     assert served.prefilled == prefilled
+
+
+def test_what_prefilling_ahead_gains_and_costs() -> None:
+    args = Namespace(policy=["lru"], capacity=10_000, threshold=600, page_size=1)
+    found = compare(chat(3, thinks=True), args)
+    shown = {str(column.header): [*column.cells] for column in found.columns}
+    # Prompts of 100, 250 and 400 tokens wait for 100, 150 and 150 of them, or for 100 each, with 3 · 50 ahead.
+    assert shown["mean"] == ["+0.0%", "+0.0%", "-25.0%", "-25.0%"]
+    assert shown["hits"] == ["46.7%", "46.7%", "60.0%", "60.0%"]
+    assert shown["prefilled in all"] == ["+0.0%", "+0.0%", "+12.5%", "+12.5%"]
 
 
 def test_what_is_dropped_leaves_room_for_others() -> None:

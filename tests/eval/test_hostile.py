@@ -80,10 +80,17 @@ def test_the_command_prints_a_block_for_each_strength(capsys: pytest.CaptureFixt
     for block in ("alone", "flood (3)", "return (4)", "bait (4)"):
         assert printed.count(block) == 2
     assert printed.count(" tlru ") == 2 * 4
-    honest, lru = open_trace(SMALL, limit=60).requests, replace(cell("lru"), capacity=8_000)
-    done = [damage(honest, attack, 0.5, lru) for attack in attacks(8_000) if attack.kind == "flood"]
-    worst = [f"{max(getattr(one, name) for one in done):,.0f}" for name in ("p50", "p95", "tel")]
-    assert printed.partition("flood (3)")[2].partition(" lru ")[2].split()[:3] == worst
+
+
+def test_a_block_has_the_worst_of_its_attacks_figure_by_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["--trace", SMALL, "--limit", "150", "--capacity", "80k", "--strength", "1"]
+    assert main(["hostile", *small, "--policy", "lru"]) == 0
+    shown = capsys.readouterr().out.partition("return (4)")[2].partition(" lru ")[2].split()[:3]
+    honest, lru = open_trace(SMALL, limit=150).requests, replace(cell("lru"), capacity=80_000)
+    done = [damage(honest, attack, 1.0, lru) for attack in attacks(80_000) if attack.kind == "return"]
+    every = [[getattr(one, name) for one in done] for name in ("p50", "p95", "tel")]
+    assert all(min(each) < max(each) for each in every)
+    assert shown == [f"{max(each):,.0f}" for each in every]
 
 
 def test_a_weight_may_be_given(capsys: pytest.CaptureFixture[str]) -> None:

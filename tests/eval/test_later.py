@@ -79,6 +79,11 @@ def test_a_change_from_nothing_is_not_told_as_none() -> None:
     ]
 
 
+def test_a_change_of_the_hit_ratio_is_a_difference() -> None:
+    before, after = Figures(10, 10, 10, 10, 10, 0.5), Figures(10, 10, 10, 10, 10, 0.45)
+    assert after.against(before).hit_ratio == pytest.approx(-0.05)
+
+
 def test_a_large_figure_is_no_power_of_ten() -> None:
     values = (float("nan"), 0.0, 4.2512, 999.96, 1_000.4, 24_681.2)
     assert [four_digits(each) for each in values] == ["–", "0", "4.251", "1000", "1,000", "24,681"]

@@ -49,7 +49,13 @@ def test_the_command_prints_a_line_for_each_setting(capsys: pytest.CaptureFixtur
     assert main(["rates", *small]) == 0
     shown = capsys.readouterr().out
     assert "the last 50% of 200 turns, 2 seeds, forced caching" in shown
-    assert sum(line.lstrip().startswith("wildchat") for line in shown.splitlines()) == 6  # two spreads by three ξ
+    lines = [line.split() for line in shown.splitlines() if line.lstrip().startswith("wildchat")]
+    assert len(lines) == 6  # two spreads by three ξ
+    spread, threshold = float(lines[-1][1]), int(lines[-1][3].replace(",", ""))
+    sources = [source_of(WILDCHAT, spread, 200, seed) for seed in range(2)]
+    setting = Setting(WILDCHAT, spread, 4_000, threshold)
+    lru, own = (sum(tail(policy, setting, source, 0.5).tel for source in sources) for policy in ("lru", "tlru"))
+    assert lines[-1][4] == f"{own / lru - 1:+.1%}" != "+0.0%"
 
 
 @pytest.mark.parametrize(
