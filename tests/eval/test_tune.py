@@ -64,7 +64,10 @@ def test_it_prints_what_to_expect_and_writes_what_it_tried(tmp_path: Path, capsy
     assert tried[0]["policy"] == "sglang-lru"
     (chosen,) = (row for row in tried if row["chosen"])
     assert f"--tlru-threshold {chosen['threshold']} " in printed
-    assert f"{chosen['second_half']['tel']:,}" in printed
+    for name, figure, unit in (("TEL (tokens over ξ)", "tel", 1.0), ("TTFT p90 (ms)", "p90", 200 / 2048)):
+        old, new = (unit * row["second_half"][figure] for row in (tried[0], chosen))
+        (shown,) = (line.partition(name)[2].split()[:3] for line in printed.splitlines() if name in line)
+        assert shown == [f"{old:,.0f}", f"{new:,.0f}", f"{new / old - 1:+.1%}"]
     assert "95 % interval" in printed
     assert "Chance alone" not in printed
     assert chosen["first_half"]["requests"] + chosen["second_half"]["requests"] > 400
