@@ -4,13 +4,16 @@ Source: openai/codex ``protocol`` (``RolloutItem``). A line has a ``timestamp``,
 ``token_count`` follows each call and counts its prompt; what the model wrote since the one before is its answer. In
 releases up to late 2025 (``try_run_turn``, ``process_items``) it comes before the answer: an answer was written when
 its tools had run, each call of a tool with its result, and a ``turn_context`` was when the next call began. A fork
-repeats the lines of the session that it goes on with, its ``session_meta`` behind its own: a call is read once. Turns
-that a user takes back (``thread_rolled_back``) stay in the file.
+repeats the lines of the session that it goes on with, mostly with its ``session_meta`` behind its own: a call is read
+once. A subagent that is forked (``keep_forked_rollout_item``) has of these lines messages, last answers and all counts:
+they are its history, and no calls. Turns that a user takes back (``thread_rolled_back``) stay in the file. What another
+agent says is an ``inter_agent_communication`` or an item ``agent_message``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -20,17 +23,20 @@ from eval.traces.reading.agent_log import AgentLog, Logged, Piece, Repairs, Stat
 from eval.traces.reading.chats import Message
 from eval.traces.reading.content import message_of
 from eval.traces.reading.files import Source
+from eval.traces.reading.names import first_time
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
 from eval.traces.reading.records import Record, bad_field, count_in, decode
 from eval.traces.reading.times import iso_seconds
 from eval.traces.reading.tokenizer import TokenCount, counted, token_count
-from eval.traces.request import Request, TraceError
+from eval.traces.request import InputKind, Request, TraceError
 
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens")
 
 _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compacted")
+
+_OF_AGENTS = "inter_agent_communication"
 
 
 class _Count(NamedTuple):
@@ -39,6 +45,16 @@ class _Count(NamedTuple):
     usage: Mapping[str, int | None]
     at_s: float  # when that answer ended
     totals: Any  # of the session
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the files before tell."""
+
+    answered: set[str] = field(default_factory=set)  # names of calls that were read
+    threads: dict[str, tuple[str, str]] = field(default_factory=dict)  # by subagent: its session and conversation
+    # By session and totals of a count in its file: the session whose call it counts. Forks repeat it.
+    counted: dict[str, dict[bytes, str]] = field(default_factory=dict)
 
 
 class _Line(msgspec.Struct):
@@ -57,35 +73,33 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     notes.add("rebuilt", f"lengths of single messages fit the counted prompts; {counted(options)}")
     notes.add("rebuilt", "what the provider had cached of a first prompt is shared by sessions with as much of it")
     session: _Session | None = None
-    answered, threads = set[str](), dict[str, tuple[str, str]]()
-    for record in source.records():
+    known = _Known()
+    # A fork may lie before the session that it repeats, as sessions that were archived do.
+    first_s = {path: first_time(source.only(path), _time_of) for path in source.files}
+    for record in source.only(*sorted(source.files, key=first_s.__getitem__)).records():
         try:
             line = decode(record, _Line)
             if session is None or session.file != record.file:
                 yield from session.end() if session else ()
-                session = _Session(record.file, count, repairs, answered, threads)
+                session = _Session(record.file, count, repairs, known)
             yield from session.add(record, line)
         except TraceError as error:
             notes.bad(error)
     yield from session.end() if session else ()
 
 
+def _time_of(record: Record) -> float:
+    return iso_seconds(record, "timestamp", decode(record, _Line).timestamp or "")
+
+
 class _Session:
     """One file, line by line."""
 
-    def __init__(
-        self,
-        file: str,
-        count: TokenCount,
-        repairs: Repairs,
-        answered: set[str],
-        threads: dict[str, tuple[str, str]],
-    ) -> None:
+    def __init__(self, file: str, count: TokenCount, repairs: Repairs, known: _Known) -> None:
         self.file = file
-        self._threads = threads  # session and conversation of each subagent that was read, by its name
-        self._count, self._repairs = count, repairs
-        self._answered = answered  # names of calls that were read, in this file or another
+        self._count, self._repairs, self._known = count, repairs, known
         self._name, self._parent = "", ""
+        self._ancestors: dict[str, None] = {}  # sessions whose lines this one may repeat
         self._origin = ""  # the session whose lines this one repeats, if not its own
         self._model: str | None = None
         self._log: AgentLog | None = None
@@ -117,12 +131,14 @@ class _Session:
             self._compacted(payload)
             if line.timestamp is not None:
                 self._start_s = iso_seconds(record, "timestamp", line.timestamp)
-        elif line.type == "response_item":
+        elif line.type in ("response_item", _OF_AGENTS):
             if line.timestamp is None:
                 raise bad_field(record, "timestamp", "missing: when an item was written")
+            if line.type == _OF_AGENTS:
+                self._begin_turn()
             yield from self._item(payload, iso_seconds(record, "timestamp", line.timestamp))
         elif line.type == "event_msg" and payload.get("type") == "user_message":
-            self._turns.append(len(self._states) - 1 + bool(self._answer))
+            self._begin_turn()
         elif line.type == "event_msg" and payload.get("type") == "thread_rolled_back":
             yield from self._roll_back(payload.get("num_turns"))
         elif line.type == "event_msg" and payload.get("type") == "token_count":
@@ -130,6 +146,9 @@ class _Session:
             if isinstance(info, Mapping) and info.get("total_token_usage") != self._counted:
                 at_s = self._end_s if line.timestamp is None else iso_seconds(record, "timestamp", line.timestamp)
                 yield from self._count_of(_counts(record, info.get("last_token_usage")), at_s, info)
+
+    def _begin_turn(self) -> None:
+        self._turns.append(len(self._states) - 1 + bool(self._answer))
 
     def _count_of(self, usage: Mapping[str, int | None], at_s: float, info: Mapping[str, Any]) -> Iterator[Request]:
         """A count: of the answer before it, or of the next one where there is none, or its results are written.
@@ -139,14 +158,20 @@ class _Session:
         if usage["input_tokens"] == 0 and not usage["output_tokens"]:
             self._counted = info.get("total_token_usage")
             return
+        totals = info.get("total_token_usage")
+        if isinstance(totals, Mapping):
+            counted = self._known.counted.setdefault(self._name, {})
+            counted.setdefault(msgspec.json.encode(totals), self._inherited(totals) or self._own)
         is_next = not self._answer or self._early is not None or (self._is_early and bool(self._later))
         if is_next:
             yield from self.end()
-        self._counted = info.get("total_token_usage")
+        self._counted = totals
         if is_next:
             self._early = _Count(usage, at_s, self._counted)
         else:
             yield from self.end(usage)
+        if self._own == self._name and not self._inherited(totals):
+            self._origin, self._ancestors = self._name, {}  # nothing is repeated behind a call of its own
 
     def end(self, usage: Mapping[str, int | None] | None = None) -> Iterator[Request]:
         """The call whose answer was read, with its tokens if they were counted."""
@@ -155,6 +180,12 @@ class _Session:
         totals = self._counted
         if self._early is not None:
             usage, self._end_s, totals = self._early
+        inherited = self._inherited(totals)
+        origin = inherited or self._own
+        logged = self._logged(usage or {}, totals, origin)
+        if inherited and usage is not None and logged.name not in self._known.answered:
+            self._take_as_history()
+            return
         if usage is not None:
             self._is_early = self._early is not None
         self._early = None
@@ -162,19 +193,42 @@ class _Session:
             name = self._name or self.file
             session, agent, parent = name, "0", None
             if self._parent:
-                session, parent = self._threads.get(self._parent, (self._parent, f"{self._parent}/0"))
+                session, parent = self._known.threads.get(self._parent, (self._parent, f"{self._parent}/0"))
                 agent = name
             self._log = AgentLog(session, agent, parent, self._repairs)
-            self._threads[name] = session, self._log.conversation
-        logged = self._logged(usage or {}, totals)
+            self._known.threads[name] = session, self._log.conversation
         request = self._log.call(logged)
-        if self._origin == self._name or logged.name not in self._answered:
+        if origin == self._name or logged.name not in self._known.answered:
             yield request
-        self._answered.add(logged.name)
+        self._known.answered.add(logged.name)
         self._states.append(self._log.state())
-        self._added, self._later, self._answer, self._anew = self._later, [], [], False
+        self._anew = False
+        self._begin_prompt(self._later)
+
+    def _begin_prompt(self, added: list[Piece]) -> None:
+        """The next prompt, with what the history does not have."""
+        self._added, self._later, self._answer = added, [], []
         self._digest = blake2b(digest_size=16)
         self._start_s = self._later_s
+
+    def _take_as_history(self) -> None:
+        """The answer is one of another session, without the calls of tools before it: it is part of the next prompt."""
+        self._early = None
+        said = [piece(each, self._count) for each in self._answer]
+        self._begin_prompt([*self._added, *said, *self._later])
+
+    @property
+    def _own(self) -> str:
+        """The session of a call that is of none before: where the file of none was read, all may be repeated."""
+        return self._name if any(name in self._known.counted for name in self._ancestors) else self._origin
+
+    def _inherited(self, totals: Any) -> str | None:
+        """The session whose call a count is of, if its lines are repeated here."""
+        if not isinstance(totals, Mapping):
+            return None
+        key = msgspec.json.encode(totals)
+        found = (self._known.counted.get(name, {}).get(key) for name in self._ancestors)
+        return next(filter(None, found), None)
 
     def _roll_back(self, turns: Any) -> Iterator[Request]:
         """The user takes back the last turns: the next prompt goes on with what was before them."""
@@ -190,9 +244,11 @@ class _Session:
         self._origin = name if isinstance(name, str) and name else self.file
         if not self._name:
             self._name, self._parent = self._origin, _parent_of(payload.get("source")) or _parent_of(payload)
+        told = (payload.get("forked_from_id"), self._origin)
+        self._ancestors |= {each: None for each in told if isinstance(each, str) and each not in ("", self._name)}
 
     def _item(self, payload: Mapping[str, Any], at_s: float) -> Iterator[Request]:
-        message = message_of(payload)
+        message = _message(payload)
         if message is None:
             return
         if message.role == "assistant":
@@ -204,7 +260,8 @@ class _Session:
             self._digest.update(msgspec.json.encode(payload))
             self._end_s = at_s
             return
-        said = piece(message, self._count, "tool" if message.role == "tool" else "user")
+        kind: InputKind = "tool" if message.role == "tool" else "user"
+        said = piece(message, self._count, None if _is_of_agent(payload) else kind)
         if self._answer:
             self._later.append(said)
             self._later_s = at_s
@@ -220,8 +277,8 @@ class _Session:
         self._added = [piece(each, self._count, "user") for each in messages if each is not None]
         self._anew, self._early = True, None
 
-    def _logged(self, usage: Mapping[str, int | None], totals: Any) -> Logged:
-        self._digest.update(msgspec.json.encode([self._origin, totals]))
+    def _logged(self, usage: Mapping[str, int | None], totals: Any, origin: str) -> Logged:
+        self._digest.update(msgspec.json.encode([origin, totals]))
         return Logged(
             tuple(self._added),
             piece(Message("assistant", "\n".join(each.text for each in self._answer)), self._count),
@@ -235,6 +292,18 @@ class _Session:
             self._anew,
             self._digest.hexdigest(),
         )
+
+
+def _is_of_agent(payload: Mapping[str, Any]) -> bool:
+    """Whether an item is what another agent says."""
+    return payload.keys() >= {"author", "recipient"}
+
+
+def _message(payload: Mapping[str, Any]) -> Message | None:
+    """The message of an item; None if a model reads nothing of it."""
+    if not _is_of_agent(payload):
+        return message_of(payload)
+    return message_of({"role": "user", "content": payload.get("content") or payload.get("encrypted_content")})
 
 
 def _counts(record: Record, usage: Any) -> dict[str, int | None]:

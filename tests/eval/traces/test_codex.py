@@ -6,6 +6,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from eval.traces import open_trace
 from tests.helpers.rollouts import SECRET, counted, line, message, rollout
 from tests.helpers.trace_files import refusal, said, write_lines
@@ -59,6 +61,72 @@ def test_a_fork_of_codex_does_not_repeat_the_calls_of_the_session_that_it_goes_o
     assert {name: len(found) for name, found in by_session.items()} == {"thread": 2, "fork": 1, "other": 2}
     assert by_session["fork"][0].continues(by_session["thread"][1]), "what it repeats is in the cache"
     assert by_session["other"][0].prompt.common(by_session["thread"][0].prompt) < 12_880
+
+
+def _forked(name: str, *, meta: bool) -> list[dict[str, Any]]:
+    """A subagent with the history of the thread: its messages and counts, and neither calls of tools nor thoughts."""
+    begin = 20.0 + (name == "two")
+    kept = [each for each in rollout() if each["type"] == "event_msg" or each["payload"].get("type") == "message"]
+    kept = [*rollout()[: int(meta)], *kept]
+    return [
+        line(begin, "session_meta", id=name, forked_from_id="thread", parent_thread_id="thread"),
+        *(each | {"timestamp": line(begin, "")["timestamp"]} for each in kept),
+        *(line(begin, "turn_context", model="gpt-5.2"), message(21, "user", f"task of {name}")),
+        line(25, "response_item", type="function_call", name="shell", arguments="{}", call_id=name),
+        counted(25.1, 38_000, 11_000, 9_600, 420),
+        *(
+            line(28, "response_item", type="function_call_output", call_id=name, output="r"),
+            message(30, "assistant", "done"),
+        ),
+        counted(30.1, 50_000, 11_500, 11_000, 80),
+    ]
+
+
+@pytest.mark.parametrize("meta", [True, False])
+@pytest.mark.parametrize("files", ["123", "321"])
+def test_the_history_of_a_forked_subagent_is_no_call_of_its_own(tmp_path: Path, files: str, meta: bool) -> None:
+    sessions = (rollout(), _forked("one", meta=meta), _forked("two", meta=meta))
+    for number, lines in zip(files, sessions, strict=True):
+        write_lines(tmp_path / f"rollout-{number}.jsonl", *lines)
+    trace = open_trace(str(tmp_path))
+    calls = [(each.conversation, each.prompt_tokens, each.output_tokens, each.model) for each in trace.requests]
+    subagents = ("thread/one", "thread/two")
+    assert calls == [
+        *(("thread/0", 12_880, 328, "gpt-5.2"), ("thread/0", 13_320, 52, "gpt-5.2")),
+        *((name, 11_000, 420, "gpt-5.2") for name in subagents),
+        *((name, 11_500, 80, "gpt-5.2") for name in subagents),
+    ]
+    assert [each.arrival_s for each in trace.requests[2:]] == [20.0, 20.0, 27.0, 27.0]
+    one, two = trace.requests[2:4]
+    assert two.prompt.common(one.prompt) == 9_600, "what the provider had cached of both"
+
+
+def test_a_fork_without_the_head_of_the_session_that_it_repeats_has_no_calls_of_it(tmp_path: Path) -> None:
+    more = [message(30, "user", "go on"), message(33, "assistant", "yes"), counted(34, 40_000, 13_400, 13_300, 9)]
+    # Behind the fork both come to the same sum of tokens.
+    later = [message(35, "user", "then"), message(36, "assistant", "no"), counted(37, 53_000, 13_450, 13_400, 7)]
+    write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *later)
+    also = [message(38, "user", "and"), message(39, "assistant", "so"), counted(40, 53_000, 13_480, 13_400, 9)]
+    head = line(29, "session_meta", id="fork", forked_from_id="thread")
+    write_lines(tmp_path / "rollout-2.jsonl", head, *rollout()[1:], *more, *also)
+    trace = open_trace(str(tmp_path))
+    assert [each.session for each in trace.requests] == ["thread", "thread", "fork", "thread", "fork"]
+    assert trace.requests[2].continues(trace.requests[1])
+
+
+@pytest.mark.parametrize("form", ["line", "item"])
+def test_what_another_agent_says_begins_a_call(tmp_path: Path, form: str) -> None:
+    mail = {"author": "/root", "recipient": "/root/one", "content": "the next task", "trigger_turn": True}
+    text = [{"type": "input_text", "text": "the next task"}]
+    handed = {
+        "line": line(20, "inter_agent_communication", **mail),
+        "item": line(20, "response_item", type="agent_message", **mail | {"content": text}),
+    }
+    more = [handed[form], message(33, "assistant", "yes"), counted(34, 40_000, 13_400, 13_300, 9)]
+    third = open_trace(write_lines(tmp_path / "rollout-1.jsonl", *rollout(), *more)).requests[2]
+    # The first call is asked at 1 s, and the second one answered at 11.
+    assert (third.arrival_s, third.wait_s, third.answer_s) == (19.0, 9.0, 13.0)
+    assert (third.input, third.prompt_tokens, third.output_tokens) == (None, 13_400, 9)
 
 
 def test_codex_compactions_replace_the_history(tmp_path: Path) -> None:
