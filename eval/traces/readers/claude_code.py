@@ -39,6 +39,17 @@ class _Usage(msgspec.Struct):
     cache_creation_input_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
     output_tokens: Count | None = None
+    iterations: list[_Usage] | None = None
+    type: str = "message"  # of an iteration
+
+    def first(self) -> _Usage:
+        """That of the prompt: the API adds those of all iterations of an answer, between which it runs tools itself.
+
+        Some clients log iterations without what was cached.
+        """
+        rounds = [each for each in self.iterations or () if each.type == "message"]
+        whole = bool(rounds) and (rounds[0].cache_read_input_tokens is not None or not self.cache_read_input_tokens)
+        return rounds[0] if len(rounds) > 1 and whole else self
 
 
 class _Message(msgspec.Struct):
@@ -287,7 +298,8 @@ class _Answer:
 
     def logged(self, count: TokenCount) -> Logged:
         usage = self._usage
-        parts = (usage.input_tokens, usage.cache_creation_input_tokens, usage.cache_read_input_tokens)
+        asked = usage.first()
+        parts = (asked.input_tokens, asked.cache_creation_input_tokens, asked.cache_read_input_tokens)
         known = sum(part or 0 for part in parts)
         stop = stop_reason(self._stop) or ("tool_calls" if self._calls_tool else None)
         return Logged(
@@ -295,7 +307,7 @@ class _Answer:
             piece(Message("assistant", "\n".join(self._texts)), count),
             known or None,
             usage.output_tokens or None,
-            usage.cache_read_input_tokens or 0,
+            asked.cache_read_input_tokens or 0,
             self._start_s,
             self._end_s,
             stop,

@@ -278,10 +278,24 @@ def _prompt_tokens(record: Record, usage: Any) -> int | None:
     """Tokens of a prompt, cached ones included: Anthropic counts those apart, all others within."""
     if not isinstance(usage, Mapping):
         return None
+    usage = _first_round(usage)
     fresh = _usage(record, usage, "prompt_tokens", "input_tokens")
     if fresh is None or "prompt_tokens" in usage:
         return fresh
     return fresh + sum(_usage(record, usage, name) or 0 for name in _CACHED)
+
+
+def _first_round(usage: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tokens of a prompt: Anthropic adds those of all iterations of an answer, between which it runs tools itself.
+
+    Some clients log iterations without what was cached.
+    """
+    told = usage.get("iterations")
+    rounds = [each for each in told if isinstance(each, Mapping)] if isinstance(told, list) else []
+    rounds = [each for each in rounds if each.get("type") == "message"]
+    cached = _CACHED[0]
+    whole = bool(rounds) and (rounds[0].get(cached) is not None or not usage.get(cached))
+    return rounds[0] if len(rounds) > 1 and whole else usage
 
 
 def _thoughts(record: Record, usage: Any) -> int:

@@ -79,6 +79,21 @@ def test_prompts_have_the_tokens_that_were_counted_for_them(tmp_path: Path) -> N
     assert (first.conversation, first.session, first.model) == ("s/0", "s", "claude-opus")
 
 
+def test_a_prompt_counts_once_where_the_api_ran_tools_before_it_answered(tmp_path: Path) -> None:
+    """The tokens of all iterations are added up; a summary that was made before them is none of the prompt."""
+    session = worked()
+    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    rounds = [(10, 0, 90_000, 700, "compaction"), (5, 300, 20_010, 40, "message"), (9, 200, 20_310, 20, "message")]
+    iterations = [dict(zip((*names, "type"), each, strict=True)) for each in rounds]
+    added = dict(zip(names, (14, 500, 40_320, 60), strict=True))
+    without_cached = [{name: each[name] for name in ("input_tokens", "type")} for each in iterations]
+    summed = 14 + 500 + 40_320
+    for told, tokens in ((iterations, 5 + 300 + 20_010), (without_cached, summed), (None, summed)):
+        session.lines[-1]["message"]["usage"] = added | {"iterations": told}
+        second = open_trace(write_lines(tmp_path / "s.jsonl", *session.lines)).requests[1]
+        assert (second.prompt_tokens, second.output_tokens) == (tokens, 60)
+
+
 def test_what_the_provider_had_cached_of_a_first_prompt_is_shared(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_lines(tmp_path / f"{name}.jsonl", *worked(name).lines)

@@ -32,6 +32,13 @@ def test_a_prompt_is_as_long_as_what_was_read_from_a_cache_written_to_it_and_nei
         assert (request.prompt_tokens, request.output_tokens) == (10 + 5000 + 300, 5)
 
 
+def test_a_prompt_counts_once_where_the_api_ran_tools_before_it_answered(tmp_path: Path) -> None:
+    summed = {"input_tokens": 30, "cache_read_input_tokens": 10_000, "output_tokens": 9}
+    rounds = [{"type": "message", "input_tokens": 10 * n, "cache_read_input_tokens": 5000} for n in (1, 2)]
+    (request,) = read(tmp_path, {"response": OF_ANTHROPIC | {"usage": summed | {"iterations": rounds}}}).requests
+    assert (request.prompt_tokens, request.output_tokens) == (10 + 5000, 9)
+
+
 def test_responses_alone_come_at_the_times_of_their_rows(tmp_path: Path) -> None:
     rows = [{"timestamp": f"2025-01-01T00:0{n}:00Z", "response": OF_ANTHROPIC, "latency_ms": 500} for n in range(3)]
     trace = read(tmp_path, *rows)
