@@ -2,7 +2,8 @@
 
 Source: ai-dynamo/aiperf ``dataset/loader/models.py`` (``MooncakeTrace``). A session's first row may have a
 ``timestamp`` (ms); a later one has a ``delay`` (ms) after the answer before it. Rows give a whole prompt, or what a
-turn adds to the history: their blocks tell which, or ``context_mode``.
+turn adds to the history: the blocks of a file tell which, or ``context_mode``. Rows that Dynamo made of its request
+traces (``wait_for``, ``prefix_reset``) have a ``timestamp`` each, and are whole prompts.
 """
 
 from __future__ import annotations
@@ -71,12 +72,14 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
     waits = sum(turn.timestamp_s is turn.delay_s is None for turns in sessions.values() for turn in turns[1:])
     if waits:
         notes.add("drawn", stamper.said(f"waits before {waits:,} turns with neither a timestamp nor a delay"))
-    if any(turn.delay_s is not None for turns in sessions.values() for turn in turns):
+    if any(turn.timestamp_s is None and turn.delay_s is not None for turns in sessions.values() for turn in turns):
         notes.add("assumed", f"an answer takes {TOKEN_S * 1000:g} ms a token; the next turn comes its delay later")
     added = 0
+    # Of all sessions, as the history of one may have been replaced by a summary: then its blocks do not go on.
+    goes_on = any(_goes_on(turns) for turns in sessions.values())
     for name, turns in sessions.items():
         calls = _calls(turns, stamper)
-        whole = _whole(turns)
+        whole = _whole(turns, goes_on)
         added += not whole and len(turns) > 1
         conversation = None if isinstance(name, _Nameless) else str(name)
         if whole and all(turn.path is not None for turn in turns):
@@ -179,13 +182,27 @@ def _calls(turns: Sequence[_Turn], stamper: Stamper) -> list[Call]:
     return calls
 
 
-def _whole(turns: Sequence[_Turn]) -> bool:
-    """Whether rows have the history in them: as they say, or as their blocks or lengths show."""
+def _blocks(turns: Sequence[_Turn]) -> list[tuple[Path, Path]]:
+    """The blocks of each turn and of the next one, where both are known."""
+    return [(one.path, other.path) for one, other in pairwise(turns) if one.path and other.path and len(one.path)]
+
+
+def _goes_on(turns: Sequence[_Turn]) -> bool:
+    """Whether the blocks of a turn begin with all of the turn before it."""
+    return any(other.common(one) == len(one) for one, other in _blocks(turns))
+
+
+def _whole(turns: Sequence[_Turn], goes_on: bool) -> bool:
+    """Whether rows have the history in them: as they say, or as their blocks or lengths show.
+
+    Args:
+        turns: of a session.
+        goes_on: of some session the blocks do.
+    """
     if turns[0].whole is not None:
         return turns[0].whole
-    blocks = [(one.path, other.path) for one, other in pairwise(turns) if one.path and other.path and len(one.path)]
-    if blocks:
-        return any(other.common(one) == len(one) for one, other in blocks)
+    if _blocks(turns):
+        return goes_on
     if any(turn.delay_s is not None for turn in turns):
         return len(turns) == 1
     return holds_history([[Call(0.0, turn.tokens, turn.answer) for turn in turns]])

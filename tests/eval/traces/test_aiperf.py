@@ -57,6 +57,21 @@ def test_blocks_that_go_on_make_rows_whole_prompts(tmp_path: Path) -> None:
     assert "starts of 1 sessions without a timestamp: 1,800 an hour, seed 0" in said(trace, "drawn")
 
 
+def test_a_session_whose_history_was_replaced_has_whole_prompts_if_others_have(tmp_path: Path) -> None:
+    # As Dynamo writes them: the second session was compacted after its first call.
+    rows = [
+        {"session_id": "a", "timestamp": 0, "input_length": 1024, "output_length": 10, "hash_ids": [1, 2]},
+        {"session_id": "a", "timestamp": 5000, "delay": 10, "input_length": 1536, "hash_ids": [1, 2, 3]},
+        {"session_id": "b", "timestamp": 6000, "input_length": 1536, "output_length": 10, "hash_ids": [1, 4, 5]},
+        {"session_id": "b", "timestamp": 9000, "delay": 10, "input_length": 1024, "hash_ids": [1, 6]},
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", *rows))
+    assert [request.prompt_tokens for request in trace.requests] == [1024, 1536, 1536, 1024]
+    assert [request.arrival_s for request in trace.requests] == [0.0, 5.0, 6.0, 9.0]
+    assert trace.requests[3].prompt.common(trace.requests[2].prompt) == 512
+    assert "an answer takes" not in said(trace, "assumed")
+
+
 def test_fresh_blocks_make_rows_what_a_turn_adds(tmp_path: Path) -> None:
     # As aiperf's generator of agentic code writes them; both sessions begin with block 1.
     rows = [
