@@ -19,6 +19,7 @@ from eval.traces.readers.burstgpt import BURSTGPT
 from eval.traces.readers.claude_code import CLAUDE_CODE
 from eval.traces.readers.codex import CODEX
 from eval.traces.readers.dynamo import DYNAMO
+from eval.traces.readers.dynamo_agentic import DYNAMO_AGENTIC
 from eval.traces.readers.lmcache import LMCACHE
 from eval.traces.readers.mooncake import MOONCAKE
 from eval.traces.readers.openai_messages import OPENAI_MESSAGES
@@ -28,7 +29,8 @@ from eval.traces.readers.wildchat import WILDCHAT
 from eval.traces.reading.reader import Reader
 
 _ALL = (
-    *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, AIPERF_ROWS, LMCACHE, BURSTGPT, AZURE),
+    *(BAILIAN, MOONCAKE, WILDCHAT, SHAREGPT, LMSYS, AGENT_SESSIONS, DYNAMO_AGENTIC, AIPERF_ROWS, LMCACHE, BURSTGPT),
+    AZURE,
     *(CLAUDE_CODE, CODEX, DYNAMO, AIPERF_ARTIFACTS, AIPERF_RAW, SGLANG_LOG, BENCH_SERVING, OPENAI_MESSAGES),
     AIPERF_TURNS,
 )

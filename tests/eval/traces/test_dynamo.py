@@ -121,3 +121,62 @@ def test_a_start_is_told_by_the_end_and_how_long_it_took(tmp_path: Path) -> None
 )
 def test_a_bad_request_says_what_is_wrong(tmp_path: Path, row: Any, message: str) -> None:
     assert refusal(write_lines(tmp_path / "t.jsonl", FIRST, row)) == f"t.jsonl:2: {message}"
+
+
+# ---- agentic Mooncake ----
+
+HEAD = {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64, "hash_id_scope": "local"}
+
+
+def planned(name: str, at_ms: float, hashes: list[int], tokens: int, *waits: tuple[str, str, float]) -> dict[str, Any]:
+    """A request ``play.session.number``, and what it waits for: relation, request, ms."""
+    play, session, _ = name.split(".")
+    told = [{"relation": kind, "request_id": on, "delay_ms": ms, "trigger": "completion"} for kind, on, ms in waits]
+    head = {"request_id": name, "play_id": play, "session_id": session, "model": "m", "not_before_ms": at_ms}
+    return head | {"input_length": tokens, "output_length": 9, "hash_ids": hashes, "dependencies": told}
+
+
+def test_requests_of_a_play_come_when_they_did_and_name_the_agents_that_started_them(tmp_path: Path) -> None:
+    rows = [
+        planned("p.sub.1", 4_000, [1, 9], 128, ("spawn", "p.main.2", 100.0)),
+        planned("p.main.1", 0, [1, 2], 128),
+        planned("p.main.2", 3_000, [1, 2, 3], 150, ("join", "p.sub.1", 7.0), ("sequence", "p.main.1", 500.0)),
+    ]
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", HEAD, *rows))
+    first, second, child = trace.requests
+    assert trace.format == "dynamo-agentic"
+    assert [each.arrival_s for each in trace.requests] == [0.0, 3.0, 4.0]
+    assert [each.wait_s for each in trace.requests] == [None, 0.5, None]
+    # 150 tokens are two full blocks of 64 and a part of a third.
+    assert (list(second.prompt.ends), second.prompt_tokens, second.output_tokens) == ([64, 128], 150, 9)
+    assert (second.prompt.common(first.prompt), child.prompt.common(first.prompt)) == (128, 64)
+    assert (first.conversation, first.session, first.parent, first.model) == ("p/main", "p", None, "m")
+    assert (child.conversation, child.session, child.parent) == ("p/sub", "p", "p/main")
+    assert not said(trace, "drawn")
+
+
+def test_plays_share_neither_blocks_nor_sessions_and_start_as_drawn_where_all_count_from_0(tmp_path: Path) -> None:
+    rows = [planned("p.main.1", 0, [1, 2], 128), planned("q.main.1", 0, [1, 2], 128)]
+    one, other = (trace := open_trace(write_lines(tmp_path / "t.jsonl", HEAD, *rows))).requests
+    assert {one.conversation, other.conversation} == {"p/main", "q/main"}
+    assert one.prompt.common(other.prompt) == 0
+    assert other.arrival_s > one.arrival_s
+    assert "starts of 2 plays" in said(trace, "drawn")
+    rows[1]["not_before_ms"] = 5_000
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", HEAD, *rows))
+    assert [each.arrival_s for each in trace.requests] == [0.0, 5.0]
+    assert not said(trace, "drawn")
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([planned("p.s.1", 0, [1], 64)], "t.jsonl:1: block_size: missing: the first line of a file has it"),
+        ([HEAD | {"version": 3}], "t.jsonl:1: version: 3, must be 2"),
+        ([HEAD | {"hash_id_scope": "global"}], "t.jsonl:1: hash_id_scope: 'global', must be 'local'"),
+        ([HEAD, HEAD | {"block_size": 16}], "t.jsonl:2: block_size: 16, must be 64"),
+        ([HEAD, planned("p.s.1", 0, [1], 200)], "t.jsonl:2: hash_ids: 1 ids, but 200 tokens are 4 blocks of 64"),
+    ],
+)
+def test_a_play_without_its_head_or_its_blocks_is_refused(tmp_path: Path, rows: list[Any], error: str) -> None:
+    assert error in refusal(write_lines(tmp_path / "t.jsonl", *rows))

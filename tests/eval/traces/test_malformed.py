@@ -113,6 +113,13 @@ SOUND: dict[str, list[Any]] = {
             "agent_context": {"session_id": "a", "parent_session_id": "b", "session_final": True},
         }
     ],
+    "dynamo-agentic": [
+        {"schema": "dynamo.agentic_mooncake", "version": 2, "block_size": 64, "hash_id_scope": "local"},
+        {"request_id": "a", "play_id": "p", "session_id": "s", "model": "m", "input_length": 130, "output_length": 4}
+        | {"hash_ids": [1, 2, 3], "not_before_ms": 0.0},
+        {"request_id": "b", "play_id": "p", "session_id": "t", "input_length": 64, "hash_ids": [1], "not_before_ms": 9}
+        | {"dependencies": [{"request_id": "a", "trigger": "completion", "delay_ms": 5.0, "relation": "spawn"}]},
+    ],
     "aiperf-turns": [
         {"session_id": "a", "turns": [{"text": "12345678"}, {"texts": ["x", {"contents": ["y"]}], "delay": 5}]},
         {"text": "12345678", "images": ["data:"], "output_length": 5},
