@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from eval.traces.arrivals import Stamper
-from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, full_blocks
+from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, check_size, full_blocks, named_size
 from eval.traces.reading.files import Source
 from eval.traces.reading.lengths import Call, holds_history, rebuilt
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.prompts import TextPrompts
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Count, Name, Number, bad_field, decode
+from eval.traces.reading.records import Count, Name, Number, Size, bad_field, decode
 from eval.traces.reading.times import TOKEN_S, count_late, per_second_of, sorted_note
 from eval.traces.reading.tokenizer import counted
 from eval.traces.request import Path, Request, TraceError
@@ -43,6 +43,7 @@ class _Row(msgspec.Struct):
     hash_ids: list[int | str] | None = None
     text_input: str | None = None
     context_mode: str | None = None
+    block_size: Size | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
     """Turns by session, in the order of the file; a row that names none is a session of its own."""
     found: dict[Name, list[_Turn]] = {}
     chain, ends = Chain(), dict[int, range]()
-    block = options.block_size or block_size(block_lengths(source.records())) or 512
+    named = options.block_size or named_size(source.records())
+    block = named or block_size(block_lengths(source.records())) or 512
     prompts: TextPrompts | None = None
     timed: bool | None = None  # whether first rows have times: drawn times and real ones may be years apart
     per_second: int | None = None
@@ -116,6 +118,7 @@ def _sessions(source: Source, options: Options, notes: Notes) -> dict[Name, list
             elif tokens is None:
                 raise bad_field(record, "input_length", "missing; or text_input")
             elif row.hash_ids is not None:
+                check_size(record, row.block_size, block)
                 path = block_path(chain.units(full_blocks(record, tokens, row.hash_ids, block)), block, ends)
             has_time, begins = row.timestamp is not None, row.session_id is None or row.session_id not in found
             timed = has_time if timed is None else timed

@@ -15,14 +15,14 @@ from typing import Any
 
 import msgspec
 
-from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, full_blocks
+from eval.traces.reading.blocks import Chain, block_lengths, block_path, block_size, check_size, full_blocks, named_size
 from eval.traces.reading.content import input_kind, stop_reason
 from eval.traces.reading.files import Source
 from eval.traces.reading.names import Logs
 from eval.traces.reading.notes import Notes
 from eval.traces.reading.options import Options
 from eval.traces.reading.reader import Reader
-from eval.traces.reading.records import Count, Name, Number, Record, decode
+from eval.traces.reading.records import Count, Name, Number, Record, Size, decode
 from eval.traces.reading.times import number_of, per_second_of
 from eval.traces.request import Request, TraceError
 
@@ -40,6 +40,7 @@ class _Row(msgspec.Struct):
     input_types: list[str] | None = None
     model: str | None = None
     type: str | None = None
+    block_size: Size | None = None
 
 
 def _detects(record: Mapping[str, Any]) -> bool:
@@ -61,6 +62,7 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         try:
             row = decode(record, _Row)
             time = _time(record, row)
+            check_size(record, row.block_size, block)
             row.session = logs.name(row.session, time)
             row.hash_ids = logs.blocks(row.hash_ids)
             yield _request(record, row, time / per_second, block, chain, ends, names)
@@ -118,7 +120,10 @@ class _Names:
 
 
 def _told(source: Source, notes: Notes) -> int:
-    """The size of a block as the lengths of the first rows tell it."""
+    """The size of a block as the first row names it, or the lengths of the first rows tell it."""
+    if named := named_size(source.records()):
+        notes.add("real", f"blocks of {named} tokens")
+        return named
     block = block_size(block_lengths(source.records())) or _DEFAULT_BLOCK
     told = "told from the lengths" if block != _DEFAULT_BLOCK else "as is usual"
     notes.add("assumed", f"blocks of {block} tokens, {told} (--block-size)")

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from eval.traces.reading.records import Count, Record, bad_field, decode
+from eval.traces.reading.records import Count, Record, Size, bad_field, decode
 from eval.traces.request import Path, TraceError
 
 _MOONCAKE = 512
@@ -128,6 +128,30 @@ def block_lengths(records: Iterable[Record]) -> list[tuple[int, int]]:
         if row.hash_ids:
             pairs.append((row.input_length, len(row.hash_ids)))
     return pairs
+
+
+class _Named(msgspec.Struct):
+    block_size: Size | None = None
+
+
+def named_size(records: Iterable[Record]) -> int | None:
+    """Tokens of a block as the first row that can be read names it; None: it does not."""
+    for record in itertools.islice(records, _LOOKED_AT):
+        try:
+            return decode(record, _Named).block_size
+        except TraceError:
+            continue
+    return None
+
+
+def check_size(record: Record, named: int | None, block: int) -> None:
+    """Refuse a row whose blocks have another size.
+
+    Raises:
+        TraceError: it names that size.
+    """
+    if named not in (None, block):
+        raise bad_field(record, "block_size", f"{named} tokens, must be that of the trace, {block} (--block-size)")
 
 
 def block_size(prompts: Iterable[tuple[int, int]]) -> int | None:

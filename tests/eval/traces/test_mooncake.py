@@ -53,6 +53,16 @@ def test_any_usual_block_size_is_told(tmp_path: Path, size: int) -> None:
     assert [len(request.prompt) for request in trace.requests] == [size * 20, size * 7, size * 90]
 
 
+@pytest.mark.parametrize("session", [{}, {"session_id": "a"}])
+def test_a_block_size_that_rows_name_is_theirs(tmp_path: Path, session: dict[str, Any]) -> None:
+    # As the converter of SGLang's logs writes them. 96 tokens in two blocks would be blocks of 64 by their lengths.
+    row = session | {"timestamp": 0, "input_length": 96, "output_length": 1, "hash_ids": [5, 6], "block_size": 48}
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", row, row | {"timestamp": 9}))
+    assert [len(request.prompt) for request in trace.requests] == [96, 96]
+    mixed = write_lines(tmp_path / "m.jsonl", row, row | {"timestamp": 9, "block_size": 64})
+    assert refusal(mixed) == "m.jsonl:2: block_size: 64 tokens, must be that of the trace, 48 (--block-size)"
+
+
 def test_the_block_size_is_what_most_rows_fit_and_the_row_that_does_not_is_named(tmp_path: Path) -> None:
     # 750 tokens are 46 full blocks of 16 and a part of a 47th.
     row = {"input_length": 750, "output_length": 1, "hash_ids": list(range(47))}
