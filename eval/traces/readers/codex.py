@@ -38,6 +38,10 @@ _TYPES = ("session_meta", "response_item", "event_msg", "turn_context", "compact
 
 _OF_AGENTS = "inter_agent_communication"
 
+_AT_ONCE_S = 0.05
+"""A fork writes what it repeats anew, with the time of the fork: a call of it takes less. At half of it as at twice: no
+model has answered then, and a line is written in less than a millisecond."""
+
 
 class _Count(NamedTuple):
     """A count that came before the answer that it is of."""
@@ -170,7 +174,7 @@ class _Session:
             self._early = _Count(usage, at_s, self._counted)
         else:
             yield from self.end(usage)
-        if self._own == self._name and not self._inherited(totals):
+        if self._knows_ancestors() and not self._inherited(totals):
             self._origin, self._ancestors = self._name, {}  # nothing is repeated behind a call of its own
 
     def end(self, usage: Mapping[str, int | None] | None = None) -> Iterator[Request]:
@@ -180,10 +184,12 @@ class _Session:
         totals = self._counted
         if self._early is not None:
             usage, self._end_s, totals = self._early
-        inherited = self._inherited(totals)
+        inherited, unread = self._inherited(totals), self._repeats_unread()
         origin = inherited or self._own
         logged = self._logged(usage or {}, totals, origin)
-        if inherited and usage is not None and logged.name not in self._known.answered:
+        self._repairs.repeated += unread
+        lacks_tools = bool(inherited) and usage is not None and logged.name not in self._known.answered
+        if lacks_tools or (unread and self._parent):
             self._take_as_history()
             return
         if usage is not None:
@@ -198,7 +204,7 @@ class _Session:
             self._log = AgentLog(session, agent, parent, self._repairs)
             self._known.threads[name] = session, self._log.conversation
         request = self._log.call(logged)
-        if origin == self._name or logged.name not in self._known.answered:
+        if not unread and (origin == self._name or logged.name not in self._known.answered):
             yield request
         self._known.answered.add(logged.name)
         self._states.append(self._log.state())
@@ -220,7 +226,16 @@ class _Session:
     @property
     def _own(self) -> str:
         """The session of a call that is of none before: where the file of none was read, all may be repeated."""
-        return self._name if any(name in self._known.counted for name in self._ancestors) else self._origin
+        return self._name if self._knows_ancestors() else self._origin
+
+    def _knows_ancestors(self) -> bool:
+        return any(name in self._known.counted for name in self._ancestors)
+
+    def _repeats_unread(self) -> bool:
+        """Whether a call is one of a session whose file was not read: it came before, nobody knows when."""
+        if not self._ancestors or not self._added or self._knows_ancestors():
+            return False
+        return self._end_s - self._start_s < _AT_ONCE_S
 
     def _inherited(self, totals: Any) -> str | None:
         """The session whose call a count is of, if its lines are repeated here."""

@@ -56,7 +56,7 @@ class Repairs:
     """How often histories were not what the log lets expect; said in the notes of the trace."""
 
     def __init__(self, notes: Notes) -> None:
-        self.dropped = self.cut = self.compacted = self.rewound = self.early = 0
+        self.dropped = self.cut = self.compacted = self.rewound = self.early = self.repeated = 0
         notes.add("rebuilt", self._said)
 
     def _said(self) -> str:
@@ -68,6 +68,7 @@ class Repairs:
             "conversations went back to an earlier message": self.rewound,
             "calls were logged before the end of the answer before them, as where a clock is set back: they start at "
             "that end": self.early,
+            "calls are repeated in a fork of a session that is not in the trace: they are its history": self.repeated,
         }
         return "; ".join(f"{times:,} {what}" for what, times in found.items() if times)
 

@@ -101,6 +101,20 @@ def test_the_history_of_a_forked_subagent_is_no_call_of_its_own(tmp_path: Path, 
     assert two.prompt.common(one.prompt) == 9_600, "what the provider had cached of both"
 
 
+@pytest.mark.parametrize("meta", [True, False])
+def test_what_a_fork_repeats_of_a_session_that_is_not_there_is_its_history(tmp_path: Path, meta: bool) -> None:
+    again = [each | {"timestamp": line(100, "")["timestamp"]} for each in rollout()][1 - meta :]
+    more = [message(130, "user", "go on"), message(133, "assistant", "yes"), counted(134, 40_000, 13_400, 13_300, 9)]
+    head = line(100, "session_meta", id="fork", forked_from_id="thread")
+    write_lines(tmp_path / "rollout-1.jsonl", *_forked("one", meta=meta))
+    write_lines(tmp_path / "rollout-2.jsonl", head, *again, *more)
+    trace = open_trace(str(tmp_path))
+    calls = [(each.conversation, each.prompt_tokens, each.arrival_s) for each in trace.requests]
+    # The user of the fork asks at 130 s, that of the subagent at 21.
+    assert calls == [("thread/one", 11_000, 0.0), ("thread/one", 11_500, 7.0), ("fork/0", 13_400, 109.0)]
+    assert "calls are repeated in a fork of a session that is not in the trace" in said(trace, "rebuilt")
+
+
 def test_a_fork_without_the_head_of_the_session_that_it_repeats_has_no_calls_of_it(tmp_path: Path) -> None:
     more = [message(30, "user", "go on"), message(33, "assistant", "yes"), counted(34, 40_000, 13_400, 13_300, 9)]
     # Behind the fork both come to the same sum of tokens.
