@@ -46,14 +46,16 @@ def _read(source: Source, options: Options, notes: Notes) -> Iterator[Request]:
         except TraceError as error:
             notes.bad(error)
             continue
+        errors = run.errors if isinstance(run.errors, list) else []
+        failed = {number for number, error in enumerate(errors) if error}
         if run.start_times is not None and len(run.start_times) == len(inputs):
-            starts_s = [begin_s + each - min(run.start_times) for each in run.start_times]
+            # One that failed before it was sent has 0 there, and others the time of a clock.
+            first_s = min((each for n, each in enumerate(run.start_times) if n not in failed), default=0.0)
+            starts_s = [begin_s + each - first_s for each in run.start_times]
         else:
             starts_s = (begin_s + np.sort(rng.uniform(0.0, max(run.duration, 1e-3), len(inputs)))).tolist()
             seed = options.arrivals.seed
             notes.add("drawn", f"arrivals, evenly over the run, seed {seed} (--arrivals seed=N changes them)")
-        errors = run.errors if isinstance(run.errors, list) else []
-        failed = {number for number, error in enumerate(errors) if error}
         for number, (start_s, tokens, answer) in enumerate(zip(starts_s, inputs, outputs, strict=True)):
             if number in failed:
                 notes.left_out(f"{record.where}: errors[{number}]: the request failed")

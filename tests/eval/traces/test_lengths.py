@@ -140,6 +140,15 @@ def test_requests_of_bench_serving_that_failed_are_left_out(tmp_path: Path) -> N
     assert trace.skip_reasons == ("t.jsonl:1: errors[1]: the request failed",)
 
 
+def test_a_request_that_was_never_sent_does_not_move_its_run(tmp_path: Path) -> None:
+    details = {"input_lens": [10, 20, 30], "output_lens": [0, 2, 3], "errors": ["refused", "", ""]}
+    first, second = (
+        RUN | details | {"duration": 10.0, "start_times": [0.0, *each]} for each in ([5e4, 5e4 + 1], [9e4] * 2)
+    )
+    trace = open_trace(write_lines(tmp_path / "t.jsonl", first, second))
+    assert [request.arrival_s for request in trace.requests] == [0.0, 1.0, 10.0, 10.0]
+
+
 def test_results_without_details_are_refused_with_what_to_do(tmp_path: Path) -> None:
     assert refusal(write_lines(tmp_path / "t.jsonl", RUN)) == (
         "t.jsonl:1: input_lens: missing: --output-details writes them, of vllm --save-detailed"
