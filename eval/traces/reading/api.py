@@ -170,7 +170,8 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
     start_s, end_s = _span(record, row, body, response)
     if output is None:
         output = _tokens(record, row, "output_tokens" if row.keys() <= _OF_VLLM else "output_length")
-    session = next((str(each[name]) for each in (row, body) for name in _SESSIONS if _is_name(each.get(name))), None)
+    named = [(name, str(each[name])) for each in (row, body) for name in _SESSIONS if _is_name(each.get(name))]
+    session_field, session = named[0] if named else ("", None)
     delay = row.get("delay")
     if delay is not None and not (isinstance(delay, int | float) and 0 <= delay < 1e12):
         raise bad_field(record, "delay", f"{delay!r}, must be milliseconds, 0 or more")
@@ -195,6 +196,7 @@ def call_of(record: Record, row: Mapping[str, Any], histories: Histories | None 
         answer=answer,
         adds=row.get("message_mode") == "delta",
         session=session,
+        of_agents=session_field == _SESSIONS[0] and "message_mode" not in row,
         start_s=start_s,
         end_s=end_s,
         delay_s=None if delay is None else delay / 1000,

@@ -28,6 +28,7 @@ class TextCall:
     answer: Sequence[Message] = ()  # empty where it is not in the log
     adds: bool = False  # the messages are what the prompt adds
     session: str | None = None
+    of_agents: bool = False  # the session may be a task of several agents, whose calls run beside each other
     start_s: float | None = None
     end_s: float | None = None
     delay_s: float | None = None  # from the end of the answer before
@@ -65,7 +66,8 @@ class CallLog:
     """Calls in order of arrival, or of the log where they have no times, as conversations.
 
     A call continues the one whose prompt, and answer where it is known, its own prompt begins with; or the last one of
-    its session, where calls name sessions.
+    its session, where calls name sessions. In a task of several agents, one that has nothing of an agent's history, or
+    that comes while that agent is answered, is another agent's, unless it goes on with that answer.
     """
 
     def __init__(self, options: Options, notes: Notes) -> None:
@@ -74,6 +76,7 @@ class CallLog:
         self._read: list[_Read] = []
         self._drafts: list[_Draft] = []
         self._latest: dict[str, _Draft] = {}  # by conversation
+        self._agents: dict[str, list[str]] = {}  # conversations of a task, by session
         self._tails: dict[int, _Draft] = {}  # by the last unit of a prompt or a context
         # Without an answer, by the last unit of the prompt and by session: sessions may ask the same.
         self._open: dict[int, dict[str | None, _Draft]] = {}
@@ -185,6 +188,8 @@ class CallLog:
 
     def _conversation(self, call: TextCall, prompt: Path, before: _Draft | None) -> tuple[str, int]:
         """Whose turn a call is, and how many messages of its prompt that conversation has already."""
+        if call.session and call.of_agents and call.start_s is not None and call.delay_s is None:
+            return self._of_agent(call, call.session, prompt)
         if call.session:
             known = prompt.common(before.context) if before else 0
             return call.session, prompt.unit_at(known)
@@ -196,6 +201,23 @@ class CallLog:
                 return draft.conversation, number
             break
         return f"#{len(self._drafts)}", 0
+
+    def _of_agent(self, call: TextCall, session: str, prompt: Path) -> tuple[str, int]:
+        """Which agent of a task calls, the one whose history the prompt has most of before all others.
+
+        A longer prompt that shares nothing may go on behind another system prompt, as one with the time in it.
+        """
+        agents = self._agents.setdefault(session, [])
+        shared = [prompt.common(self._latest[name].context) for name in agents]
+        for known, number in sorted(((known, number) for number, known in enumerate(shared)), reverse=True):
+            name = agents[number]
+            latest = self._latest[name]
+            is_free = (latest.call.end_s or 0.0) <= (call.start_s or 0.0)
+            grows = len(call.messages) > len(latest.call.messages)
+            if known == len(latest.context) or (is_free and (known or grows)):
+                return name, prompt.unit_at(known)
+        agents.append(f"{session}#{len(agents) + 1}" if agents else session)
+        return agents[-1], 0
 
     def _starts(self, drafts: Sequence[_Draft], timed: bool) -> list[float]:
         if timed:

@@ -129,6 +129,35 @@ def test_later_calls_of_a_session_need_no_time_if_its_first_one_has_one(tmp_path
     assert 0 < second.arrival_s - first.arrival_s < 86_400
 
 
+def test_calls_of_agents_that_run_beside_each_other_in_a_session_are_conversations_of_their_own(tmp_path: Path) -> None:
+    other = {"role": "system", "content": "another agent " * 9}
+    asked = [(0, [QUESTION]), (1, [other, QUESTION]), (2, [QUESTION, MORE]), (5, [QUESTION, ANSWER, MORE])]
+    asked += [(9, [other, QUESTION, ANSWER, MORE])]
+    at_s = 1_760_000_000
+    # Each call takes 2 s: the one at 2 s with the first question, and another second one, is a third agent's.
+    rows = [
+        {"request": body(*messages), "response": {"choices": [{"message": ANSWER}]}, "session_id": "s"}
+        | {"start_time": at_s + come, "end_time": at_s + come + 2.5}
+        for come, messages in asked
+    ]
+    trace = read(tmp_path, *rows)
+    assert [each.conversation for each in trace.requests] == ["s", "s#2", "s#3", "s", "s#2"]
+    assert [each.wait_s for each in trace.requests] == [None, None, None, 2.5, 5.5]
+    assert {each.session for each in trace.requests} == {"s"}
+    thread = read(tmp_path, *(row | {"session_id": None, "thread_id": "t"} for row in rows))
+    assert {each.conversation for each in thread.requests} == {"t"}, "a thread is one conversation"
+
+
+def test_a_session_whose_system_prompt_changes_stays_a_conversation(tmp_path: Path) -> None:
+    asked = [[QUESTION], [QUESTION, ANSWER, MORE], [QUESTION, ANSWER, MORE, ANSWER, MORE]]
+    rows = [
+        {"request": body({"role": "system", "content": f"it is {n} o'clock"}, *messages), "session_id": "s"}
+        | {"start_time": EPOCH + 10 * n, "end_time": EPOCH + 10 * n + 2, "response": {"choices": [{"message": ANSWER}]}}
+        for n, messages in enumerate(asked)
+    ]
+    assert [each.conversation for each in read(tmp_path, *rows).requests] == ["s"] * 3
+
+
 def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> None:
     for name, question in (("monday", QUESTION), ("tuesday", MORE)):
         write_lines(tmp_path / "ids" / f"{name}.jsonl", {"id": 0, "messages": [question, ANSWER]})
