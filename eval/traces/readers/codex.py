@@ -166,6 +166,8 @@ class _Session:
         if isinstance(totals, Mapping):
             counted = self._known.counted.setdefault(self._name, {})
             counted.setdefault(msgspec.json.encode(totals), self._inherited(totals) or self._own)
+        if self._early is not None and self._inherited(self._early.totals) and not self._inherited(totals):
+            self._early = None  # a fork begins with the last count of the session before it, which is of no call here
         is_next = not self._answer or self._early is not None or (self._is_early and bool(self._later))
         if is_next:
             yield from self.end()

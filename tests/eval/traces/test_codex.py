@@ -101,6 +101,15 @@ def test_the_history_of_a_forked_subagent_is_no_call_of_its_own(tmp_path: Path, 
     assert two.prompt.common(one.prompt) == 9_600, "what the provider had cached of both"
 
 
+def test_the_count_that_a_fork_begins_with_is_of_no_call_in_it(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollout-1.jsonl", *rollout())
+    head, *kept = _forked("one", meta=False)
+    own = kept[kept.index(message(21, "user", "task of one")) :]
+    write_lines(tmp_path / "rollout-2.jsonl", head, own[0], counted(22, 26_580, 13_320, 13_200, 52), *own[1:])
+    calls = [(each.prompt_tokens, each.output_tokens) for each in open_trace(str(tmp_path)).requests]
+    assert calls == [(12_880, 328), (13_320, 52), (11_000, 420), (11_500, 80)]
+
+
 @pytest.mark.parametrize("meta", [True, False])
 def test_what_a_fork_repeats_of_a_session_that_is_not_there_is_its_history(tmp_path: Path, meta: bool) -> None:
     again = [each | {"timestamp": line(100, "")["timestamp"]} for each in rollout()][1 - meta :]
