@@ -205,16 +205,17 @@ class CallLog:
     def _of_agent(self, call: TextCall, session: str, prompt: Path) -> tuple[str, int]:
         """Which agent of a task calls, the one whose history the prompt has most of before all others.
 
-        A longer prompt that shares nothing may go on behind another system prompt, as one with the time in it.
+        A prompt may go on with messages of it alone: behind a system prompt with the time in it, or without the oldest.
         """
         agents = self._agents.setdefault(session, [])
         shared = [prompt.common(self._latest[name].context) for name in agents]
+        said = {(each.role, each.text) for each in call.messages}
         for known, number in sorted(((known, number) for number, known in enumerate(shared)), reverse=True):
             name = agents[number]
             latest = self._latest[name]
             is_free = (latest.call.end_s or 0.0) <= (call.start_s or 0.0)
-            grows = len(call.messages) > len(latest.call.messages)
-            if known == len(latest.context) or (is_free and (known or grows)):
+            goes_on = known or any((each.role, each.text) in said for each in latest.call.messages)
+            if known == len(latest.context) or (is_free and goes_on):
                 return name, prompt.unit_at(known)
         agents.append(f"{session}#{len(agents) + 1}" if agents else session)
         return agents[-1], 0

@@ -158,6 +158,17 @@ def test_a_session_whose_system_prompt_changes_stays_a_conversation(tmp_path: Pa
     assert [each.conversation for each in read(tmp_path, *rows).requests] == ["s"] * 3
 
 
+def test_a_session_whose_oldest_messages_are_left_out_stays_a_conversation(tmp_path: Path) -> None:
+    said = [{"role": role, "content": f"{role} {n}"} for n in range(4) for role in ("user", "assistant")]
+    rows = [
+        {"request": body(*said[first : first + 3]), "session_id": "s"}
+        | {"start_time": EPOCH + 10 * first, "end_time": EPOCH + 10 * first + 2}
+        | {"response": {"choices": [{"message": said[first + 3]}]}}
+        for first in (0, 2, 4)
+    ]
+    assert [each.conversation for each in read(tmp_path, *rows).requests] == ["s"] * 3
+
+
 def test_ids_are_of_one_file_and_sessions_of_a_whole_folder(tmp_path: Path) -> None:
     for name, question in (("monday", QUESTION), ("tuesday", MORE)):
         write_lines(tmp_path / "ids" / f"{name}.jsonl", {"id": 0, "messages": [question, ANSWER]})
