@@ -11,6 +11,10 @@ To each difference a margin is added: half a standard error of the paired differ
 candidate is in force. Only 20 of 2,000 turns are beyond p99, and chance alone moves their number. So the candidate in
 force has to be worse there by one standard error.
 
+Nor is a candidate admitted that has been worse of late, whatever it won before: of the last 250 turns more prefill more
+than under lru than prefill less, by 2½ standard errors, and so does their sum, each by more than 1 %. The load has
+changed then, or what was kept at first is paid for now.
+
 Of those admitted the one with the least tail excess latency (TEL) takes over, if its TEL is lower than that of the one
 in force by 1 % of lru's. To take the place of lru it is enough to prefill less, or to find more cached, by 1 %. But it
 has to prefill less in more turns than it prefills more, by 2½ standard errors (a sign test, which a few long prompts do
@@ -36,7 +40,8 @@ _TOLERANCE = 0.01  # share by which a candidate may be worse than lru in any fig
 _ERRORS = 0.5  # margin, in standard errors
 _RARE_ERRORS = 1.0  # standard errors by which a candidate in force has to be worse in p99 to be refused
 _GAIN = 0.01  # share by which a candidate must be better than the one in force to replace it
-_CLEAR_ERRORS = 2.5  # standard errors by which more turns must prefill less, to take the place of lru
+_CLEAR_ERRORS = 2.5  # standard errors by which more turns must prefill less, to take the place of lru; or more, of late
+_LATE = 250  # turns, the newest, in which that must not be: five looks
 _PERCENTILES = (25, 50, 90, 95, 99)  # requests below p25 mostly find all cached; trimming lengthens those first
 
 _FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES))
@@ -45,7 +50,10 @@ _FIGURES = ("mean", "over ξ", *(f"p{percentile}" for percentile in _PERCENTILES
 _CHANCE = "chance"
 """Said of a candidate that prefills less than lru, and is worse in nothing, but not by as much as chance can do."""
 
-REASONS = (*_FIGURES, _CHANCE)
+_LATELY = "of late"
+"""Said of a candidate that is worse in nothing over all turns that are judged, and was worse in the last of them."""
+
+REASONS = (*_FIGURES, _CHANCE, _LATELY)
 """Why a candidate may not be in force."""
 
 NUMBERED_REASONS = "; ".join(f"{number}: {reason}" for number, reason in enumerate(("none", *REASONS)))
@@ -97,10 +105,11 @@ class Guard:
     def _look(self, threshold: int) -> None:
         turns = min(self._seen, _WINDOW)
         uncached, prompt_len = self._uncached[:, :turns], self._prompt_len[:turns]
-        lru = uncached[-1]
+        lru, newest = uncached[-1], np.arange(self._seen - min(turns, _LATE), self._seen) % _WINDOW
         now, last = self._names.index(self.preferred), len(self._names) - 1
         worse = [
             _worse_in(own, lru, prompt_len, threshold, is_in_force=number == now)
+            or _worse_lately(own[newest], lru[newest], prompt_len[newest])
             for number, own in enumerate(uncached[:-1])
         ]
         self.refused = {name: figure for name, figure in zip(self._names, worse, strict=False) if figure is not None}
@@ -147,6 +156,13 @@ def _worse_in(
         if not _is_bounded(own > (1.0 + _TOLERANCE) * bound, lru > bound, 0.0, errors):
             return figure
     return None
+
+
+def _worse_lately(own: NDArray[np.int64], lru: NDArray[np.int64], prompt_len: NDArray[np.int64]) -> str | None:
+    """Whether more of these turns prefill more than under lru than prefill less, beyond chance, and more in all."""
+    is_more = (own - lru).sum() > _TOLERANCE * _lesser_sum(lru, prompt_len)
+    more, less = own > (1.0 + _TOLERANCE) * lru, own < lru
+    return _LATELY if is_more and not _is_bounded(more, less, 0.0, -_CLEAR_ERRORS) else None
 
 
 def _is_clear(own: NDArray[np.int64], lru: NDArray[np.int64]) -> bool:

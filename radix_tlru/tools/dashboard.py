@@ -104,7 +104,8 @@ PANELS = (
     ),
     Panel(
         "Why not in force",
-        "The figure in which a policy is worse than lru, by its number, or that what it wins may be chance. "
+        "The figure in which a policy is worse than lru, by its number, that what it wins may be chance, or that it "
+        "was worse of late. "
         f"{NUMBERED_REASONS}.",
         Short,
         (Query(_now("sglang:tlru_refused"), "{{policy}}"),),

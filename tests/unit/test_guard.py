@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from itertools import count, islice
 from random import Random
 
 import pytest
@@ -15,8 +15,7 @@ from tests.helpers.examples import examples
 
 THRESHOLD, PROMPT = 1_000, 4_000  # tokens
 
-Turns = Iterator[Sequence[int]]
-"""Uncached tokens of each turn, under each candidate; the last is lru."""
+Turns = Iterator[Sequence[int]]  # uncached tokens of each, under each candidate; the last is lru
 
 
 def shown(guard: Guard, turns: Turns, count: int) -> str:
@@ -27,11 +26,10 @@ def shown(guard: Guard, turns: Turns, count: int) -> str:
 
 def turns_of(*changes: Callable[[int, int], int], seed: int = 0) -> Turns:
     """Under lru any number of tokens up to 4,000; under each candidate that, changed, given the number of the turn."""
-    random, number = Random(seed), 0
-    while True:
+    random = Random(seed)
+    for number in count():
         lru = random.randrange(PROMPT)
         yield [*(change(lru, number) for change in changes), lru]
-        number += 1
 
 
 def better(lru: int, number: int) -> int:
@@ -111,6 +109,21 @@ def test_who_is_worse_falls_back_to_lru_and_does_so_within_the_window() -> None:
     assert shown(guard, turns_of(better), 1_000) == "etlru"
     assert shown(guard, turns_of(worse, seed=1), 2_000) == "lru"
     assert shown(guard, turns_of(better, seed=2), 2_000) == "etlru"
+
+
+def test_what_was_won_before_is_no_reason_to_lose_it_again() -> None:
+    guard = Guard(["etlru", "lru"])
+    assert shown(guard, turns_of(lambda lru, number: lru // 2), 1_500) == "etlru"
+    assert shown(guard, turns_of(lambda lru, number: lru * (11 if lru < 3_000 else 10) // 10), 250) == "lru"
+    assert guard.refused == {"etlru": "of late"}
+    assert shown(guard, turns_of(better, seed=2), 250) == "etlru"
+
+
+def test_of_late_it_takes_more_losses_than_chance_makes() -> None:
+    for losses, preferred in ((40, "etlru"), (50, "lru")):  # beside 25 gains: 2½ standard errors are 20 and 22
+        guard = Guard(["etlru", "lru"])
+        assert shown(guard, turns_of(better), 1_500) == "etlru"
+        assert shown(guard, iter([[700, 800]] * 25 + [[880, 800]] * losses + [[0, 0]] * 185), 250) == preferred
 
 
 @pytest.mark.parametrize(("more", "refused"), [(0.008, {}), (0.013, {"etlru": "mean"})])

@@ -98,6 +98,7 @@ CONSTANTS = (
     Constant("learning.guard", "_EVERY", "turns", "from one look at the shadows to the next"),
     Constant("learning.guard", "_FIRST", "turns", "before the first look"),
     Constant("learning.guard", "_GAIN", "share", "by which a candidate must be better to take over"),
+    Constant("learning.guard", "_LATE", "turns", "the newest, in which a candidate must not be worse than lru"),
     Constant("learning.guard", "_RARE_ERRORS", "std. err.", "of p99 by which one in force is worse and stays"),
     Constant("learning.guard", "_TOLERANCE", "share", "by which a candidate may be worse than lru"),
     Constant("learning.guard", "_WINDOW", "turns", "of the shadows that a candidate is judged by"),

@@ -91,7 +91,7 @@ class _ShadowMetrics:
         self._refused = make.gauges(
             "sglang:tlru_refused",
             "Why a policy may not be in force, by the shadow caches at the last look: the figure in which it was worse "
-            "than lru, or that what it wins may be chance. "
+            "than lru, that what it wins may be chance, or that it was worse of late. "
             f"{NUMBERED_REASONS}.",
             "policy",
             candidates,
